@@ -114,7 +114,17 @@ def segments(url: Url, *, storage_options: Options = None, as_json: Json = False
 def readers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
     """List the named readers, and how many events each is behind."""
     stream = settings.open_to_read(url, storage_options)
-    columns = ["name", "owner", "offset", "behind", "lost", "renewed", "live", "released"]
+    columns = [
+        "name",
+        "owner",
+        "offset",
+        "behind",
+        "lost",
+        "renewed",
+        "live",
+        "released",
+        "damaged",
+    ]
     Table(as_json=as_json, columns=columns).batches(stream.metadata("readers"))
 
 
@@ -162,6 +172,8 @@ def metrics(
         for sample in stream_samples(found)
     ]
     Table(as_json=False).rows(rows)
+    for text in found.damaged:
+        say(f"DAMAGED {text}")
 
 
 def show(

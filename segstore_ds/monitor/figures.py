@@ -4,7 +4,10 @@ Everything that shows a stream takes its numbers from here, so that no two of th
 """
 
 import datetime as dt
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,9 +20,10 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.publish.delta import published_delta
 from segstore_ds.publish.iceberg import published_iceberg
-from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.storage_held import storage_rows
 
+T = TypeVar("T")
 _Pieces = list[tuple[Ints, Ints, Ints]]  # offsets at which segments begin, rows, bytes
 
 
@@ -127,7 +131,10 @@ class Metrics:
         readers: The named readers, by name.
         followers: The followers, in the stream's order.
         published: The tables of other engines.
-        storage: What takes storage, the largest first; None if it was not asked for.
+        storage: What takes storage, the largest first; None if it was not asked for or can't be
+            read.
+        damaged: What could not be read, as errors say it: the figures are of the rest. Events are
+            not read, so only `verify` names all damage.
     """
 
     url: str
@@ -151,6 +158,7 @@ class Metrics:
     followers: tuple[FollowerFigures, ...]
     published: tuple[PublishedFigures, ...]
     storage: tuple[StorageFigures, ...] | None
+    damaged: tuple[str, ...] = ()
 
     @property
     def idle_s(self) -> float:
@@ -158,16 +166,39 @@ class Metrics:
         return max((self.measured - self.last_commit).total_seconds(), 0.0)
 
 
-def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
+class Readable:
+    """Reads what can be read of a stream, and notes what can't be."""
+
+    def __init__(self) -> None:
+        self.damaged: list[str] = []
+
+    def note(self, error: FormatError) -> None:
+        """Note an error, once."""
+        if str(error) not in self.damaged:
+            self.damaged.append(str(error))
+
+    def read(self, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; None if it meets damage."""
+        try:
+            return read()
+        except FormatError as error:
+            self.note(error)
+            return None
+
+
+def measure(
+    context: StreamContext, *, storage: bool = False, readable: Readable | None = None
+) -> Metrics:
     """Return the figures of a stream's newest version; `storage` lists the whole stream for them.
 
     Raises:
         IncompleteStreamError: A copy into the stream is not done.
-        FormatError: Metadata, or a reader's record, can't be read.
+        FormatError: The newest root can't be read.
     """
     root, now_us = context.log.refresh(), context.clock.wall_us()
     check_complete(root, url=context.storage.url)
-    pieces = _pieces(context, root, root.head)
+    readable = readable or Readable()
+    pieces = _pieces(context, root, root.head, readable)
     small, small_bytes = small_segments((rows, sizes) for _, rows, sizes in pieces)
     return Metrics(
         url=context.storage.url,
@@ -187,39 +218,39 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
         versions=root.version + 1 - root.log_start,
         retired=len(root.retired) + sum(blob.count for blob in root.retired_blobs),
         last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
-        readers=tuple(
-            _reader(context, root, pieces, seen, now_us)
-            for seen in list_readers(context)
-            if not seen.record.released
+        readers=tuple(_readers(context, root, pieces, now_us, readable)),
+        followers=tuple(
+            _follower(replica, root)
+            for replica in readable.read(partial(context.log.replicas.of, root)) or ()
         ),
-        followers=tuple(_follower(replica, root) for replica in context.log.replicas.of(root)),
         published=tuple(
             PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
-            for table, found in (
-                ("delta", published_delta(context)),
-                ("iceberg", published_iceberg(context)),
-            )
-            if found is not None
+            for table, ask in (("delta", published_delta), ("iceberg", published_iceberg))
+            if (found := readable.read(partial(ask, context))) is not None
         ),
-        storage=_storage(context, root) if storage else None,
+        storage=readable.read(partial(_storage, context, root)) if storage else None,
+        damaged=tuple(readable.damaged),
     )
 
 
 def measure_lag(context: StreamContext, offset: int) -> Lag:
     """Return how far a position is behind the tail of the newest root seen."""
-    root = context.log.root
-    pieces = _pieces(context, root, max(offset, root.head))
-    return _lag(context, root, pieces, offset, context.clock.wall_us())
+    root, readable = context.log.root, Readable()
+    pieces = _pieces(context, root, max(offset, root.head), readable)
+    return _lag(context, pieces, offset, context.clock.wall_us(), readable)
 
 
-def _pieces(context: StreamContext, root: Root, start: int) -> _Pieces:
+def _pieces(context: StreamContext, root: Root, start: int, readable: Readable) -> _Pieces:
     return [
         (run.starts, run.columns.rows.astype(np.int64), run.columns.bytes.astype(np.int64))
-        for run in context.status.runs(root, start, root.tail)
+        for run in context.status.sound_runs(root, start, root.tail, readable.note)
     ]
 
 
-def _lag(context: StreamContext, root: Root, pieces: _Pieces, offset: int, now_us: int) -> Lag:
+def _lag(
+    context: StreamContext, pieces: _Pieces, offset: int, now_us: int, readable: Readable
+) -> Lag:
+    root = context.log.root
     first = min(max(offset, root.head), root.tail)
     if first == root.tail:
         return Lag(max(root.tail - offset, 0), 0, 0.0)
@@ -227,6 +258,9 @@ def _lag(context: StreamContext, root: Root, pieces: _Pieces, offset: int, now_u
     try:
         _, times_us = context.log.history.commit_times(root, first, first + 1)
     except (NotFoundError, SnapshotExpiredError):
+        seconds = None
+    except FormatError as error:
+        readable.note(error)
         seconds = None
     else:
         seconds = max(now_us - int(times_us[0]), 0) / 1e6
@@ -241,19 +275,23 @@ def _bytes_from(piece: tuple[Ints, Ints, Ints], offset: int) -> int:
     return int(sizes.sum()) - int(passed)
 
 
-def _reader(
-    context: StreamContext, root: Root, pieces: _Pieces, seen: SeenReader, now_us: int
-) -> ReaderFigures:
-    offset = seen.record.offset
-    return ReaderFigures(
-        name=seen.name,
-        owner=seen.record.owner,
-        offset=offset,
-        lag=_lag(context, root, pieces, offset, now_us),
-        lost_events=max(root.head - offset, 0),
-        renewed=_moment(seen.renewed_us),
-        live=seen.is_live(now_us),
-    )
+def _readers(
+    context: StreamContext, root: Root, pieces: _Pieces, now_us: int, readable: Readable
+) -> Iterator[ReaderFigures]:
+    for name, seen in each_reader(context):
+        if isinstance(seen, FormatError):
+            readable.note(seen)
+        elif not seen.record.released:
+            offset = seen.record.offset
+            yield ReaderFigures(
+                name=name,
+                owner=seen.record.owner,
+                offset=offset,
+                lag=_lag(context, pieces, offset, now_us, readable),
+                lost_events=max(root.head - offset, 0),
+                renewed=_moment(seen.renewed_us),
+                live=seen.is_live(now_us),
+            )
 
 
 def _follower(follower: Follower, root: Root) -> FollowerFigures:

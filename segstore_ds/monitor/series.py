@@ -80,6 +80,7 @@ _TABLE = (
     Series(
         "segstore.last_upkeep_timestamp_seconds", "s", "Unix time of the last upkeep; 0: never."
     ),
+    Series("segstore.damaged", "1", "How many things could not be read: `verify` names them all."),
     Series("segstore.published_lag_events", "{event}", "Events that a table lacks.", _TABLES),
     Series("segstore.storage_objects", "{object}", "Objects held, by reason.", _STORAGE),
     Series("segstore.storage_bytes", "By", "Bytes held, by reason.", _STORAGE),
@@ -140,6 +141,7 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
         "versions": metrics.versions,
         "retired_objects": metrics.retired,
         "last_upkeep_timestamp_seconds": upkeep.timestamp() if upkeep else 0,
+        "damaged": len(metrics.damaged),
     }
     for name, value in values.items():
         yield sample(name, value, url)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import SegstoreError
+from segstore_ds.errors import FormatError, SegstoreError
 from segstore_ds.monitor.figures import Lag, Metrics, measure, measure_lag
 from segstore_ds.monitor.queries import Place, Query, forget_ended
 from segstore_ds.monitor.series import Sample, sample, stream_samples
@@ -189,7 +189,10 @@ class _WatchedStream:
     def _count_commits(self, context: StreamContext) -> None:
         root, seen = context.log.root, self._seen_version
         if seen is not None and seen < root.version:
-            for rows in context.log.history.batches(root, seen + 1):
-                self._commits += rows.num_rows
-                self._races += pc.sum(rows["races_lost"]).as_py() or 0
+            try:
+                for rows in context.log.history.batches(root, seen + 1):
+                    self._commits += rows.num_rows
+                    self._races += pc.sum(rows["races_lost"]).as_py() or 0
+            except FormatError as error:  # what is damaged is counted by `damaged`
+                _LOG.warning("commits to %s can't be counted: %s", self._url, error)
         self._seen_version = root.version

@@ -6,7 +6,8 @@ rows.
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
-from segstore_ds.monitor.figures import Metrics, measure
+from segstore_ds.monitor.figures import Metrics, Readable, measure
 from segstore_ds.read.metadata_tables import find_table, read_table
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import History
+from segstore_ds.status.levels import readable_parts
 
 BARS = 240
 STEPS = 120
@@ -122,21 +125,25 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
 
     Raises:
         IncompleteStreamError: A copy into the stream is not done.
-        FormatError: Metadata, or a reader's record, can't be read.
+        FormatError: The newest root can't be read; what else is damaged is left out, and named.
     """
-    figures = measure(context, storage=storage)
-    root = context.log.root
-    tags = sorted((tag.offset, name) for name, tag in context.status.tags(root).items())
-    history, segments = _history(context, root), _Segments.of(context, root)
+    readable = Readable()
+    figures = measure(context, storage=storage, readable=readable)
+    root, status = context.log.root, context.status
+    known = readable.read(lambda: status.tags(root)) or {}
+    tags = sorted((tag.offset, name) for name, tag in known.items())
+    schema = readable.read(lambda: epoch_schema(status, root.epoch)) or ()
+    history, segments = _history(context, root, readable), _Segments.of(context, root, readable)
+    newest = readable.read(lambda: _newest_segments(context, root, segments.starts)) or ()
     return Description(
-        figures=figures,
-        columns={each.name: str(each.type) for each in epoch_schema(context.status, root.epoch)},
+        figures=replace(figures, damaged=tuple(readable.damaged)),
+        columns={each.name: str(each.type) for each in schema},
         bars=_bars(segments, root.tail),
         steps=_steps(history),
         tags=tuple(Tag(name, offset) for offset, name in tags[:TAGS_SHOWN]),
         tags_count=len(tags),
         commits=tuple(reversed(history.slice(max(len(history) - TABLE_ROWS, 0)).to_pylist())),
-        segments=_newest_segments(context, root, segments.starts),
+        segments=newest,
     )
 
 
@@ -150,10 +157,10 @@ class _Segments:
     formats: Ints
 
     @classmethod
-    def of(cls, context: StreamContext, root: Root) -> "_Segments":
+    def of(cls, context: StreamContext, root: Root, readable: Readable) -> "_Segments":
         none = np.zeros(0, np.int64)
         found = [(none, none, none, none)]
-        for run in context.status.runs(root, root.head, root.tail):
+        for run in context.status.sound_runs(root, root.head, root.tail, readable.note):
             table = run.columns
             codes = np.array([FORMATS.index(form) for form, _ in table.kind_names], np.int64)
             numbers = (table.rows.astype(np.int64), table.bytes.astype(np.int64))
@@ -189,9 +196,18 @@ def _first_of_groups(values: Ints, groups: int, *, until: int) -> Ints:
     return np.flatnonzero(np.diff(group, prepend=-1))
 
 
-def _history(context: StreamContext, root: Root) -> pa.Table:
-    batches = context.log.history.batches(root, max(root.version + 1 - COMMITS_READ, 0))
+def _history(context: StreamContext, root: Root, readable: Readable) -> pa.Table:
+    history, first = context.log.history, max(root.version + 1 - COMMITS_READ, 0)
+    batches: list[pa.RecordBatch] = []
+    for part in readable_parts(history.levels, root, lambda _, error: readable.note(error)):
+        alone = replace(root, history_lists=(), history_parts=(part,), history=())
+        batches += readable.read(partial(_rows_of, history, alone, first)) or []
+    batches += history.batches(replace(root, history_lists=(), history_parts=()), first)
     return pa.Table.from_batches(batches)
+
+
+def _rows_of(history: History, root: Root, first: int) -> list[pa.RecordBatch]:
+    return [*history.batches(root, first)]
 
 
 def _steps(history: pa.Table) -> tuple[Step, ...]:

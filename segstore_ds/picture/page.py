@@ -19,7 +19,7 @@ from segstore_ds.picture.theme import COLOURS
 _WIDE, _NARROW, _NOTEBOOK = 960, 400, 760
 _COMMIT_COLUMNS = ("version", "time", "operation", "head", "tail", "rows", "bytes", "writer_id")
 _SEGMENT_COLUMNS = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
-_READER_ROWS, _CELL = 100, 80
+_READER_ROWS, _DAMAGE_ROWS, _CELL = 100, 10, 80
 _STYLE = (
     f"{COLOURS}body{{margin:0;background:var(--ground);color:var(--ink)}}"
     "body,table{font:14px/1.45 system-ui,-apple-system,'Segoe UI','Open Sans',sans-serif}"
@@ -66,6 +66,7 @@ def build_page(found: Description) -> str:
     body = [
         f"<h1>{escape(figures.url)}</h1>",
         f"<p>version {figures.version:,}, as of {_time(figures.measured)}</p>",
+        _damage(figures.damaged),
         _facts(found),
         _both_widths(draw_stream, found, "stream"),
         _section("History", _both_widths(draw_history, found, "history") + _history_note(found)),
@@ -87,6 +88,7 @@ def build_cell(url: str, describe: Callable[[], Description]) -> str:
         found = describe()
     except SegstoreError as error:
         return f"<p><strong>{escape(url)}</strong><br>{escape(str(error))}</p>"
+    damage = _damage(found.figures.damaged)
     picture = draw_stream(found, width=_NOTEBOOK, name=f"stream-{found.figures.stream_id[:8]}")
     kinds = ", ".join(f"{name}: {kind}" for name, kind in found.columns.items())
     said = (
@@ -95,7 +97,7 @@ def build_cell(url: str, describe: Callable[[], Description]) -> str:
     )
     return (
         f'<div style="max-width:{_NOTEBOOK}px"><strong>{escape(url)}</strong><br>{escape(said)}'
-        f"{picture}<small>{escape(kinds)}</small></div>"
+        f"{damage}{picture}<small>{escape(kinds)}</small></div>"
     )
 
 
@@ -165,6 +167,19 @@ def _facts(found: Description) -> str:
     }
     items = (f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items())
     return f"<dl>{''.join(items)}</dl>"
+
+
+def _damage(damaged: Sequence[str]) -> str:
+    """Return what could not be read, and so is not shown."""
+    if not damaged:
+        return ""
+    lines = [escape(text) for text in damaged[:_DAMAGE_ROWS]]
+    more = len(damaged) - len(lines)
+    lines += [f"and {more:,} more"] if more else []
+    return (
+        "<p><strong>Some of it can't be read, and is left out here; segstore verify names all "
+        f"damage:</strong><br>{'<br>'.join(lines)}</p>"
+    )
 
 
 def _history_note(found: Description) -> str:

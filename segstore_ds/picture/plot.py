@@ -39,7 +39,10 @@ _LABEL = 150  # wide, of a name
 def build_figure(found: Description) -> Figure:
     """Return the plots of a stream; the Figure belongs to no window."""
     figure = Figure(figsize=(11, 8), layout="constrained")
-    figure.suptitle(shortened(found.figures.url, 900))
+    title = shortened(found.figures.url, 900)
+    if found.figures.damaged:
+        title += "\nsome of it can't be read, and is left out: see segstore verify"
+    figure.suptitle(title)
     segments, history, lag, storage = figure.subplots(2, 2).flat
     _plot_segments(segments, found)
     _plot_history(history, found)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
+from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.clones import parse_pin
 from segstore_ds.format.fields import escape_text
@@ -22,7 +22,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import build_upkeep, upkeep_of
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.read.reader_records import list_readers
+from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import open_segment
 from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
 from segstore_ds.read.time_bounds import TIME_FIELDS, segment_times
@@ -225,6 +225,7 @@ _READERS = pa.schema(
         ("lapse_s", pa.int64()),
         ("live", pa.bool_()),
         ("released", pa.bool_()),
+        ("damaged", pa.string()),
     ]
 )
 _TAGS = pa.schema(
@@ -256,9 +257,11 @@ def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
 
 def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     now_us = context.clock.wall_us()  # reading must not write, and the store's time takes a write
-    rows = [
-        {
-            "name": seen.name,
+    rows: list[dict[str, Any]] = [
+        {"name": name, "damaged": str(seen)}
+        if isinstance(seen, FormatError)
+        else {
+            "name": name,
             "owner": seen.record.owner,
             "offset": seen.record.offset,
             "behind": max(root.tail - seen.record.offset, 0),
@@ -269,7 +272,7 @@ def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
             "live": seen.is_live(now_us),
             "released": seen.record.released,
         }
-        for seen in list_readers(context)
+        for name, seen in each_reader(context)
     ]
     yield from build_batches(rows, _READERS)
 

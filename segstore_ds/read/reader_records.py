@@ -17,6 +17,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
     StorageError,
+    UnsupportedVersionError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
@@ -189,7 +190,16 @@ def add_record(
 
 
 def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> SeenReader | None:
-    record = record_log(context, name).get(number)
+    files = record_log(context, name)
+    try:
+        record = files.get(number)
+    except UnsupportedVersionError:
+        raise
+    except FormatError as error:
+        where = context.storage.describe(files.path(number))
+        raise CorruptionError(
+            "reader's record can't be read", remedy=_RELEASE, reader=name, where=where
+        ) from error
     if record is None:
         return None
     if record.stream_id != context.log.root.stream_id:

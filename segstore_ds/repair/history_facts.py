@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
-from segstore_ds.repair.lists import readable_parts
 from segstore_ds.status.history import History
+from segstore_ds.status.levels import readable_parts
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})

@@ -10,7 +10,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.repair.lists import readable_parts
+from segstore_ds.status.levels import readable_parts
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
 

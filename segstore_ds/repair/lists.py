@@ -1,30 +1,14 @@
-"""Lists of parts, of the segments or of the history: what can be read, and what was lost.
+"""Lists of parts, of the segments or of the history: what was lost.
 
 This module writes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
-from segstore_ds.errors import FormatError
 from segstore_ds.format.parts.kinds import LIST, encode_object
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root import PartRef
 from segstore_ds.repair.tiling import tile
-from segstore_ds.status.levels import LevelledList
 from segstore_ds.status.store import is_proven
-
-
-def readable_parts(
-    levels: LevelledList,
-    root: Root,
-    damaged: Callable[[str, FormatError], None] = lambda _path, _error: None,
-) -> Iterator[PartRef]:
-    """Yield the parts of a root in order; call `damaged` for a list that can't be read."""
-    for ref in levels.lists(root):
-        try:
-            yield from levels.members(ref)
-        except FormatError as error:
-            damaged(ref.path, error)
-    yield from levels.inline(root)
 
 
 def find_list(

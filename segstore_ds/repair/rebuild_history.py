@@ -18,8 +18,9 @@ from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY, encode_object
 from segstore_ds.format.root import PartRef
 from segstore_ds.repair.kept_versions import KeptVersions
-from segstore_ds.repair.lists import find_list, readable_parts
+from segstore_ds.repair.lists import find_list
 from segstore_ds.status.history import ROWS_HARD, History, history_ref
+from segstore_ds.status.levels import readable_parts
 from segstore_ds.status.store import ObjectStore, is_proven
 
 _MOST_TRIED = 200

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.part_times import join_times
 from segstore_ds.format.parts.kinds import LIST
 from segstore_ds.format.root import PartRef, Root
@@ -179,6 +179,20 @@ class LevelledList:
         return self.change(
             root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
         )
+
+
+def readable_parts(
+    levels: LevelledList,
+    root: Root,
+    damaged: Callable[[str, FormatError], None] = lambda _path, _error: None,
+) -> Iterator[PartRef]:
+    """Yield the parts of a root in order; call `damaged` for a list that can't be read."""
+    for ref in levels.lists(root):
+        try:
+            yield from levels.members(ref)
+        except FormatError as error:
+            damaged(ref.path, error)
+    yield from levels.inline(root)
 
 
 def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:

@@ -57,6 +57,10 @@ class Parts:
             cursor += chunk.bytes
             yield decode_filter_chunk(chunk, data, where=self._store.where(ref))
 
+    def check_size(self, ref: PartRef) -> None:
+        """Raise CorruptionError if a part has another length than it says: reads go by it."""
+        self._store.check_size(ref, SEGMENTS)
+
     def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part that no root names, without statistics.
 

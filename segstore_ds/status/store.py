@@ -142,6 +142,18 @@ class ObjectStore:
         self._cache.keep(_tail_key(path), rows, behind)
         return value, behind
 
+    def check_size(self, ref: Ref, kind: Kind[T]) -> None:
+        """Raise CorruptionError if an object is longer or shorter than its envelope says."""
+        expected = ref.bytes + _tail(kind, self.get(ref, kind))
+        actual = self.storage.info(ref.path).size
+        if actual != expected:
+            raise CorruptionError(
+                "object has the wrong length",
+                where=self.where(ref),
+                expected=expected,
+                actual=actual,
+            )
+
     def holds(self, ref: Ref) -> bool:
         """Tell whether an object's value is in memory."""
         return self._cache.get(ref.path) is not None

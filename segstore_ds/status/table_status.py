@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from segstore_ds.errors import CorruptionError, InternalError
+from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.key_columns import key_columns_of
@@ -40,7 +40,14 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.status.inline import Schemas, join_inline, put_inline
-from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, Wanted, find_run
+from segstore_ds.status.levels import (
+    LevelledList,
+    ListRules,
+    MergeRules,
+    Wanted,
+    find_run,
+    readable_parts,
+)
 from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.part_times import add_times, find_times, lacks_times
 from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts
@@ -220,6 +227,18 @@ class TableStatus(StatusBlobs):
             run = Run(inline_start, from_entries(root.entries), lambda: stats)
             yield run.trimmed(start, end)
 
+    def sound_runs(
+        self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]
+    ) -> Iterator[Run]:
+        """Yield what `runs` yields but for parts that can't be read; `damaged` gets the errors."""
+        for part in readable_parts(self.levels, root, lambda _path, error: damaged(error)):
+            alone = replace(root, lists=(), parts=(part,), entries=())
+            try:
+                yield from self.runs(alone, max(start, part.start), min(end, part.end))
+            except FormatError as error:
+                damaged(error)
+        yield from self.runs(replace(root, lists=(), parts=()), start, end)
+
     def derived(self, run: Run, name: str, make: Callable[[Run], T]) -> T:
         """Return what `make` makes of all segments of a run's part; kept, as parts never change."""
         whole = run.whole or run
@@ -240,6 +259,10 @@ class TableStatus(StatusBlobs):
     def filters(self, ref: PartRef) -> Iterator[Sequence[SegmentFilters]]:
         """Yield the filters of a part's segments, some at a time; None where nobody has looked."""
         return self._parts.filters(ref)
+
+    def check_size(self, ref: PartRef) -> None:
+        """Raise CorruptionError if a part has another length than it says."""
+        self._parts.check_size(ref)
 
     def holds(self, ref: PartRef) -> bool:
         """Tell whether a part is in memory, as it is where it was just written."""

@@ -72,7 +72,7 @@ from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, bound_root, plan_range, split_reading
-from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
@@ -966,10 +966,8 @@ class Stream:
             storage: Also say what holds storage, by reason; lists the whole stream.
 
         Returns:
-            Plain values, which `segstore metrics` prints and `listener` exports.
-
-        Raises:
-            FormatError: A reader's record can't be read.
+            Plain values, which `segstore metrics` prints and `listener` exports. `damaged` says
+            what could not be read; the figures are of the rest.
         """
         return measure(self._context, storage=storage)
 
@@ -977,14 +975,12 @@ class Stream:
         """Return a page that shows the newest version, which needs no server and no network.
 
         It has the picture that a notebook shows, the history, readers, tables of the newest commits
-        and segments, and what holds storage. Its size is bounded, however long the stream. Takes
-        the requests of `metrics`, and a few for the tags and the newest 50,000 commits.
+        and segments, and what holds storage, and says at the top what could not be read. Its size
+        is bounded, however long the stream. Takes the requests of `metrics`, and a few for the tags
+        and the newest 50,000 commits.
 
         Args:
             storage: Also show what holds storage, by reason; lists the whole stream.
-
-        Raises:
-            FormatError: A reader's record can't be read.
         """
         return build_page(describe(self._context, storage=storage))
 
@@ -996,9 +992,6 @@ class Stream:
 
         Args:
             storage: Also show what holds storage, by reason; lists the whole stream.
-
-        Raises:
-            FormatError: A reader's record can't be read.
         """
         try:
             drawing = import_module("segstore_ds.picture.plot")
@@ -1057,7 +1050,9 @@ class Stream:
         return plan_table(self._status, pinned, find_table(table))
 
     def verify(self, *, progress: Progress = unheard) -> Report:
-        """Read the whole stream and report everything that is wrong; changes nothing.
+        """Read all that any read can need, and report everything that is wrong; changes nothing.
+
+        That is every kept version, the records of readers and the published tables.
 
         Args:
             progress: Gets how many events are done, and how many there are, after each step.
@@ -1282,9 +1277,12 @@ class Stream:
             provisional=provisional,
         )
 
-    def readers(self) -> list[SeenReader]:
-        """Return every named reader by name, released and lapsed ones too."""
-        return Readers(list_readers(self._context))
+    def readers(self) -> Readers:
+        """Return every named reader by name, released and lapsed ones too.
+
+        The `damaged` of the list has the readers whose records can't be read, with the errors.
+        """
+        return Readers(each_reader(self._context))
 
     def release_reader(self, name: str) -> bool:
         """Release a named reader, whoever owns it; False if there is none to release."""

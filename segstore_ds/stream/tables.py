@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape
 from itertools import islice
 from typing import Any, Self
 
 import pyarrow as pa
 
+from segstore_ds.errors import FormatError
 from segstore_ds.picture.page import build_table
 from segstore_ds.read.reader_records import SeenReader
 
@@ -71,10 +73,24 @@ class Rows:
 
 
 class Readers(list[SeenReader]):
-    """The named readers of a stream; a notebook shows them as a table."""
+    """The named readers of a stream; a notebook shows them as a table.
+
+    Attributes:
+        damaged: The readers whose newest records can't be read, each with the error.
+    """
+
+    def __init__(self, found: Iterable[tuple[str, SeenReader | FormatError]]) -> None:
+        self.damaged: dict[str, FormatError] = {}
+        for name, seen in found:
+            if isinstance(seen, FormatError):
+                self.damaged[name] = seen
+            else:
+                self.append(seen)
 
     def _repr_html_(self) -> str:
-        return _table({"name": reader.name, **dataclasses.asdict(reader.record)} for reader in self)
+        rows = [{"name": seen.name, **dataclasses.asdict(seen.record)} for seen in self]
+        lines = (f"<p>{escape(str(error))}</p>" for error in self.damaged.values())
+        return "".join([_table(rows), *lines])
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:

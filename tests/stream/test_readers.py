@@ -196,15 +196,44 @@ def test_old_records_are_deleted_and_the_newest_counts():
 
 @pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
 def test_unreadable_record_is_never_no_reader(data):
-    """Missing, empty, truncated and newer records are errors, also in the list of readers."""
+    """Missing, empty, truncated and newer records are errors; the list of readers names them."""
     stream, storage = make_stream(1)
     stream.reader("etl")
     path = max(objects(storage, "readers/etl"))
     storage.delete(path)
     storage.put(path, data or b"\n")
-    for asked in (lambda: held(stream), stream.readers, lambda: stream.reader("etl")):
+    for asked in (lambda: held(stream), lambda: stream.reader("etl")):
         with pytest.raises(FormatError):
             asked()
+    assert [*stream.readers().damaged] == ["etl"]
+
+
+def test_damaged_record_stops_retention_and_is_shown_by_all_else():
+    """One flipped bit: the error names the record and the remedy, and no picture fails."""
+    stream, storage = make_stream(3)
+    stream.reader("slow").publish(5)
+    stream.reader("fast").publish(20)
+    path = max(objects(storage, "readers/slow"))
+    data = storage.get(path)
+    storage.put(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(CorruptionError, match=f"{path}.*release_reader"):
+        stream.retain({"max_bytes": 1})
+    assert stream.refresh().head == 0
+    found = stream.readers()
+    assert [seen.name for seen in found] == ["fast"]
+    assert path in str(found.damaged["slow"])
+    assert path in found._repr_html_()
+    rows = stream.metadata("readers").read_all().to_pylist()
+    assert [row["name"] for row in rows if row["damaged"]] == ["slow"]
+    metrics = stream.metrics()
+    assert [reader.name for reader in metrics.readers] == ["fast"]
+    assert [path in text for text in metrics.damaged] == [True]
+    assert path in stream.to_html()
+    assert path in stream._repr_html_()
+    assert [path in problem.what for problem in stream.verify().problems] == [True]
+    stream.release_reader("slow")
+    assert stream.retain({"max_bytes": 1}).dropped == 20
+    stream.verify().check()
 
 
 def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
@@ -212,7 +241,7 @@ def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
     stream, storage = make_stream(1)
     storage.put("readers/ä b/00000000000000000000", b"x")
     with pytest.raises(CorruptionError, match="folder does not belong to a reader"):
-        stream.readers()
+        held(stream)
 
 
 def test_reader_of_another_stream_is_noticed():
@@ -221,7 +250,8 @@ def test_reader_of_another_stream_is_noticed():
     record = ReaderRecord("another", 0, 3, "", 60, name="x")
     storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
     with pytest.raises(CorruptionError, match="another stream"):
-        stream.readers()
+        held(stream)
+    assert [*stream.readers().damaged] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -322,12 +352,12 @@ def test_record_belongs_to_its_name_and_number(damage):
     asks = (
         lambda: other.reader("slow"),
         lambda: other.read("reader:slow"),
-        other.readers,
         lambda: other.retain(max_bytes=0),
     )
     for ask in asks:
         with pytest.raises(expected, match=r"release_reader\(name\)"):
             ask()
+    assert isinstance(other.readers().damaged["slow"], expected)
     report = stream.verify()
     assert "readers/slow" in {problem.where for problem in report.problems}
     assert len(report.problems) == (2 if damage is swapped else 1)

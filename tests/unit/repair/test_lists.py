@@ -8,8 +8,8 @@ import pytest
 
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.root import Epoch, PartRef, Root
-from segstore_ds.repair.lists import find_list, readable_parts
-from segstore_ds.status.levels import LevelledList
+from segstore_ds.repair.lists import find_list
+from segstore_ds.status.levels import LevelledList, readable_parts
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 
