@@ -167,7 +167,9 @@ def verify(url: Url, *, storage_options: Options = None, as_json: Json = False) 
             kind = "staged, or of a commit that is gone" if unclaimed else "leftover, no damage"
             say(f"{kind}: {path}")
         for problem in found.problems:
-            say(f"WRONG {problem.where}: {problem.what}")
+            older = problem.version is not None
+            need = f" (needed as of version {problem.version} and before)" if older else ""
+            say(f"WRONG {problem.where}: {problem.what}{need}")
         say("sound" if found.ok else f"damaged: {len(found.problems)} problems")
     if not found.ok:
         raise typer.Exit(DAMAGED)
@@ -189,7 +191,7 @@ def repair(
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild lost or damaged metadata; status 1 if something can't be rebuilt."""
+    """Rebuild lost or damaged metadata; status 1 if something stays damaged."""
     if allow_loss:
         ask(f"Leave behind the commits of {url} that can't be read?", yes=yes)
     done = segstore.repair(

@@ -18,6 +18,7 @@ READERS_FOLDER = "readers"
 READER_HINTS_FOLDER = "readers/_latest"
 # Not among `FOLDERS`: no stream begins where a published table lies.
 DELTA_FOLDER, ICEBERG_FOLDER = "delta", "iceberg"
+ASIDE_FOLDER = "aside"  # where a repair moves files that are not the stream's
 
 # In memory, the folder of segments that lie in the commit file; no object has such a name.
 _INLINE_FOLDER = "inline"

@@ -1,5 +1,7 @@
 """Repair: rebuild lost or damaged metadata from what is left. It deletes nothing.
 
+At the end the whole stream is verified, and the report lists what stays damaged.
+
 - A lost or wrong hint is written again.
 - An inline frame that fails its checksum is copied from another commit file that holds it.
 - What a follower holds is copied back from there: commits first, then objects.
@@ -10,6 +12,7 @@
   on without followers: a follower holds the lost commits, or lacks the number that the log skipped.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +25,7 @@ from segstore_ds.errors import (
     NotFoundError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.redactions import redactions_of
@@ -39,6 +43,7 @@ from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
 from segstore_ds.repair.inline_frames import restore_frames
 from segstore_ds.repair.lost_redactions import refuse_lost_redactions
 from segstore_ds.repair.status import repair_status
+from segstore_ds.repair.verify import Problem, run_verify
 from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
 
@@ -50,8 +55,7 @@ class RepairReport:
     Attributes:
         repaired: What was rebuilt.
         lost: The versions that can't be read and were left behind.
-        damaged: What can't be rebuilt, with the offsets or versions that nothing proves; `salvage`
-            reads what is around it. Of events, only inline ones are checked.
+        damaged: What stays damaged: the object, what is wrong with it, and the command for it.
         version: The newest version after the repair.
         generation: Its generation; higher than before if versions were left behind.
     """
@@ -64,7 +68,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True if no metadata is damaged any more; `verify` also checks all events."""
+        """True if nothing is damaged any more."""
         return not self.damaged
 
 
@@ -89,9 +93,13 @@ def run_repair(
     """
     report = RepairReport()
     base, lost = newest_readable(context)
-    _refuse_strays(context, base)
-    report.repaired += restore_commits(context, base)
+    report.repaired += _set_aside(context, base)
     if report.repaired:
+        base, lost = newest_readable(context)
+    _refuse_strays(context, base)
+    restored = restore_commits(context, base)
+    report.repaired += restored
+    if restored:
         base, lost = newest_readable(context)
     lost = _with_witnessed(context, base, lost)
     if lost:
@@ -128,6 +136,7 @@ def run_repair(
     report.repaired += found.repaired
     report.damaged += frames.damaged + found.damaged
     _repair_hint(context, report)
+    report.damaged = _list_damage(context, report.damaged)
     report.version, report.generation = context.log.root.version, context.log.root.generation
     return report
 
@@ -141,6 +150,37 @@ def _repair_hint(context: StreamContext, report: RepairReport) -> None:
         report.repaired.append("the hint")
     else:
         report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
+
+
+def _list_damage(context: StreamContext, told: list[str]) -> list[str]:
+    """Return all that is damaged now, each with a remedy; `told` says why it was not rebuilt."""
+    damaged: dict[str, str] = {}
+    for problem in run_verify(context).problems:
+        path = re.split(r": |\[", problem.where)[0]
+        reasons = [text for text in told if text.startswith((problem.where, path))]
+        text = reasons[0] if reasons else f"{problem.where}: {problem.what}"
+        key = reasons[0] if reasons else problem.where
+        damaged.setdefault(key, _advise(context, problem, text))
+    return [*damaged.values(), *(text for text in told if text not in damaged)]
+
+
+def _advise(context: StreamContext, problem: Problem, text: str) -> str:
+    """Return a text with the command that helps appended."""
+    url, (folder, _, name) = context.storage.url, problem.where.partition("/")
+    if "allow_loss=True" in text:
+        return text
+    if folder == names.READERS_FOLDER:
+        name = name.partition("/")[0]
+        return f"{text}; call: segstore release {url} {name}, then register the reader again"
+    if folder in (names.DELTA_FOLDER, names.ICEBERG_FOLDER):
+        table = url if folder == names.DELTA_FOLDER else f"{url} --iceberg"
+        return f"{text}; call: segstore publish {table} --remove, then segstore publish {table}"
+    if problem.version is not None:
+        kept = context.log.root.version - problem.version
+        command = f"forget versions: segstore purge {url} --older-than 1h --keep-versions {kept}"
+    else:
+        command = f"copy the rest: segstore salvage {url} NEW_URL --skip-damaged"
+    return f"{text}; restore the object from a backup, or {command}"
 
 
 def newest_readable(context: StreamContext) -> tuple[Root, range]:
@@ -159,14 +199,47 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         except FormatError:
             continue
         # A file whose name and version differ is not a commit of this log.
-        if root is not None and root.version == number and not list(broken_invariants(root)):
-            context.log.check_open(root)
-            share_origins(context.storage, root)
-            candidates = [*numbers, hinted]
-            newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
-            newest = max(newest, hinted if is_proof(hint, root) else 0)
-            return root, range(number + 1, max(newest, number) + 1)
+        if root is None or root.version != number or list(broken_invariants(root)):
+            continue
+        apart = number > root.log_start and number - 1 not in numbers
+        if apart and hint is not None and hint.stream_id not in ("", root.stream_id):
+            continue  # another stream's, which the one here does not lead to
+        context.log.check_open(root)
+        share_origins(context.storage, root)
+        candidates = [*numbers, hinted]
+        newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
+        newest = max(newest, hinted if is_proof(hint, root) else 0)
+        return root, range(number + 1, max(newest, number) + 1)
     raise NotFoundError("no commit can be read", url=context.storage.url, versions=numbers[:20])
+
+
+def _set_aside(context: StreamContext, base: Root) -> list[str]:
+    """Move files out of the log that lie behind a gap and are no commits of the stream.
+
+    A commit behind the newest one would be of its stream, with its own number, and not of an
+    earlier generation.
+    """
+    files, moved = context.log.files, list[str]()
+    numbers = [number for number in files.numbers() if number > base.version]
+    if base.version + 1 in numbers:
+        return moved
+    for number in numbers:
+        try:
+            root = files.get(number)
+        except FormatError:
+            continue  # it may be a lost commit
+        if root is None or (
+            (root.version, root.stream_id) == (number, base.stream_id)
+            and root.generation >= base.generation
+        ):
+            continue
+        path = files.path(number)
+        data = context.storage.get(path)
+        aside = f"{names.ASIDE_FOLDER}/{names.build_log_name(number)}-{digest_of(data)}"
+        context.storage.put(aside, data)
+        context.storage.delete(path)
+        moved.append(f"{path} is no commit of this stream, and lies in {aside} now")
+    return moved
 
 
 def _refuse_strays(context: StreamContext, base: Root) -> None:
@@ -193,7 +266,7 @@ def _with_witnessed(context: StreamContext, base: Root, lost: range) -> range:
     if not versions:
         return lost
     # A witnessed version may be in the log as another commit: then the witnessed one is lost.
-    last = max(*versions, *lost[-1:])
+    last = max([*versions, *lost[-1:]])
     return range(min(base.version + 1, *versions), last + 1)
 
 

@@ -105,13 +105,16 @@ class Salvager:
         except FormatError:
             return None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the events that can be read, in offset order, in the newest schema.
+
+        An empty batch comes first, so that the schema is known if there are none.
 
         Raises:
             CorruptionError: Something can't be read, and must not be skipped.
         """
         root = self._root
+        yield pa.RecordBatch.from_pylist([], self.schema)
         for start, batch in self._rows():
             hidden = max(root.head - start, 0)
             kept = batch.slice(hidden)

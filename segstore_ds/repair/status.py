@@ -22,13 +22,12 @@ from segstore_ds.format.root import BlobRef, PartRef, Retired, Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions
-from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.rebuild_blobs import BlobRebuilder, FoundBlob
 from segstore_ds.repair.rebuild_history import HistoryRebuilder
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.levels import LevelledList
+from segstore_ds.status.levels import LevelledList, readable_parts
 from segstore_ds.status.references import read_references
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table_status import TableStatus
@@ -171,7 +170,7 @@ class _StatusRepair:
         rebuilder = cache(self._rebuilder)
 
         def repair(part: PartRef) -> PartRef:
-            sound = _reads(partial(status.part, part))
+            sound = _reads(partial(status.check_size, part)) and _reads(partial(status.part, part))
             sound = sound and _reads(lambda: list(status.filters(part)))
             return part if sound else self._part(rebuilder(), part)
 

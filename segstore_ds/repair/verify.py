@@ -1,6 +1,7 @@
 """Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
@@ -8,24 +9,30 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    MissingObjectError,
+    NotFoundError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.part_times import covers
 from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.parts.key_filters import SegmentFilters
-from segstore_ds.format.root import PartRef, Retired, Root
+from segstore_ds.format.root import BlobRef, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
 from segstore_ds.log.metadata_log import find_gaps
+from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.publish.check import damaged_tables
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
@@ -37,11 +44,20 @@ from segstore_ds.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: the error's code, the object and place, the whole sentence."""
+    """One thing that is wrong.
+
+    Attributes:
+        code: The error's code.
+        where: The object, and the place in it.
+        what: The whole sentence.
+        version: The newest version that needs the object; None for the newest of all, and for what
+            belongs to no version.
+    """
 
     code: str
     where: str
     what: str
+    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -51,9 +67,10 @@ class Report:
     Attributes:
         problems: Everything that is wrong; empty for a sound stream.
         versions: Commit files read.
-        segments: Segments read.
-        frames: Frames verified.
-        rows: Events verified.
+        segments: Segments of the newest version that were read; those that only older versions list
+            are read, too.
+        frames: Their frames.
+        rows: Their events.
         leftovers: Objects that nothing refers to: staged, and not yet or never committed. They are
             no damage.
         abandoned: Commit files that can't be read or are missing, and that a repair left behind.
@@ -89,7 +106,7 @@ class Report:
 
 
 def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Report:
-    """Read every commit file, status object and segment and check all invariants.
+    """Read all that any read of a kept version, a reader or a published table can need.
 
     Damage is reported, not raised.
 
@@ -105,23 +122,49 @@ class _Verifier:
         self._context, self._progress = context, progress
         self._url = context.storage.url
         self._report = Report()
-        self._named: set[str] = set()
+        self._checked: set[str] = set()
+        self._older: int | None = None  # the version that is checked, if it is not the newest
+        self._released = False  # whether its origins may have deleted what they shared with it
+        self._done = self._total = 0
 
     def run(self) -> Report:
         newest = self._verify_log()
         if newest is not None:
             self._ask_witnesses(newest)
-            self._verify_readers()
-            self._verify_status(newest)
+            self._find_leftovers(newest)
+            if self._has_log(newest):
+                self._verify_readers()
+        self._verify_published()
+        self._forget_expired()
         return self._report
 
+    def _has_log(self, newest: Root) -> bool:
+        """Tell whether the log has a newest root; one that does not open goes on from `newest`."""
+        try:
+            self._context.log.recent()
+        except FormatError:  # damage, which is reported
+            try:
+                self._context.log.adopt(newest)
+            except FormatError:
+                return False
+        return True
+
     def _problem(self, where: str, error: FormatError) -> None:
-        self._report.problems.append(Problem(error.code, where, str(error)))
+        if self._released and isinstance(error, MissingObjectError):
+            return
+        self._report.problems.append(Problem(error.code, where, str(error), self._older))
 
     def _wrong(self, where: str, what: str) -> None:
-        self._report.problems.append(Problem(CorruptionError.code, where, what))
+        self._report.problems.append(Problem(CorruptionError.code, where, what, self._older))
+
+    def _is_new(self, path: str) -> bool:
+        """Tell whether an object was not checked yet, and note that it is now."""
+        known = path in self._checked
+        self._checked.add(path)
+        return not known
 
     def _verify_log(self) -> Root | None:
+        """Check the commits and what each of them names, newest first; return the newest."""
         # Read the hint first: read later, it may name a commit made after the listing.
         hint = self._context.log.files.read_hint()
         numbers = self._context.log.files.numbers()
@@ -132,32 +175,51 @@ class _Verifier:
                 names.HINT_PATH,
                 f"names version {hint.number:020d}, but the log ends at {numbers[-1]}",
             )
-        newest = self._read_root(numbers[-1])
-        if newest is None:
-            return None
+        newest = older = None
+        lost: frozenset[int] = frozenset()
+        for number in reversed(numbers):
+            if newest is not None and older is not None:
+                if number < newest.log_start:
+                    break
+                self._older = number
+                # Without a history: an unreadable version right below a repair is why it was made.
+                repaired = older.operation == Operation.REPAIR and older.version == number + 1
+                root = self._read_root(number, abandoned=repaired or number in lost)
+            else:
+                root = self._read_root(number)
+            if root is None:
+                continue
+            self._verify_root(root)
+            if newest is None or older is None:
+                newest = root
+                lost = self._find_gaps(newest, numbers)
+            else:
+                self._verify_frames_of(root)
+                if older.version == number + 1:
+                    # The committer checked the same rules, but knew no fields of later formats.
+                    for rule in broken_rules(root, replace(older, extra=root.extra)):
+                        self._wrong(
+                            self._context.log.files.path(older.version), f"broken rule: {rule}"
+                        )
+            self._released = bool(root.origins) and not newest.origins
+            self._verify_status(root)
+            older = root
+        self._older, self._released = None, False
+        return newest
+
+    def _find_gaps(self, newest: Root, numbers: Sequence[int]) -> frozenset[int]:
+        """Report the versions that are missing; return those that a repair left behind."""
         lost = self._lost(newest)
         there = {number for number in numbers if number >= newest.log_start}
         self._report.abandoned += [
             self._context.log.files.path(number) for number in sorted(lost - there)
         ]
         for gap in find_gaps(there | lost, newest.log_start, numbers[-1]):
-            self._wrong("log", f"versions are missing: {gap[0]} to {gap[-1]}")
-        older = newest
-        self._verify_root(newest)
-        for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
-            # Without a history: an unreadable version right below a repair is why it was made.
-            repaired = older.operation == Operation.REPAIR and older.version == number + 1
-            root = self._read_root(number, abandoned=repaired or number in lost)
-            if root is None:
-                continue
-            self._verify_root(root)
-            self._verify_frames_of(root)
-            if older.version == number + 1:
-                # The committer checked the same rules; fields of later formats are not known here.
-                for rule in broken_rules(root, replace(older, extra=root.extra)):
-                    self._wrong(self._context.log.files.path(older.version), f"broken rule: {rule}")
-            older = root
-        return newest
+            self._older = gap[-1]
+            first = self._context.log.files.path(gap[0])
+            self._wrong(first, f"versions are missing: {gap[0]} to {gap[-1]}")
+        self._older = None
+        return lost
 
     def _ask_witnesses(self, newest: Root) -> None:
         for witness in find_witnesses(self._context, newest):
@@ -167,9 +229,31 @@ class _Verifier:
             self._problem(names.LOG_FOLDER, error)
 
     def _verify_readers(self) -> None:
+        """Check the newest record of each reader; a later one takes the place of older ones."""
         for name, found in each_reader(self._context):
             if isinstance(found, FormatError):
                 self._problem(f"{names.READERS_FOLDER}/{name}", found)
+
+    def _verify_published(self) -> None:
+        for where, error in damaged_tables(self._context.storage):
+            self._problem(where, error)
+
+    def _forget_expired(self) -> None:
+        """Forget what older versions lack if they were purged meanwhile."""
+        missing = [
+            problem
+            for problem in self._report.problems
+            if problem.version is not None and problem.code == MissingObjectError.code
+        ]
+        if not missing:
+            return
+        try:
+            start = self._context.log.reopen().log_start
+        except FormatError:
+            return
+        for problem in missing:
+            if problem.version is not None and problem.version < start:
+                self._report.problems.remove(problem)
 
     def _lost(self, newest: Root) -> frozenset[int]:
         try:
@@ -192,6 +276,7 @@ class _Verifier:
             self._problem(where, MissingObjectError("commit file disappeared", where=where))
         elif root.version != number:
             self._wrong(where, f"holds version {root.version}")
+            return None
         return root
 
     def _verify_root(self, root: Root) -> None:
@@ -208,6 +293,11 @@ class _Verifier:
                 self._wrong(f"{where}: {path}", "an inline frame fails its checksum")
 
     def _verify_status(self, root: Root) -> None:
+        """Check what a version names and no newer version does."""
+        try:
+            share_origins(self._context.storage, root)
+        except FormatError as error:
+            self._problem(self._context.log.files.path(root.version), error)
         schemas = self._verify_blobs(root)
         self._verify_history(root)
         placed: list[PlacedSegment] = []
@@ -215,6 +305,7 @@ class _Verifier:
         for part in self._verify_lists(self._context.status.levels, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
+                self._context.status.check_size(part)
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
                 found = self._context.status.find_times(root, self._context.status.part(part))
@@ -222,18 +313,20 @@ class _Verifier:
                     self._wrong(part.path, "its events have other times than the root says")
             except FormatError as error:
                 self._problem(part.path, error)
-        inline = replace(root, lists=(), parts=(), entries=root.entries)
+        inline = replace(root, lists=(), parts=())
         placed.extend(self._context.status.segments(inline, inline.listed_start, root.tail))
-        numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
-        if len(set(numbers)) != len(numbers):
-            self._wrong("status", "segment numbers are not unique")
+        if self._older is None:
+            numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
+            if len(set(numbers)) != len(numbers):
+                self._wrong("status", "segment numbers are not unique")
         storage = with_inline(self._context.storage, root)
-        done, total = 0, sum(item.entry.rows for item in placed)
+        self._total += sum(item.entry.rows for item in placed)
         for item, filters in zip(placed, self._filters_of(parts), strict=False):
-            self._verify_segment(storage, item, schemas, filters)
-            done += item.entry.rows
-            self._progress(done, total)
-        self._find_leftovers(root)
+            seen = self._older is not None and item.entry.frame is not None  # with its commit file
+            if not seen and self._is_new(names.segment_object(item.entry.path)):
+                self._verify_segment(storage, item, schemas, filters)
+            self._done += item.entry.rows
+            self._progress(self._done, self._total)
 
     def _filters_of(self, parts: Sequence[PartRef]) -> Iterator[SegmentFilters]:
         """Yield the filters of the segments of parts, and None for all that follow."""
@@ -263,41 +356,43 @@ class _Verifier:
             self._wrong("history", "the newest row has another tail than the stream")
 
     def _verify_lists(self, levels: LevelledList, root: Root) -> Iterator[PartRef]:
-        """Yield the parts of all lists that can be read, and of the root."""
-        self._named.update(ref.path for ref in levels.lists(root))
-        for part in readable_parts(levels, root, self._problem):
-            self._named.add(part.path)
-            yield part
+        """Yield the parts of all lists that can be read, and of the root, if they are new."""
+        for ref in filter(lambda ref: self._is_new(ref.path), levels.lists(root)):
+            try:
+                yield from (part for part in levels.members(ref) if self._is_new(part.path))
+            except FormatError as error:
+                self._problem(ref.path, error)
+        yield from (part for part in levels.inline(root) if self._is_new(part.path))
 
     def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
-        schemas: dict[int, pa.Schema] = {}
+        status, schemas = self._context.status, dict[int, pa.Schema]()
         for epoch in root.epochs:
+            where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
+            new = self._is_new(where)
             try:
-                schemas[epoch.number] = epoch_schema(self._context.status, epoch)
+                schemas[epoch.number] = epoch_schema(status, epoch)
             except FormatError as error:
-                where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
-                self._problem(where, error)
-            if epoch.blob:
-                self._named.add(epoch.blob.path)
-        for blob in root.retired_blobs:
-            self._named.add(blob.path)
+                if new:
+                    self._problem(where, error)
+        if self._older is None:  # nothing reads them as of an older version
+            for blob in root.retired_blobs:
+                self._verify_blob(blob, status.retired_blob)
+            self._verify_blob(root.writers_blob, status.writers_blob)
+        self._verify_blob(root.tags_blob, status.tags_blob)
+        if root.tags_blob is None:
             try:
-                self._name_retired(self._context.status.retired_blob(blob))
+                status.tags(root)
             except FormatError as error:
-                self._problem(blob.path, error)
-        if root.writers_blob:
-            self._named.add(root.writers_blob.path)
-            try:
-                self._context.status.writers_blob(root.writers_blob)
-            except FormatError as error:
-                self._problem(root.writers_blob.path, error)
-        if root.tags_blob:
-            self._named.add(root.tags_blob.path)
-        try:
-            self._context.status.tags(root)
-        except FormatError as error:
-            self._problem(root.tags_blob.path if root.tags_blob else "tags", error)
+                self._problem(self._context.log.files.path(root.version), error)
         return schemas
+
+    def _verify_blob(self, blob: BlobRef | None, read: Callable[[BlobRef], object]) -> None:
+        if blob is None or not self._is_new(blob.path):
+            return
+        try:
+            read(blob)
+        except FormatError as error:
+            self._problem(blob.path, error)
 
     def _verify_segment(
         self,
@@ -307,8 +402,7 @@ class _Verifier:
         filters: SegmentFilters,
     ) -> None:
         entry, path = placed.entry, names.segment_object(placed.entry.path)
-        self._named.add(path)
-        self._report.segments += 1
+        self._report.segments += self._older is None
         name, path = path, storage.describe(path).removeprefix(f"{self._url}/")
         try:
             size = storage.info(name).size
@@ -328,7 +422,7 @@ class _Verifier:
         if schema is None:
             return
         stats = list(self._verify_frames(path, segment, schema, filters or {}))
-        self._report.rows += entry.rows
+        self._report.rows += entry.rows if self._older is None else 0
         if entry.stats is not None and len(stats) == len(frames):
             try:
                 claimed = parse_stats(entry.stats, where=path, schema=schema)
@@ -353,7 +447,7 @@ class _Verifier:
             except FormatError as error:
                 self._problem(where, error)
                 continue
-            self._report.frames += 1
+            self._report.frames += self._older is None
             if frame.fingerprint != fingerprint(schema):
                 self._wrong(where, "frame has a different schema than its epoch")
             known = {*frame.stats} <= {*schema.names}
@@ -368,23 +462,28 @@ class _Verifier:
             yield frame.rows, frame.stats
 
     def _find_leftovers(self, root: Root) -> None:
-        self._name_retired(root.retired)
+        named = {*self._checked, *self._retired(root)}
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
             for info in self._context.storage.list(folder):
-                if info.path not in self._named:
+                if info.path not in named:
                     self._report.leftovers.append(info.path)
                     if (planned_on(info.path) or 0) >= root.version:
                         self._report.unclaimed.append(info.path)
 
-    def _name_retired(self, retired: tuple[Retired, ...]) -> None:
-        for item in retired:
-            self._named.add(
-                names.segment_object(item.path) if item.kind == "segment" else item.path
-            )
-            if item.kind == "part":
-                try:
-                    entries = self._context.status.retired_part(item.path)
-                except FormatError as error:
+    def _retired(self, root: Root) -> Iterator[str]:
+        """Yield what commits dropped, as far as it can be read."""
+        items = list(root.retired)
+        for blob in root.retired_blobs:
+            with suppress(FormatError):  # it was reported with the blobs
+                items += self._context.status.retired_blob(blob)
+        for item in items:
+            yield names.segment_object(item.path) if item.kind == "segment" else item.path
+            if item.kind != "part":
+                continue
+            try:
+                entries = self._context.status.retired_part(item.path)
+            except FormatError as error:
+                if self._is_new(item.path):  # else an older version needs it, and it was reported
                     self._problem(item.path, error)
-                    continue
-                self._named.update(names.segment_object(entry.path) for entry in entries)
+                continue
+            yield from (names.segment_object(entry.path) for entry in entries)

@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
@@ -33,11 +31,14 @@ def repair(
 ) -> RepairReport:
     """Rebuild lost or damaged metadata from what is left of it; deletes nothing.
 
+    A file in the log that is no commit of the stream is moved to ``aside/``.
+
     A lost hint is written again. Events that are damaged in one commit file are copied from another
     one that holds them. Lost status and history objects are rebuilt from followers, kept versions,
-    the history and the segments themselves. Nothing is guessed: what can't be proven is reported as
-    damaged. A newest commit that can't be read is left behind only with `allow_loss`: the stream
-    goes on from the commit before, as another generation. Stop writers first. Safe to repeat.
+    the history and the segments themselves. Nothing is guessed. At the end the whole stream is
+    verified, and what stays damaged is listed with the command for it. A newest commit that can't
+    be read is left behind only with `allow_loss`: the stream goes on from the commit before, as
+    another generation. Stop writers first. Safe to repeat.
 
     Args:
         url: The stream.
@@ -186,7 +187,7 @@ def salvage_on(
     )
     stream = Stream(context_of(made))
     try:
-        stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))
+        stream.append(salvager)
     except BaseException:
         # It was created above; an append that failed in doubt may have filled it, unacknowledged.
         run_drop(new, confirm=new.url, clock=clock, client=client_name())

@@ -22,7 +22,9 @@ SECRET = b"what lies outside the stream"
 MEMORY = 768 << 20
 LONGEST_S = 20.0
 NEWEST = "log/00000000000000000005"
-_INSIDE = re.compile(r"((log|status|history|segments|readers)(/[A-Za-z0-9][\w.-]*)*(/_latest)?)?")
+_INSIDE = re.compile(
+    r"((log|status|history|segments|readers|delta|iceberg)(/[A-Za-z0-9][\w.-]*)*(/_latest)?)?"
+)
 
 
 def _deep(opening: bytes, closing: bytes) -> bytes:

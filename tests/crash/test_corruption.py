@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from crash_kit import content_on, discard, events, files_of, fresh_storage, restore
+from everything_kit import WAYS, Everything, ask_all, make_everything, named_in, spoil
+from everything_kit import kind_of as object_kind
 from limits import memory_limit
 
 from segstore_ds.errors import (
@@ -25,6 +27,7 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.rescue import repair_on, verify_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
@@ -236,7 +239,7 @@ def test_removed_object_is_missing(storage: Storage, files: dict[str, bytes]) ->
         elif path != NEWEST:
             check(storage, path, right, f"{path}: removed")
         if kind_of(path) == "older":
-            assert [problem.where for problem in open_on(storage).verify().problems] == ["log"]
+            assert [problem.where for problem in open_on(storage).verify().problems] == [path]
         if path != HINT:
             storage.put(path, files[path])
 
@@ -367,3 +370,62 @@ def test_errors_are_typed_for_a_damaged_stream_on_disk(
                 target.unlink()
             storage.put(path, files[path])
     assert content_on(storage) == right
+
+
+@pytest.fixture(scope="module", params=["arrow", "parquet"])
+def everything(request: pytest.FixtureRequest) -> Everything:
+    """Return a stream that has an object of every kind."""
+    return make_everything(request.param)
+
+
+@pytest.mark.parametrize("ways", [1, pytest.param(len(WAYS), id="all", marks=pytest.mark.sweep)])
+def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
+    everything: Everything, ways: int
+) -> None:
+    """Each object flipped, cut, lengthened, emptied and deleted in turn.
+
+    What verify does not name, no read, reader or table needs. Metrics and the page never fail.
+    After a repair all is sound, or the report lists all that is not.
+    """
+    for number, path in enumerate(sorted(everything.files)):
+        for way in (WAYS * 2)[number % len(WAYS) :][:ways]:
+            storage, time = everything.open()
+            spoil(storage, path, way)
+            named = {*named_in(p.where for p in verify_on(storage, clock=time.clock).problems)}
+            if not named & {path, path.rpartition("/")[0]}:
+                check_unneeded(everything, storage, path, way)
+            if object_kind(path) != "log":
+                stream = open_on(storage)
+                assert stream.metrics(storage=True).tail == stream.tail
+                assert stream.to_html(storage=True)
+            check_repair(everything, storage, time, f"{path}: {way}")
+
+
+def check_unneeded(everything: Everything, storage: Storage, path: str, way: str) -> None:
+    """Check that all reads answer as before without an object that verify did not name."""
+    answers = ask_all(storage)
+    wrong = {what for what, right in everything.answers.items() if answers.get(what) != right}
+    if answers["storage"] != "error":
+        wrong.discard("storage")  # it counts what lies there
+    if way == "gone" and object_kind(path) in ("delta", "iceberg"):
+        wrong -= {object_kind(path)}  # without its newest commit a table shows the version before
+    assert not wrong, f"{path}: {way}"
+
+
+def check_repair(everything: Everything, storage: Storage, time: VirtualTime, what: str) -> None:
+    """Check that a repair mends a stream, or lists everything that verify finds afterwards."""
+    try:
+        done = repair_on(storage, clock=time.clock)
+    except CorruptionError:  # the newest commit
+        done = repair_on(storage, clock=time.clock, allow_loss=True)
+        assert [*done.lost], what
+    left = verify_on(storage, clock=time.clock)
+    assert done.ok == left.ok, what
+    for problem in left.problems:
+        (text,) = [text for text in done.damaged if text.startswith(problem.where)]
+        assert "segstore " in text or "allow_loss=True" in text, what
+    if left.ok and not done.lost:
+        answers = ask_all(storage)
+        for asked, right in everything.answers.items():
+            if asked not in ("open", "history", "info", "storage"):  # a repair may be a commit
+                assert answers[asked] == right, (what, asked)

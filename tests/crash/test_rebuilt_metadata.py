@@ -9,6 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from rebuild_kit import KINDS, MAKERS, Made, damaged, named, said, tight
 
 from segstore_ds.format import envelope
+from segstore_ds.repair.repair import RepairReport
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
@@ -73,10 +74,16 @@ def without_owners(expected: dict[str, object]) -> dict[str, object]:
     return {**expected, "writers": sorted(writers, key=str)}
 
 
+def is_newest_sound(report: RepairReport, path: str) -> bool:
+    """Tell whether what stays damaged is one object that older versions alone need."""
+    older = f"{path}: ", "; restore the object from a backup, or forget versions: segstore purge"
+    return all(text.startswith(older[0]) and older[1] in text for text in report.damaged)
+
+
 def said_before(storage: Storage, clock: object, version: int) -> dict[str, object]:
     """Return what a stream says of itself, but for the row of a repair behind a version."""
     stream = open_on(storage, clock=clock)
-    stream.verify().check()
+    assert all(problem.version is not None for problem in stream.verify().problems)
     found = said(stream)
     if stream.version > version:
         assert stream.root.operation == "repair"
@@ -97,7 +104,8 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
     for path in paths:
         storage, time = made.open()
         lose(storage, path, kind)
-        sound = open_on(storage, clock=time.clock).verify().ok
+        problems = open_on(storage, clock=time.clock).verify().problems
+        sound = all(problem.version is not None for problem in problems)
         with tight():
             report = repair_on(storage, clock=time.clock)
             wanted = expected
@@ -105,7 +113,8 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
                 assert "allow_loss" in report.damaged[0], path
                 report = repair_on(storage, allow_loss=True, clock=time.clock)
                 wanted = without_owners(expected)
-        assert report.ok, (path, report)
+        assert is_newest_sound(report, path), (path, report)
+        assert report.ok or sound or any("once more" in text for text in report.repaired), path
         found = said_before(storage, time.clock, version)
         assert (found if wanted is expected else without_owners(found)) == wanted, path
         if wanted is not expected:
@@ -144,13 +153,14 @@ def test_nothing_is_guessed_where_no_digest_can_match(
             report = repair_on(storage, clock=time.clock)
         stream = open_on(storage, clock=time.clock)
         assert report.ok == stream.verify().ok, (path, report)
-        if report.ok:
+        if is_newest_sound(report, path):
             told += report.version > version
             found = said_before(storage, time.clock, version)
             assert found == expected, path
             with tight():
                 stream.append(events(50, 51), merge_schema=True)
-            open_on(storage, clock=time.clock).verify().check()
+            problems = open_on(storage, clock=time.clock).verify().problems
+            assert all(problem.version is not None for problem in problems), path
         else:
             assert path in "".join(report.damaged)
         discard(storage)

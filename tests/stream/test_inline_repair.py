@@ -141,7 +141,7 @@ def test_damaged_frame_does_not_stop_a_follower_from_restoring_a_segment() -> No
     assert report.repaired == [f"{segment} from {url}"]
     (damaged,) = report.damaged
     assert damaged.startswith(f"{_log(version)}: segments/inline/{3:016x}.arrow: ")
-    assert damaged.endswith("[3000, 3010)")
+    assert "no kept version has a sound copy of [3000, 3010); " in damaged
     assert values(_opened(storage), 0, 3000) == list(range(3000))
 
 

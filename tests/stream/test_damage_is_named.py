@@ -1,0 +1,250 @@
+"""Damage that no read of the newest version meets: verify names it, and repair says what stays."""
+
+import uuid
+
+import pytest
+from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, values, wait
+
+import segstore_ds as segstore
+from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import open_on
+from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.write.layout import Layout
+
+
+def log_file(version: int) -> str:
+    return f"log/{version:020d}"
+
+
+def flip(storage, path, place=-9):
+    data = bytearray(storage.get(path))
+    data[place] ^= 1
+    storage.put(path, bytes(data))
+
+
+def again(stream):
+    return open_on(stream.storage, clock=stream._log.clock)
+
+
+def fix(stream, **options):
+    return repair_on(stream.storage, clock=stream._log.clock, **options)
+
+
+def wheres(stream):
+    return [problem.where for problem in again(stream).verify().problems]
+
+
+def test_bytes_behind_a_part_with_filters_are_found_and_cut_off(monkeypatch):
+    """Reads go by the object's length: with two bytes more every filtered read fails."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(0)
+    stream.set_key_columns(["s"])
+    for n in range(6):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    (part,) = stream.root.parts
+    sound = storage.get(part.path)
+    storage.put(part.path, sound + b"\0\0")
+    with pytest.raises(FormatError):
+        values(again(stream), filters=[("s", "=", "s12")])
+    assert wheres(stream) == [part.path]
+    assert part.path in fix(stream).repaired
+    assert storage.get(part.path) == sound
+    assert values(again(stream), filters=[("s", "=", "s12")]) == [12]
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_segments_of_older_versions_are_looked_at():
+    """A kept version lists what a compaction replaced; the newest one does not need it."""
+    stream, storage = make_stream(4)
+    version = stream.version
+    old = f"segments/{stream.root.entries[1].path}"
+    stream.compact()
+    flip(storage, old, 100)
+    assert values(again(stream)) == list(range(40))
+    with pytest.raises(FormatError):
+        values(again(stream), version_as_of=version)
+    problems = again(stream).verify().problems
+    assert [problem.where.partition("[")[0] for problem in problems] == [old]
+    assert [problem.version for problem in problems] == [version]
+    (text,) = fix(stream).damaged
+    kept = stream.version - version
+    assert f"segstore purge {storage.url} --older-than 1h --keep-versions {kept}" in text
+    again(stream).append(numbers(40, 41))
+    wait(storage, 2 * 3600)
+    again(stream).purge(older_than_s=3600, keep_versions=kept)
+    assert fix(stream).ok
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_what_a_purged_version_needed_is_no_damage():
+    """Vacuum deletes it, and verify does not ask for it."""
+    stream, storage = make_stream(4)
+    stream.compact()
+    wait(storage, 30 * 86_400)
+    stream.append(numbers(40, 41))
+    wait(storage, 86_400)
+    stream.append(numbers(41, 42))
+    stream.purge(older_than_s=3600)
+    assert stream.vacuum(dry_run=False).deleted
+    again(stream).verify().check()
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
+    """Metrics and the page say so, verify names it, and repair names the command."""
+    stream, storage = make_stream(3)
+    layout = Layout(inline_bytes=0, segment_format="parquet")
+    stream.append(numbers(30, 60), layout=layout)
+    stream.publish_delta(settle=True)
+    stream.publish_iceberg(settle=True)
+    ours = {path for path in objects(storage, table) if "/files/" not in path}
+    assert again(stream).verify().ok
+    for path in sorted(ours):
+        sound = storage.get(path)
+        flips = (_flipped(sound, n) for n in range(0, len(sound), 37))
+        for damaged in (sound + b" ", b"x", *flips):
+            storage.put(path, damaged)
+            assert path in wheres(stream), damaged
+            assert again(stream).metrics().events == 60
+            storage.put(path, sound)
+        storage.put(path, b"{}")
+        (text,) = fix(stream).damaged
+        assert text.startswith(path)
+        assert f"segstore publish {storage.url}" in text
+        assert "--remove" in text
+        storage.put(path, sound)
+    newest = {"delta": "delta/_delta_log/00000000000000000000.json"}
+    path = newest.get(table, "iceberg/metadata/v1.metadata.json")
+    storage.put(path, b"{}")
+    stream = again(stream)
+    assert [path in text for text in stream.metrics().damaged] == [True]
+    assert path in stream.to_html()
+
+
+def _flipped(data, place):
+    return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
+    """One damaged part of the status, of the history, the tags or a schema."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    monkeypatch.setattr("segstore_ds.status.history.ROWS_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.retention.tags.TAGS_INLINE", 1)
+    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
+    stream, storage = make_stream(9)
+    for n in range(4):
+        stream.tag(f"t{n}", n)
+    reader = stream.reader("r")
+    reader.publish(1)
+    root = stream.root
+    blobs = (root.tags_blob, root.epochs[0].blob)
+    for ref in (*root.parts, *root.history_parts, *blobs, *root.retired_blobs):
+        sound = storage.get(ref.path)
+        storage.put(ref.path, sound[:-3])
+        seen = again(stream)
+        assert seen.metrics(storage=True).tail == 90
+        assert ref.path in seen.to_html(storage=True)
+        assert seen.plot(storage=True) is not None
+        storage.put(ref.path, sound)
+    assert "be read, and is left out" not in again(stream).to_html()
+    assert again(stream).metrics(storage=True).damaged == ()
+
+
+@pytest.mark.parametrize("at", [8, 9, 400])
+def test_old_commit_file_behind_a_gap_is_moved_out_of_the_log(at):
+    """It blocks the appends that come to its number; what it holds stays."""
+    stream, storage = make_stream(6)
+    old = storage.get(log_file(3))
+    storage.put(log_file(at), old)
+    assert log_file(at) in wheres(stream)
+    report = fix(stream)
+    assert (report.ok, [*report.lost], report.generation) == (True, [], 0)
+    assert log_file(at) not in objects(storage)
+    (aside,) = objects(storage, "aside")
+    assert storage.get(aside) == old
+    seen = again(stream)
+    for start in (60, 70, 80):
+        seen.append(numbers(start, start + 10))
+    assert values(again(stream)) == list(range(90))
+    again(stream).verify().check()
+
+
+def test_commit_file_of_another_stream_is_moved_out_of_the_log():
+    """It decodes and has its own number, but the hint leads to this stream."""
+    stream, storage = make_stream(6)
+    stream._log.write_hint(stream.root)
+    other, theirs = make_stream(9, seed=2)
+    storage.put(log_file(9), theirs.get(log_file(9)))
+    assert fix(stream).ok
+    assert again(stream).root.stream_id == stream.root.stream_id != other.root.stream_id
+    assert again(stream).append(numbers(60, 61)).start == 60
+
+
+def test_lost_version_is_listed_with_the_command_that_ends_it():
+    """Nothing but reads of that version need it."""
+    stream, storage = make_stream(6)
+    storage.delete(log_file(3))
+    (text,) = fix(stream).damaged
+    assert text.startswith(log_file(3))
+    assert f"segstore purge {storage.url} --older-than 1h --keep-versions 3" in text
+    wait(storage, 2 * 3600)
+    again(stream).purge(older_than_s=3600, keep_versions=3)
+    assert fix(stream).ok
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("how", ["flipped", "lost"])
+def test_repair_is_not_ok_beside_a_damaged_segment(how, tmp_path):
+    """Though it mended the hint."""
+    stream = segstore.create(tmp_path / "s", numbers(0, 0).schema)
+    stream.append(numbers(0, 100))
+    path = f"segments/{stream.root.entries[0].path}"
+    stream.storage.put("log/_latest", b"x")
+    if how == "lost":
+        stream.storage.delete(path)
+    else:
+        flip(stream.storage, path, 200)
+    report = segstore.repair(stream.url)
+    assert report.repaired == ["the hint"]
+    assert not report.ok
+    assert path in report.damaged[0]
+    assert f"segstore salvage {stream.url} NEW_URL --skip-damaged" in report.damaged[0]
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_lost_commits_that_names_of_objects_alone_prove():
+    """The hint is gone with them: the report has the versions, and loss has to be allowed."""
+    stream, storage = make_stream(6)
+    storage.delete("log/_latest")
+    for version in (5, 6):
+        storage.delete(log_file(version))
+    with pytest.raises(CorruptionError, match="lost=1, first=5, last=5"):
+        fix(stream)
+    report = fix(stream, allow_loss=True)
+    assert ([*report.lost], report.version, report.generation) == ([5], 5, 1)
+    assert again(stream).append(numbers(40, 41)).start == 40
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_salvage_names_the_damage():
+    """And not how generators are read."""
+    stream, storage = make_stream(3)
+    path = f"segments/{stream.root.entries[1].path}"
+    flip(storage, path, 100)
+    new = open_storage(f"memory://{uuid.uuid4().hex}")
+    with pytest.raises(CorruptionError, match=f"{path}.*skip_damaged=True") as told:
+        salvage_on(storage, new, clock=stream._log.clock)
+    assert "generator" not in str(told.value)
+
+
+def test_damage_beside_an_unreadable_newest_commit_is_named():
+    """All of it is, so that one look says what is left."""
+    stream, storage = make_stream(4)
+    storage.put(log_file(4), b"x")
+    storage.put(log_file(2), b"x")
+    found = [problem.where for problem in stream.verify().problems]
+    assert {log_file(4), log_file(2)} <= {*found}
