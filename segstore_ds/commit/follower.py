@@ -1,6 +1,7 @@
 """One follower, as the handles of a process see it: what it holds, and its next commit file."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,22 +15,26 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.replication import follows
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 HINT_EVERY = 16
 
 
 class Follower:
-    """One follower: its storage, and the newest version that it is known to hold."""
+    """One follower of the folder `of`: its storage, and the newest version known to be there."""
 
-    def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock) -> None:
+    def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock, *, of: str) -> None:
         self.storage = storage
+        self._of = of
         self.files = MetadataLog(storage, names.LOG_FOLDER, codec, clock=clock)
         self._known: Root | None = None
         self._put = ""  # the transaction of the commit file that was put last
+        self._agreed = False
 
     @property
     def url(self) -> str:
@@ -47,9 +52,37 @@ class Follower:
             known = self._known
             if known is None or known.transaction != root.transaction:
                 known = self.newest(root)
+            return known.transaction == root.transaction and self.says_so(known)
         except (StorageError, FormatError, FencedError):
             return False
-        return known.transaction == root.transaction
+
+    def says_so(self, theirs: Root) -> bool:
+        """Tell whether a root of its own log says that it follows this stream's folder.
+
+        The stream's root alone proves nothing: it may be crafted.
+        """
+        return follows(theirs, self.url, of=self._of)
+
+    def agrees(self, stream_id: str, version: int) -> bool:
+        """Tell whether its log says that it follows the stream; one request, or a few more.
+
+        Raises:
+            StorageError: It can't be asked.
+            FormatError: Its log is damaged.
+        """
+        reads: list[Callable[[], Root | None]] = [partial(self.files.get, version), self._latest]
+        for read in reads:
+            if self._agreed:
+                break
+            theirs = read()
+            self._agreed = (
+                theirs is not None and theirs.stream_id == stream_id and self.says_so(theirs)
+            )
+        return self._agreed
+
+    def _latest(self) -> Root | None:
+        found = self.files.latest()
+        return None if found is None else found[1]
 
     def held(self, root: Root) -> Root:
         """Return the newest root that it holds, asked of its store; raises as `newest`."""
@@ -190,3 +223,20 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
+
+
+def agreed(followers: Iterable[Follower], root: Root) -> Iterator[Follower]:
+    """Yield the followers that say themselves that they follow a root's stream.
+
+    Each is asked when its turn comes; one that can't be asked is left out.
+    """
+    for follower in followers:
+        try:
+            agrees = follower.agrees(root.stream_id, root.version)
+        except (FormatError, StorageError) as error:
+            _LOG.warning("follower %s can't be asked: %s", follower.url, error)
+            continue
+        if agrees:
+            yield follower
+        else:
+            _LOG.warning("%s does not say that it follows this stream", follower.url)

@@ -10,8 +10,9 @@ The same exclusive create is the fence: `promote` takes the follower's next vers
 new generation. A later commit of the old primary finds other bytes under that name and is never
 acknowledged, whatever the old primary knows and whenever it resumes.
 
-A folder is written to as a follower only if its log holds this very stream, so a damaged or
-malicious root can't cause writes elsewhere.
+A folder is written to as a follower only if its own log holds this very stream and says that it
+follows this folder, so a damaged or malicious root can't cause writes elsewhere. Nor is anything
+read or deleted in another folder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from segstore_ds.commit.at_once import at_once
-from segstore_ds.commit.follower import Follower
+from segstore_ds.commit.follower import Follower, agreed
 from segstore_ds.commit.objects import (
     copy_objects,
     copy_small,
@@ -72,11 +73,20 @@ class Replicas:
         self._codec = codec
         self._clock = clock
         self._followers: dict[str, Follower] = {}
+        self._invited: set[str] = set()
 
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
         known = replication_of(root)
         return [self._open(url) for url in known.followers] if known else []
+
+    def agreed(self, root: Root) -> Iterator[Follower]:
+        """Yield the followers of a root that say themselves that they follow it; see `agreed`."""
+        return agreed(self.of(root), root)
+
+    def invite(self, url: str) -> None:
+        """Let a folder be shipped to that does not say yet that it follows: the caller does."""
+        self._invited.add(url)
 
     def ready(self, root: Root) -> ShipTo | None:
         """Return the followers that hold a root already: staged buffers may be shipped to them.
@@ -222,7 +232,9 @@ class Replicas:
 
     def _open(self, url: str) -> Follower:
         if url not in self._followers:
-            self._followers[url] = Follower(self._storage.sibling(url), self._codec, self._clock)
+            self._followers[url] = Follower(
+                self._storage.sibling(url), self._codec, self._clock, of=self._storage.url
+            )
         return self._followers[url]
 
     def _bring_up(
@@ -234,6 +246,14 @@ class Replicas:
         prepared: bool = False,
     ) -> None:
         before = follower.newest(root, asked=prepared)
+        if follower.url not in self._invited and not follower.says_so(before):
+            raise MissingObjectError(
+                "the follower's folder does not say that it follows this one",
+                remedy="call add_follower(url) again if it was interrupted; else call "
+                "remove_follower(url)",
+                follower=follower.url,
+                primary=self._storage.url,
+            )
         if before.version >= root.version:
             return
         self._check_ours(follower, before, root)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -106,8 +107,8 @@ class CopiedObject:
     """One object to copy.
 
     `entry` is that of a segment that the source lists; its checksums count then. Otherwise `size`
-    saves a request, and a segment is verified by its own index if it has one. In each folder of
-    `others`, which are URLs, the same bytes lie under the same name.
+    saves a request, and a segment is verified by its own index if it has one. `others` finds
+    folders with the same bytes under the same name; it is called if the source is damaged.
     """
 
     source: Storage
@@ -116,7 +117,7 @@ class CopiedObject:
     to: str
     entry: SegmentEntry | None = None
     size: int | None = None
-    others: Sequence[str] = ()
+    others: Callable[[], Iterable[Storage]] = tuple
 
     @property
     def where(self) -> str:
@@ -234,21 +235,21 @@ class _Copy:
         """Replace the parts that fail by what the source gives now, or else by others' bytes."""
         if wrong := self._wrong_parts():
             self._each(land, wrong)
-        for url in self._copied.others:
+        for other in self._copied.others() if self._wrong_parts() else ():
             if not (wrong := self._wrong_parts()):
                 return
             for range_ in wrong:
-                self._fetch_elsewhere(url, range_, out)
+                self._fetch_elsewhere(other, range_, out)
             if not self._wrong_parts():
-                _LOG.warning("%s is damaged; its copy has bytes of %s", self._copied.where, url)
+                where = self._copied.where
+                _LOG.warning("%s is damaged; its copy has bytes of %s", where, other.url)
 
-    def _fetch_elsewhere(self, url: str, range_: Range, out: ScatteredCacheService) -> None:
+    def _fetch_elsewhere(self, other: Storage, range_: Range, out: ScatteredCacheService) -> None:
         try:
-            other = self._copied.source.sibling(url)
             data = memoryview(other.get_range(self._copied.name, *range_))
             self._check(range_[0], data)
         except (FormatError, StorageError) as error:
-            _LOG.warning("%s has no sound copy of %s: %s", url, self._copied.where, error)
+            _LOG.warning("%s has no sound copy of %s: %s", other.url, self._copied.where, error)
             return
         out.write(range_[0], data, frozen=True)
 
@@ -303,18 +304,21 @@ class _Copy:
         first = extent.start // PART_BYTES * PART_BYTES
         return cut(first, min(-(-extent.end // PART_BYTES) * PART_BYTES, self._size))
 
+    def _elsewhere(self) -> Iterator[Storage]:
+        yield from self._copied.others()
+
     def _open(self) -> tuple[int, memoryview, Checks]:
         """Return where the end begins, the end, and what is verified by it; or raise the error."""
         failed: FormatError | None = None
-        for url in (None, *self._copied.others):
+        own = self._copied.source
+        for source in chain((own,), self._elsewhere()):
             try:
-                source = self._copied.source.sibling(url) if url else self._copied.source
                 start, end = self._fetch_end(source)
                 return start, end, Checks(self._extents(bytes(end)))
             except FormatError as error:
                 failed = failed or error
             except StorageError:
-                if url is None:
+                if source is own:
                     raise
         raise failed or InternalError("a segment was opened nowhere", where=self._copied.where)
 

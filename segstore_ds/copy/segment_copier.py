@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from segstore_ds.commit.follower import Follower, agreed
 from segstore_ds.commit.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
@@ -23,6 +24,7 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.slices import Slice
@@ -155,10 +157,18 @@ class SegmentCopier:
             self._target,
             name,
             slice_.entry,
-            others=followers_of(self._root),
+            others=self._followers,
         )
         with self._reading:
             self._transfer.copy(copied)
+
+    def _followers(self) -> Iterator[Storage]:
+        source = self._source
+        found = (
+            Follower(source.sibling(url), ROOT_CODEC, self._clock, of=source.url)
+            for url in followers_of(self._root)
+        )
+        return (follower.storage for follower in agreed(found, self._root))
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""

@@ -40,6 +40,13 @@ def replication_of(root: Root) -> Replication | None:
     raise CorruptionError("the replication property can't be parsed", property=text)
 
 
+def follows(theirs: Root, url: str, *, of: str) -> bool:
+    """Tell whether a root of the folder `url` says that it follows the folder `of`, or with it."""
+    known = replication_of(theirs)
+    named = () if known is None else (known.primary, *known.followers)
+    return of in named and url in named[1:]
+
+
 def followers_of(root: Root) -> tuple[str, ...]:
     """Return the locations of the followers that a root names."""
     known = replication_of(root)

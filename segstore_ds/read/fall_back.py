@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.follower import Follower
 from segstore_ds.errors import (
     FormatError,
     MissingObjectError,
@@ -19,6 +20,8 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.inline import with_inline
@@ -47,12 +50,14 @@ def read_or_fall_back(
     reading, path = slice_.decoder.reading, slice_.slice.entry.path
     for url in reading.followers:
         try:
-            storage = reading.storage.sibling(url)
-            log = StreamLog(storage)
-            if log.open().stream_id != reading.stream_id:
+            storage, here = reading.storage.sibling(url), reading.storage.url
+            if not Follower(storage, ROOT_CODEC, SYSTEM_CLOCK, of=here).agrees(
+                reading.stream_id, reading.version
+            ):
+                _LOG.warning("%s does not say that it follows %s", url, here)
                 continue
             if names.is_inline(path):
-                storage = with_inline(storage, log.read_version(reading.version))
+                storage = with_inline(storage, StreamLog(storage).read_version(reading.version))
             # The same bytes give the same batches: skip those that were already yielded.
             for batch in islice(slice_.batches(storage), done, None):
                 yield batch

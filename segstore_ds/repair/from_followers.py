@@ -35,7 +35,7 @@ def restore_commits(context: StreamContext, base: Root) -> list[str]:
     """Copy commits newer than `base` from followers that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
-    for follower in context.log.replicas.of(base):
+    for follower in context.log.replicas.agreed(base):
         try:
             while (theirs := _next(follower, newest)) is not None:
                 path = context.log.files.path(theirs.version)
@@ -54,7 +54,7 @@ def restore_objects(context: StreamContext, root: Root) -> list[str]:
     safe to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
-    followers = context.log.replicas.of(root)
+    followers = [*context.log.replicas.agreed(root)]
     for _ in range(_PASSES if followers else 0):
         wrong = _damaged(context)
         before = len(restored)

@@ -84,7 +84,7 @@ class _FrameRepair:
                     break
                 if frame_is_sound(listed):
                     yield listed, files.path(version)
-        for follower in self.context.log.replicas.of(self.root):
+        for follower in self.context.log.replicas.agreed(self.root):
             try:
                 theirs = follower.files.get(root.version)
             except (FormatError, StorageError):

@@ -77,7 +77,7 @@ def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
 
 def _followers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     try:
-        followers = context.log.replicas.of(newest)
+        followers = [*context.log.replicas.agreed(newest)]
     except (FormatError, InvalidInputError):
         return
     for follower in followers:

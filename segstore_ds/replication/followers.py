@@ -11,6 +11,8 @@ from segstore_ds.commit.objects import copy_objects, copy_small, has_same_end
 from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     AlreadyExistsError,
+    FencedError,
+    FormatError,
     InvalidInputError,
     StorageError,
 )
@@ -46,7 +48,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
     root = context.log.refresh()
     _refuse_clone(root)
-    follower = Follower(target, ROOT_CODEC, context.clock)
+    follower = Follower(target, ROOT_CODEC, context.clock, of=storage.url)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nobody.
     for other in (storage, *follower_storages(context, root)):
@@ -56,6 +58,8 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
         _seed(context, follower)
     else:
         _check_same(context, follower)
+
+    context.log.replicas.invite(target.url)
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
@@ -88,6 +92,11 @@ def run_promote(context: StreamContext) -> Committed[None]:
     """Make this folder a primary of a new generation, without followers; safe to repeat.
 
     After it returns, no commit of the old primary is acknowledged any more.
+
+    Raises:
+        FencedError: Another follower was promoted, as far as it can be asked.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
     """
     context.log.reopen()
 
@@ -95,6 +104,7 @@ def run_promote(context: StreamContext) -> Committed[None]:
         known = replication_of(root)
         if known is None or known.primary == context.storage.url:
             return NOTHING
+        _refuse_second(context, root)
         kept = {name: text for name, text in root.properties.items() if name != PROPERTY}
         return Change(
             replace(
@@ -136,6 +146,28 @@ def trim_followers(
             follower.files.trim(low, root.log_start, until=until)
         except StorageError as error:
             _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
+
+
+def _refuse_second(context: StreamContext, root: Root) -> None:
+    """Refuse to promote a second follower: both would acknowledge commits of one generation."""
+    for follower in context.log.replicas.of(root):
+        if follower.url == context.storage.url:
+            continue
+        try:
+            found = follower.files.latest()
+        except (FormatError, StorageError) as error:
+            _LOG.warning("follower %s was not asked if it was promoted: %s", follower.url, error)
+            continue
+        theirs = found[1] if found else root
+        newer = theirs.stream_id == root.stream_id and theirs.generation > root.generation
+        if newer and not theirs.dropped:
+            raise FencedError(
+                "another follower was promoted",
+                remedy="write to the promoted stream; to give that one up, drop it first",
+                url=context.storage.url,
+                promoted=follower.url,
+                generation=theirs.generation,
+            )
 
 
 def _refuse_clone(root: Root) -> None:

@@ -1729,5 +1729,8 @@ class Stream:
 
         Returns:
             The generation.
+
+        Raises:
+            FencedError: Another follower was promoted; one that can't be reached is not asked.
         """
         return run_promote(self._context).root.generation

@@ -176,6 +176,49 @@ def test_commit_during_a_promotion_is_not_acknowledged(pair):
     assert found(pair.reopen(pair.follower)) == [0]
 
 
+def test_second_follower_is_not_promoted_beside_the_first(pair):
+    """Both would acknowledge commits of the same generation; one that is cut off can't be asked."""
+    second = pair.another()
+    for url in (pair.follower, second):
+        pair.stream.add_follower(url)
+    pair.stream.append(numbers(0, 3))
+    pair.reopen(pair.follower).promote()
+    with pytest.raises(FencedError, match="another follower was promoted") as caught:
+        pair.reopen(second).promote()
+    assert caught.value.fields["promoted"] == pair.follower
+    assert pair.reopen(second).root.generation == 0
+    pair.world.lost.add(pair.follower)
+    assert pair.reopen(second).promote() == 1
+
+
+def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
+    """Then nobody writes to that one any more."""
+    from segstore_ds.retention.drop import run_drop
+
+    second = pair.another()
+    for url in (pair.follower, second):
+        pair.stream.add_follower(url)
+    taken = pair.reopen(pair.follower)
+    taken.promote()
+    run_drop(taken.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+    assert pair.reopen(second).promote() == 1
+
+
+def test_follower_whose_addition_was_cut_off_is_added_again(pair):
+    """Its log does not say yet that it follows, and no other commit brings that there."""
+    pair.stream.append(numbers(0, 1))
+    pair.stream.add_follower(pair.follower)
+    storage = pair.reopen(pair.follower).storage
+    storage.delete(f"log/{pair.stream.version:020d}")
+    other = pair.reopen(pair.primary)
+    with pytest.raises(StorageError, match="can't be brought up to date") as caught:
+        other.append(numbers(1, 2))
+    assert "add_follower(url) again" in caught.value.__cause__.remedy
+    other.add_follower(pair.follower)
+    other.append(numbers(1, 2))
+    assert content(pair.follower) == content(pair.primary)
+
+
 def test_purge_and_vacuum_reach_the_follower(pair):
     pair.stream.add_follower(pair.follower)
     for n in range(5):
