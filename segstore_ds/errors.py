@@ -210,11 +210,13 @@ class StorageError(SegstoreError):
     Attributes:
         untouched: True if a call that creates an object has certainly not created it. A pickled
             error forgets this, which is safe: the result then counts as unknown.
+        denied: True if the filesystem refused this caller; a pickled error forgets this, too.
     """
 
     code = "SEG_STORAGE"
     retryable = True
     untouched = False
+    denied = False
 
 
 class UnsafeFilesystemError(StorageError):

@@ -14,13 +14,14 @@ from typing import Any
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
+    MissingObjectError,
     NotFoundError,
     SegstoreError,
     StorageError,
 )
 from segstore_ds.format import names
 from segstore_ds.log.metadata_log import MetadataLog
-from segstore_ds.storage import Storage, is_denied
+from segstore_ds.storage import Storage
 
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
@@ -148,10 +149,10 @@ def _refuse_inside(storage: Storage) -> None:
         try:
             inside = _holds_log(outer)
         except StorageError as error:
-            # A caller that may list only its own prefix (by bucket policy) has no stream above it.
-            if not is_denied(error):
+            if not error.denied:
                 raise
-            inside = False
+            # A policy may let the caller list only its own prefix, and yet read above it.
+            inside = _holds_hint(outer)
         if inside:
             raise InvalidInputError(
                 "a stream can't be inside another stream's folder",
@@ -160,6 +161,18 @@ def _refuse_inside(storage: Storage) -> None:
                 stream=outer.url,
             )
         outer = outer.outer()
+
+
+def _holds_hint(storage: Storage) -> bool:
+    try:
+        storage.info(names.HINT_PATH)
+    except MissingObjectError:
+        return False
+    except StorageError as error:
+        if not error.denied:
+            raise
+        return False
+    return True
 
 
 def _holds_log(storage: Storage, folder: str = "") -> bool:

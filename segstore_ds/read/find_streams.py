@@ -14,7 +14,7 @@ from segstore_ds.errors import NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
-from segstore_ds.storage import Storage, find_inner, is_denied
+from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)
 DEPTH = 3
@@ -47,7 +47,7 @@ def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
     for found in search(storage, _holds_commits, depth=depth):
         if isinstance(found, str):
             streams.append(found)
-        elif is_denied(found.error):
+        elif found.error.denied:
             _LOG.warning("folder %s is not searched for streams: %s", found.url, found.error)
         else:
             failed[found.url] = found.error

@@ -12,7 +12,6 @@ from segstore_ds.storage.base import (
     Storage,
     StorageStats,
 )
-from segstore_ds.storage.causes import is_denied
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.named import put_named
@@ -32,7 +31,6 @@ __all__ = [
     "compare_names",
     "find_inner",
     "find_overlap",
-    "is_denied",
     "open_storage",
     "put_named",
     "refuse_overlap",

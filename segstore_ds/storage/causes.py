@@ -86,7 +86,7 @@ def find_remedy(cause: BaseException) -> Remedy:
     Remedy(text='', lasting=False)
     """
     linked = list(chain(cause))
-    if any(word in str(error).lower() for error in linked for word in _SLOW_DOWN):
+    if _is_slowed_down(linked):
         return Remedy("", lasting=False)
     if (text := _lasting(cause, linked)) is not None:
         return Remedy(text, lasting=True)
@@ -94,19 +94,20 @@ def find_remedy(cause: BaseException) -> Remedy:
     return Remedy(_NO_ANSWER if unreached else "", lasting=False)
 
 
-def is_denied(error: BaseException) -> bool:
-    """Tell whether a filesystem failed because access was denied.
+def is_denied(cause: BaseException) -> bool:
+    """Tell whether a filesystem failed because this caller may not do that.
 
     >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
     (True, False)
     """
-    return any(
-        isinstance(linked, PermissionError)
-        or _status(linked) == _FORBIDDEN
-        # A redacted stand-in keeps only the text.
-        or str(linked).startswith("PermissionError")
-        for linked in chain(error)
-    )
+    linked = list(chain(cause))
+    if _is_slowed_down(linked):
+        return False
+    return any(isinstance(e, PermissionError) or _status(e) == _FORBIDDEN for e in linked)
+
+
+def _is_slowed_down(linked: list[BaseException]) -> bool:
+    return any(word in str(error).lower() for error in linked for word in _SLOW_DOWN)
 
 
 def _lasting(cause: BaseException, linked: list[BaseException]) -> str | None:
@@ -133,8 +134,7 @@ def _names(cause: BaseException) -> Iterator[str]:
 
 
 def _status(cause: BaseException) -> int:
-    # gcsfs raises a plain OSError, and a redacted stand-in keeps only the text.
-    if str(cause).startswith(("Forbidden", "OSError: Forbidden")):
+    if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # how gcsfs raises it
         return _FORBIDDEN
     response: Any = getattr(cause, "response", None)
     if isinstance(response, Mapping):

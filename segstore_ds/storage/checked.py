@@ -27,7 +27,7 @@ from segstore_ds.storage.base import (
     check_path,
     refuse_empty,
 )
-from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy
+from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy, is_denied
 from segstore_ds.storage.credentials import (
     Redactor,
     digest_credentials,
@@ -39,6 +39,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Opener = Callable[..., Storage]
+
+FOUND_FOLDERS = 10_000  # of a shared root; one more costs each of them a request again
 
 
 class CheckedStorage(Storage):
@@ -327,8 +329,7 @@ class CheckedStorage(Storage):
                 result = there(root.storage)
             except MissingObjectError:
                 continue
-            if "/" in folder:
-                root.found.add(folder)
+            root.remember(folder)
             return result
         raise MissingObjectError(
             "no such object, neither here nor in the stream that shares it",
@@ -385,6 +386,7 @@ class CheckedStorage(Storage):
                 cause=self.redactor.describe(cause),
             )
             failure.retryable = not remedy.lasting
+            failure.denied = is_denied(cause)
         failure.__cause__ = self.redactor.cause(cause)
         return failure
 
@@ -415,6 +417,13 @@ class SharedRoot:
         self.agrees = agrees
         self.found: set[str] = set()
         self._agreed = False
+
+    def remember(self, folder: str) -> None:
+        """Look up a folder's objects here first from now on, if it is one of a job."""
+        if "/" in folder:
+            if len(self.found) >= FOUND_FOLDERS:
+                self.found.clear()
+            self.found.add(folder)
 
     def has_agreed(self) -> bool:
         """Tell whether the other root may be read; it is asked until it has agreed."""

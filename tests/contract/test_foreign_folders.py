@@ -387,6 +387,25 @@ def test_find_names_failed_folders_and_the_streams_found(tmp_path: Path) -> None
     assert caught.value.fields["streams"] == [made[0], made[2]]
 
 
+def test_stream_above_whose_log_may_not_be_listed_is_seen_by_its_hint(
+    tmp_path: Path, nobody: Callable[[bool], None]
+) -> None:
+    """Policies of buckets may allow reads alone."""
+    above = segstore.create(tmp_path / "above", SCHEMA)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    (tmp_path / "above").chmod(0o777)
+    (tmp_path / "above" / "log").chmod(0o711)
+    nobody(True)
+    try:
+        with pytest.raises(InvalidInputError, match="inside another stream") as caught:
+            segstore.create(tmp_path / "above" / "mine", SCHEMA)
+    finally:
+        nobody(False)
+    assert caught.value.fields["stream"] == above.url
+
+
 def test_folder_above_that_may_not_be_listed_is_passed_over(
     tmp_path: Path, nobody: Callable[[bool], None]
 ) -> None:

@@ -201,6 +201,34 @@ def test_refusals_of_a_store_are_not_retryable(status: int, code: str, remedy: s
             assert remedy in caught.value.remedy or "check the location" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("cause", "denied"),
+    [
+        (PermissionError(errno.EACCES, "no"), True),
+        (OSError("Forbidden: https://example.org/b/o\nno access"), True),  # of gcsfs
+        (OSError("Forbidden: https://example.org/b/o\nRate limit exceeded"), False),
+        (OSError("PermissionError, as a text alone"), False),
+        (ValueError("Forbidden: as a text alone"), False),
+        (OSError(errno.EIO, "no"), False),
+    ],
+    ids=repr,
+)
+def test_denied_is_what_a_store_refuses_for_good(
+    monkeypatch: pytest.MonkeyPatch, cause: Exception, denied: bool
+) -> None:
+    """Also when the cause shows a secret, so that an error holds a stand-in for it."""
+    storage = open_storage("memory://x", {"key": "no"})
+    monkeypatch.setattr(storage, "_foreign", lambda: (OSError, ValueError))
+
+    def refuse(*_: object) -> None:
+        raise cause
+
+    with pytest.raises(StorageError) as caught:
+        storage.run("list", "log", refuse)  # type: ignore[attr-defined]
+    assert caught.value.denied is denied
+    assert not pickle.loads(pickle.dumps(caught.value)).denied  # noqa: S301
+
+
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError")])
 def test_failures_of_a_server_are_retryable(status: int, code: str) -> None:
     """They may be over at the next call."""
