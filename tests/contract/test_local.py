@@ -47,7 +47,7 @@ def test_killed_creator_leaves_only_whole_objects(tmp_path):
         started = context.Event()
         process = context.Process(target=_create_for_ever, args=(storage, started))
         process.start()
-        assert started.wait(60)
+        assert started.wait(300)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         found = list(storage.list(""))

@@ -94,7 +94,7 @@ def test_processes_append_at_once(place: dict[str, Any]) -> None:
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(300)
         assert child.exitcode == 0
     rows = stream.refresh().read(offset_column="offset").read_all().to_pylist()
     assert [row["offset"] for row in rows] == list(range(4 * 18))

@@ -22,7 +22,7 @@ def test_replicated_reads_see_no_phantom_when_the_primary_is_killed() -> None:
         for fatal in range(1, 200):
             with running(append_and_die, str(url), fatal, fatal) as (child, pipe):
                 alive = [*messages(pipe)] == ["alive"]
-                child.join(60)
+                child.join(300)
             if alive:
                 break
             reader = open_on(open_storage(url))

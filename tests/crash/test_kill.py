@@ -59,7 +59,7 @@ def test_acknowledged_events_survive_kills(folder: Path, lives: int) -> None:
             ]
             for writer, (child, pipe) in enumerate(running_now):
                 for _ in range(chance.randint(1, 4)):
-                    assert pipe.poll(60), "the child hangs"
+                    assert pipe.poll(300), "the child hangs"
                     acknowledged[writer] = pipe.recv()
                 time.sleep(chance.random() * LONGEST_PAUSE_S)  # any moment of an append
                 child.kill()
@@ -76,7 +76,7 @@ def test_death_at_every_system_call(folder: Path) -> None:
         stream = create(url, SCHEMA)
         stream.append(numbered(0, 0), writer_id="writer-0", batch_id=0)
         with running(die_at_system_call, url, number) as (child, pipe):
-            child.join(60)
+            child.join(300)
             acknowledged = list(messages(pipe))
         seen = open_on(stream.storage)
         tails = [2 * BATCH_ROWS] if acknowledged else [BATCH_ROWS, 2 * BATCH_ROWS]
@@ -116,7 +116,7 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     for root in (url, other):
         for path in (f"{token}/0-0-0.arrow", f"log/{99:020d}", "status/x"):
             with running(leave_in_part, root, path) as (child, pipe):
-                assert pipe.poll(60), "the child hangs"
+                assert pipe.poll(300), "the child hangs"
                 assert pipe.recv() == "written"
                 child.kill()
                 child.join()

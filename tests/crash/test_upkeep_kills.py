@@ -40,7 +40,7 @@ def test_killed_upkeep_is_finished_by_the_next_run(folder: Path, name: str, stri
         place = folder / str(number)
         before = prepare(place, program)
         with running(die_at_call, name, place, number) as (child, pipe):
-            child.join(60)
+            child.join(300)
             done = [*messages(pipe)]
         program.look(place, before)
         program.finish(place, before)

@@ -17,7 +17,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_LIMIT_S = 120.0
+START_LIMIT_S = 600.0
 POLL_S = 0.01
 IN_FLIGHT_S = 0.3  # until the driver has heard what a process sent before it stood still
 

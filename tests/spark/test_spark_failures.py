@@ -224,6 +224,6 @@ def test_cancelled_job_shows_nothing(spark, url, append, tried):
         assert writing.is_alive()
         time.sleep(0.05)
     context.cancelJobGroup(group)
-    writing.join(60)
+    writing.join(300)
     assert done == [True]
     assert ids(url) == [0, 1, 2]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 DRIVER = str(HERE / "streaming_driver.py")
 SCHEMA = pa.schema([("n", pa.int64())])
-START_LIMIT_S = 240.0
+START_LIMIT_S = 600.0
 
 
 class Chain:

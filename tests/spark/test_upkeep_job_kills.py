@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 SCHEMA = pa.schema([("id", pa.int64())])
 SEGMENTS = 8
-START_LIMIT_S = 240.0
+START_LIMIT_S = 600.0
 # A call, the path of its file, and how many such calls of that process pass before.
 IN_A_TASK = {
     "copy": f"fsync /copy/segments/copy-{COPY_ID}/0+[3-7]- 0",

@@ -115,7 +115,7 @@ def test_batch_that_a_cancelled_wait_took_comes_next():
     async def run():
         follow, goes_on = stream.follow("billing"), threading.Event()
         take = follow._take
-        follow._take = lambda: (take(), goes_on.wait(60))[0]
+        follow._take = lambda: (take(), goes_on.wait(300))[0]
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(follow), 0.02)
         goes_on.set()

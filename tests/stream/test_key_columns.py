@@ -231,7 +231,7 @@ class _Meeting(WrappedStorage):
 
     def around(self, verb: str, path: str, work: Any) -> Any:
         if verb == "get_range" and path.startswith("segments/"):
-            self._met.wait(timeout=60)
+            self._met.wait(timeout=300)
         return work()
 
 

@@ -48,7 +48,7 @@ def test_a_reader_that_gave_its_last_events_has_no_threads(stream: segstore.Stre
     for _ in range(40):
         reader.read_next_batch()
     for thread in threads():
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     assert not threads()
     with pytest.raises(StopIteration):
         reader.read_next_batch()

@@ -40,7 +40,7 @@ class Gate(WrappedStorage):
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
         if verb == "create" and path.startswith("log/"):
             self.reached.release()
-            assert self.open.wait(60)
+            assert self.open.wait(300)
             if self.silent:
                 raise StorageError("no answer")
         if verb == "get" and path.startswith("log/0") and self.silent:
@@ -95,13 +95,13 @@ def test_waiting_threads_share_one_or_two_commits(stream, gate):
 
         def work(n: int) -> tuple[int, int]:
             place = appender.append({"n": n})
-            together.wait(60)
+            together.wait(300)
             return appender.wait(place), n
 
         with gate.held():
             found = [threads.submit(work, n) for n in range(THREADS)]
-            together.wait(60)
-            assert gate.reached.acquire(timeout=60)
+            together.wait(300)
+            assert gate.reached.acquire(timeout=300)
         offsets = dict(future.result(60) for future in found)
     assert sorted(offsets) == list(range(THREADS))
     assert stream.refresh().version <= 2
@@ -114,7 +114,7 @@ def test_appends_go_on_while_a_commit_is_in_flight(stream, gate):
         with gate.held():
             first = appender.append({"n": 0})
             waiting = threads.submit(appender.wait, first)
-            assert gate.reached.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=300)
             assert [appender.append({"n": n}) for n in (1, 2)] == [1, 2]
             assert appender.append(pa.table({"n": [3, 4]})) == 3
             assert appender.flushed_place == 0
@@ -133,8 +133,8 @@ def test_a_wait_that_times_out_cancels_nothing(stream, gate):
             for _ in range(2):
                 with pytest.raises(TimeoutError, match="place 0 is not durable yet"):
                     appender.wait(place, timeout=0.01)
-            assert gate.reached.acquire(timeout=60)
-        assert appender.wait(place, timeout=60) == 0
+            assert gate.reached.acquire(timeout=300)
+        assert appender.wait(place, timeout=300) == 0
     assert stream.refresh().tail == 1
 
 
@@ -143,7 +143,7 @@ def test_a_bad_row_fails_only_its_thread(stream):
     with stream.appender(flush_seconds=None) as appender, ThreadPoolExecutor(8) as threads:
 
         def work(n: int) -> int | None:
-            ready.wait(60)
+            ready.wait(300)
             if n == 3:
                 with pytest.raises(SchemaMismatchError):
                     appender.append({"n": "text"})
@@ -162,7 +162,7 @@ def test_an_unknown_outcome_reaches_every_waiter_of_its_group(stream, gate):
         with gate.held():
             places = [appender.append({"n": n}) for n in range(4)]
             waiting = [threads.submit(appender.wait, place) for place in places]
-            assert gate.reached.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=300)
             later = appender.append({"n": 4})
             last = threads.submit(appender.wait, later)
             gate.silent = True
@@ -182,7 +182,7 @@ def test_flush_waits_for_the_commit_in_flight_too(stream, gate):
     with stream.appender(flush_seconds=None) as appender, ThreadPoolExecutor(2) as threads:
         with gate.held():
             waiting = threads.submit(appender.wait, appender.append({"n": 0}))
-            assert gate.reached.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=300)
             appender.append({"n": 1})
             flushing = threads.submit(appender.flush)
             assert not flushing.done()
@@ -197,7 +197,7 @@ def test_close_waits_for_the_commit_in_flight_and_drops_the_rest(stream, gate, c
     with ThreadPoolExecutor(3) as threads:
         with gate.held():
             first = threads.submit(appender.wait, appender.append({"n": 0}))
-            assert gate.reached.acquire(timeout=60)
+            assert gate.reached.acquire(timeout=300)
             second = threads.submit(appender.wait, appender.append({"n": 1}))
             closing = threads.submit(appender.close)
         closing.result(60)

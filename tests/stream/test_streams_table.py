@@ -131,7 +131,7 @@ def test_folders_are_searched_at_the_same_time_and_listed_once(url: str) -> None
     for name in ("a/s", "b/s", "c/s"):
         segstore.create(f"{url}/{name}", SCHEMA).append(numbers(0, 5))
     calls: list[str] = []
-    storage = WatchedStorage(open_storage(url), calls, threading.Barrier(3, timeout=60))
+    storage = WatchedStorage(open_storage(url), calls, threading.Barrier(3, timeout=300))
     table = read_streams(storage, depth=3)
     assert table["events"].to_pylist() == [5, 5, 5]
     asked = Counter(calls)

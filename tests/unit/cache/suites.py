@@ -39,7 +39,7 @@ def background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for another thread to come to a place."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < limit, "the other thread never comes there"
         threading.Event().wait(0.001)
@@ -256,12 +256,12 @@ class BufferSuite:
         cache, channel = self.filled(b"abc"), GatedChannel()
         writer = threading.Thread(target=cache.flush, args=[channel])
         writer.start()
-        channel.arrived.acquire(timeout=30)
+        channel.arrived.acquire(timeout=300)
         assert cache.references == 1
         with pytest.raises(InvalidInputError, match="in use"):
             cache.reset()
         channel.allow()
-        writer.join(30)
+        writer.join(300)
         cache.reset()
 
     @pytest.mark.parametrize("use", USES)
@@ -418,7 +418,7 @@ class ServiceSuite:
             cache.flush()
 
         with background(write) as writing:
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             with background(cache.close) as closing:
                 until(lambda: cache._closed)
                 assert channel.aborted == 0

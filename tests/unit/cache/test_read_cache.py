@@ -162,12 +162,12 @@ def in_flight(cache: ReadCache[int], asked: list[list[int]], load: Callable[...,
 
     def held(keys: Sequence[int]) -> object:
         begun.set()
-        assert end.wait(60)
+        assert end.wait(300)
         return load(keys)
 
     with ThreadPoolExecutor(len(asked)) as pool:
         first = pool.submit(cache.fetch, asked[0], held, limit_bytes=ANY)
-        assert begun.wait(60)
+        assert begun.wait(300)
         others = [pool.submit(cache.fetch, keys, load, limit_bytes=ANY) for keys in asked[1:]]
         # Those who share every key can't end before the load does.
         end.set()

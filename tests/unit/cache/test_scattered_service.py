@@ -155,7 +155,7 @@ def test_threads_write_several_parts_at_once():
     with ThreadPoolExecutor(2) as threads:
         done = [threads.submit(cache.write, start, bytes(SIZE)) for start in (SIZE, 0)]
         for _ in done:
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
         channel.allow(2)
         for one in done:
             one.result(30)
@@ -166,7 +166,7 @@ def test_a_range_that_comes_again_waits_for_its_part_to_be_written():
     channel = GatedChannel()
     cache = service(channel, SIZE)
     with background(lambda: cache.write(0, b"a" * SIZE)) as first:
-        assert channel.arrived.acquire(timeout=30)
+        assert channel.arrived.acquire(timeout=300)
         with background(lambda: cache.write(0, b"b" * SIZE)) as second:
             until(lambda: len(cache._changed._waiters) == 1)
             channel.allow(2)
@@ -180,7 +180,7 @@ def test_a_failure_wakes_those_who_wait_and_reads_continue():
     cache = service(channel, SIZE * 2)
     kept = cache.write(SIZE, b"kept")
     with background(lambda: cache.write(0, b"a" * SIZE)) as first:
-        assert channel.arrived.acquire(timeout=30)
+        assert channel.arrived.acquire(timeout=300)
         with background(cache.flush) as second:
             until(lambda: len(cache._changed._waiters) == 1)
             channel.refuse(StorageError("gone"))

@@ -180,7 +180,7 @@ class TestBackpressure:
         cache = service(channel)
         cache.write(b"a" * SIZE)
         cache.write(b"b")
-        assert channel.arrived.acquire(timeout=30)
+        assert channel.arrived.acquire(timeout=300)
         record = cache.write(b"c" * 60)
         assert cache.read(record) == b"c" * 60
         assert cache.counters.accepted_bytes == SIZE + 61
@@ -192,7 +192,7 @@ class TestBackpressure:
         channel = GatedChannel()
         cache = service(channel)
         with background(lambda: cache.write(bytes(2 * SIZE))) as waiting:
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             assert not waiting.done()
             channel.allow()
             waiting.result(30)
@@ -205,7 +205,7 @@ class TestBackpressure:
         cache = WriteCacheService(channel, pool)
         data = bytes(2 * SIZE)
         record = cache.write(data, frozen=True)
-        assert channel.arrived.acquire(timeout=30)
+        assert channel.arrived.acquire(timeout=300)
         assert cache.read(record) == data
         assert cache.has_room(SIZE)
         cache.write(bytes(SIZE))
@@ -214,7 +214,7 @@ class TestBackpressure:
         assert len(held) == 1
         with background(lambda: cache.write(b"x")) as waiting:
             channel.allow()
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             assert waiting.result(30).offset == 3 * SIZE
             channel.allow(10)
         cache.commit()
@@ -237,7 +237,7 @@ class TestBackpressure:
         channel = GatedChannel()
         cache = service(channel)
         with background(lambda: cache.write(bytes(2 * SIZE + 1), frozen=True)) as waiting:
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             assert not waiting.done()
             channel.allow()
             waiting.result(30)
@@ -308,7 +308,7 @@ class TestReading:
         def load(start: int, end: int) -> bytes:
             loads.append(start)
             begun.release()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
             return channel.load(start, end)
 
         cache = service(channel, buffers=1, load=load)
@@ -316,8 +316,8 @@ class TestReading:
         with ThreadPoolExecutor(8) as threads:
             asked = [threads.submit(cache.read, records[0]) for _ in range(7)]
             other = threads.submit(cache.read, records[1])
-            assert begun.acquire(timeout=30)
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=300)
+            assert begun.acquire(timeout=300)
             flights = cache._through._flights._flights
             until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 6)
             go_on.set()
@@ -348,7 +348,7 @@ class TestReading:
 
         def load(start: int, end: int) -> bytes:
             begun.release()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
             raise StorageError(f"timed out at {start} to {end}")
 
         cache = service(buffers=1, load=load)
@@ -356,7 +356,7 @@ class TestReading:
         cache.write(b"b" * SIZE)
         with ThreadPoolExecutor(3) as threads:
             asked = [threads.submit(cache.read, record) for _ in range(3)]
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=300)
             flights = cache._through._flights._flights
             until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 2)
             go_on.set()
@@ -453,7 +453,7 @@ class TestFailure:
         cache = service(channel, buffers=1)
         cache.write(bytes(SIZE))
         with background(lambda: cache.write(b"x")) as waiting:
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             channel.refuse(StorageError("gone"))
             with pytest.raises(StorageError, match="gone"):
                 waiting.result(30)
@@ -519,7 +519,7 @@ class TestEnd:
         cache = service(channel)
         cache.write(bytes(SIZE))
         cache.write(bytes(SIZE))
-        assert channel.arrived.acquire(timeout=30)
+        assert channel.arrived.acquire(timeout=300)
         with background(lambda: cache.write(record)) as waiting, background(cache.close) as closing:
             # The write under way ends first: a channel is not aborted under a write.
             until(lambda: cache._closed)
@@ -537,7 +537,7 @@ class TestEnd:
             cache = service(channel)
             cache.write(bytes(SIZE))
             cache.write(b"x")
-            assert channel.arrived.acquire(timeout=30)
+            assert channel.arrived.acquire(timeout=300)
             with background(getattr(cache, use)) as waiting, background(cache.close) as closing:
                 until(partial(getattr, cache, "_closed"))
                 channel.allow()

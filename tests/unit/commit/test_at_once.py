@@ -8,7 +8,7 @@ from segstore_ds.commit.at_once import at_once
 
 
 def test_results_come_in_order_of_the_functions():
-    barrier = threading.Barrier(3, timeout=30)  # passed only if all run at the same time
+    barrier = threading.Barrier(3, timeout=300)  # passed only if all run at the same time
 
     def work(number: int) -> int:
         barrier.wait()

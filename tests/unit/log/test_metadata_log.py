@@ -296,7 +296,7 @@ def test_threads_that_race_win_each_number_once(scheme, tmp_path: Path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     check_race(a_log(open_storage(url)), won)
     if scheme == "local":
         assert len(list((tmp_path / "log").iterdir())) == IDS
@@ -317,7 +317,7 @@ def test_processes_that_race_win_each_number_once(tmp_path: Path):
         child.start()
     won = dict(results.get(timeout=120) for _ in children)
     for child in children:
-        child.join(60)
+        child.join(300)
     results.close()
     check_race(a_log(open_storage(tmp_path)), won)
     assert len(list((tmp_path / "log").iterdir())) == IDS  # and no temporary file

@@ -105,7 +105,7 @@ def test_values_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
     running = read_ahead(values(), depth=5, weigh=lambda _: weight, most_bytes=100)
     for taken in range(20):
         assert next(running) == taken
-        assert made[taken + ahead].wait(timeout=60)
+        assert made[taken + ahead].wait(timeout=300)
         assert not any(event.is_set() for event in made[taken + ahead + 1 :])
     running.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
@@ -128,7 +128,7 @@ def test_threads_end_with_their_last_work() -> None:
     assert [next(running) for _ in range(5)] == list("12345")
     for thread in threading.enumerate():
         if thread.name.startswith("segstore-map-ahead"):
-            thread.join(timeout=60)
+            thread.join(timeout=300)
             assert not thread.is_alive()
 
 

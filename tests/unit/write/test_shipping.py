@@ -271,7 +271,7 @@ def test_what_a_follower_acknowledged_is_read_back(pair):
 
 def test_places_take_a_segment_at_the_same_time(pair):
     """Each place waits for the other one, with every buffer and with the end."""
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=300)
     pair.stream.append(numbers(0, 10))
 
     class Together(WrappedStorage):
