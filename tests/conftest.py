@@ -89,14 +89,18 @@ SPARK = "tests/spark/"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give all Spark tests to one process, which starts one session; the others go by file."""
+    """Give all Spark tests to one process, which starts one session; the others go by file.
+
+    Slow ones all go by file: many start sessions of their own, and they are half of the work.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
-    return OneSession(config, log) if config.option.dist == "loadfile" else None
+    apart = config.option.dist != "loadfile" or "slow" in config.option.markexpr
+    return None if apart else OneSession(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
