@@ -248,10 +248,15 @@ class GcsStore(ObjectStore):
 
     def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
         # Not fs.ls: it requests all pages of a folder.
-        place = f"{bucket}/{prefix}"
-        listed = sync(fs.loop, fs._do_list_objects, place, max_results=limit)  # noqa: SLF001
-        objects, folders = listed
-        return [entry["name"].removeprefix(f"{bucket}/") for entry in objects] + list(folders)
+        keys: list[str] = []
+        asked: dict[str, Any] = {"delimiter": "/", "prefix": prefix or None}
+        while True:
+            asked["maxResults"] = limit - len(keys)
+            page = fs.call("GET", "b/{}/o", bucket, json_out=True, **asked)
+            keys += [entry["name"] for entry in page.get("items", ())] + page.get("prefixes", [])
+            asked["pageToken"] = page.get("nextPageToken")  # also of a page that holds no key
+            if asked["pageToken"] is None or len(keys) >= limit:
+                return keys
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
         return isinstance(cause, FileExistsError)

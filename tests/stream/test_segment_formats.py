@@ -265,6 +265,16 @@ def test_column_names_with_dots_stay_distinct():
 # --- who may read it ------------------------------------------------------------------------------
 
 
+def test_nested_columns_have_the_types_of_the_schema():
+    """Parquet's readers add the ids of its fields to the types, which then differ."""
+    nested = pa.schema([("a", pa.struct([("b", pa.list_(pa.int32()))]))])
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), nested)
+    stream.append(pa.table({"a": [{"b": [1, 2]}, None]}, schema=nested), layout=PARQUET)
+    for batch in stream.read():
+        kind = batch.schema.field(0).type
+        assert batch.column(0).type.equals(kind, check_metadata=True)
+
+
 def test_unknown_segment_format_is_unsupported(stream):
     entry = replace(stream.root.entries[0], format="lance")
     with pytest.raises(UnsupportedVersionError, match="lance"):

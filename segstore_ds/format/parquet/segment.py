@@ -234,7 +234,7 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     if not any(t.is_nested(data_type) for data_type in schema.types):
         return batch
     # The types of nested arrays hold the ids of their fields; an import takes those of the schema.
-    return pa.RecordBatch._import_from_c_capsule(*batch.__arrow_c_array__())  # noqa: SLF001
+    return pa.record_batch(batch)
 
 
 class ParquetSegments:
