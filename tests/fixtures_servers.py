@@ -27,19 +27,19 @@ FETCHES = [pytest.mark.slow, pytest.mark.timeout(2 * MOST_FETCH_S)]
 # aiohttp says so of every part of a staged object.
 LARGE_BODIES = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
-# After which the clients of `impatient_clients` give up on an answer: longer than any sound answer
-# takes on a busy machine.
-IMPATIENCE_S = 1.5
+# After which the clients of `impatient_clients` give up on an answer, by scheme. gcsfs does not
+# repeat what timed out: so it waits longer than any sound answer takes on a busy machine.
+IMPATIENCE_S = {"s3": 0.3, "az": 0.3, "gcs": 1.5}
 
 
 def hasty_options(scheme: str, *, patient: bool) -> dict[str, Any]:
     """Return a client's options for `hasty_clients`, or for `impatient_clients` unless patient."""
     if scheme == "s3":
         config = {"retries": {"max_attempts": 0}}
-        hurry = {} if patient else {"read_timeout": IMPATIENCE_S}
+        hurry = {} if patient else {"read_timeout": IMPATIENCE_S["s3"]}
         return {"config_kwargs": {**config, **hurry}}
     # adlfs has no option for it.
-    return {"requests_timeout": IMPATIENCE_S} if scheme == "gcs" and not patient else {}
+    return {"requests_timeout": IMPATIENCE_S["gcs"]} if scheme == "gcs" and not patient else {}
 
 
 def fetch_or_skip(program: Program) -> None:
@@ -109,4 +109,4 @@ def impatient_clients(hasty_clients: None, monkeypatch: pytest.MonkeyPatch) -> N
     """Let them give up on answers soon, too."""
     from azure.storage.blob._shared import base_client_async
 
-    monkeypatch.setattr(base_client_async, "READ_TIMEOUT", IMPATIENCE_S)
+    monkeypatch.setattr(base_client_async, "READ_TIMEOUT", IMPATIENCE_S["az"])
