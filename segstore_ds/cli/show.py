@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import datetime as dt
+import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -134,6 +135,23 @@ def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type
         case dict() | list() | bytes():
             return printable_json(to_json(value))
     return printable(str(value))
+
+
+class _LogLine(logging.Formatter):
+    """Formats a record as one printable line, and a traceback below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
+        return f"segstore: {printable(record.message)}"
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
+
+
+def log_to_terminal() -> None:
+    """Write warnings to stderr, unless the log has handlers already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LogLine())
+    logging.basicConfig(handlers=[handler])
 
 
 def ask(question: str, *, yes: bool) -> None:

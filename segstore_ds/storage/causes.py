@@ -18,6 +18,7 @@ _NO_KEYS = (
     "give them in storage_options ({0}), or where the store's own tools look for them: "
     "environment, profile, role of the machine"
 )
+_NOT_ABLE = "this filesystem can't do that: choose another location"
 NO_BUCKET = "the bucket or container does not exist: create it first, or check the location"
 _TOO_LONG = "use a shorter location"
 _QUOTA = "the quota is used up: free space or raise the quota, then repeat"
@@ -119,6 +120,8 @@ def _lasting(cause: BaseException, linked: list[BaseException]) -> str | None:
     for error in linked:
         if (status := _status(error)) in _BY_STATUS:
             return _BY_STATUS[status]
+    if isinstance(cause, NotImplementedError):
+        return _NOT_ABLE
     if isinstance(cause, OSError) and (found := _BY_ERRNO.get(cause.errno or 0)):
         return found
     return _ACCESS if isinstance(cause, PermissionError) else None

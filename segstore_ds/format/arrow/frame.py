@@ -268,7 +268,7 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
         return batch
     # Types are equal even if children of lists and maps have other names: an import takes ours.
     batch = pa.RecordBatch.from_arrays(batch.columns, schema=expected)
-    return pa.RecordBatch._import_from_c_capsule(*batch.__arrow_c_array__())  # noqa: SLF001
+    return pa.record_batch(batch)
 
 
 def declared_bytes(data: memoryview) -> int:

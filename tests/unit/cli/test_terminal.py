@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import os
 import pty
 import sys
@@ -146,6 +147,16 @@ def test_errors_hold_no_control_characters(stream, tmp_path, capsys):
         printed = capsys.readouterr()
         assert printed.err, line
         assert unsafe(printed.out + printed.err) == [], line
+
+
+def test_log_lines_hold_no_control_characters(capsys, monkeypatch):
+    """Warnings, as of folders that can't be searched, go to the same terminal."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert main(["docs", "errors", "--json"]) == 0
+    logging.getLogger("segstore_ds.read").warning("folder %s\nis left", f"{HOSTILE}{BIDI}")
+    said = capsys.readouterr().err
+    assert said.startswith("segstore: folder a\\x1b")
+    assert (unsafe(said), said.count("\n")) == ([], 1)
 
 
 def test_pages_hold_no_control_characters(stream, capsys):

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage.locations import resolve_location
+from segstore_ds.storage.single_writer import SingleWriterStorage
 
 NOBODY = 65534
 KEYS = {"key": "k", "secret": "s"}
@@ -199,6 +202,21 @@ def test_refusals_of_a_store_are_not_retryable(status: int, code: str, remedy: s
                 call()
             assert not caught.value.retryable
             assert remedy in caught.value.remedy or "check the location" in caught.value.remedy
+
+
+def test_what_a_filesystem_does_not_implement_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many filesystems of fsspec only read."""
+
+    def refuse(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    storage = SingleWriterStorage(resolve_location("memory://x"), single_writer=True)
+    with pytest.raises(StorageError, match="choose another") as caught:
+        storage.put("log/1", b"x")
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(
