@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.late_hints import LateHints
 from segstore_ds.read.cached import PROCESS_CACHE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,6 +47,13 @@ def _forget_reads() -> Iterator[None]:
     """Empty the read cache of this process, so that a test finds nothing that another one read."""
     yield
     PROCESS_CACHE.reset()
+
+
+@pytest.fixture(autouse=True)
+def _early_hints(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the hints that are written late: their thread would run beside the test."""
+    if request.node.get_closest_marker("late_hints") is None:
+        monkeypatch.setattr(LateHints, "note", lambda *_, **__: None)
 
 
 _BEGUN: list[str] = []

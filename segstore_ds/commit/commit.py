@@ -12,6 +12,7 @@ Invariants of this module; breaking any one of them can lose data:
   least as old as the suspension that caused it.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, TypeVar
@@ -34,6 +35,7 @@ from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_commit
+from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.newest import (
     CONFIRM_S,
     LOG_GRACE_S,
@@ -42,7 +44,8 @@ from segstore_ds.log.newest import (
     Base,
     FollowedLog,
 )
-from segstore_ds.log.seen import hint_of
+from segstore_ds.log.place import first_version
+from segstore_ds.log.seen import Seen, hint_of
 from segstore_ds.log.transition import Slot, check_first, check_transition
 from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
 from segstore_ds.storage import Storage
@@ -133,8 +136,11 @@ class StreamLog(FollowedLog):
         clock: Clock = SYSTEM_CLOCK,
         grace_s: float = LOG_GRACE_S,
         incomplete: bool = False,
+        damaged: bool = False,
     ) -> None:
-        super().__init__(storage, clock=clock, grace_s=grace_s, incomplete=incomplete)
+        super().__init__(
+            storage, clock=clock, grace_s=grace_s, incomplete=incomplete, damaged=damaged
+        )
         self.history = History(storage)
         self._hinted_s = float("-inf")
         self._clock_checked_s = float("-inf")
@@ -142,27 +148,36 @@ class StreamLog(FollowedLog):
         self._turns = Turns(clock)
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
-    def create(self, root: Root) -> bool:
-        """Put the first commit; False when the stream already exists.
+    def create(self, first: Root) -> Root | None:
+        """Put the first commit of a stream and return it; None when there already is a stream.
+
+        `first` has version 0. In the folder of a dropped stream it gets the version behind the last
+        commit there, so that an older handle finds the slot after its base taken.
 
         Raises:
             InternalError: The root breaks a rule of FORMAT.md.
             CommitUnknownError: The storage never answered whether the commit is in the log.
         """
-        check_first(root)
+        check_first(first)
         self.storage.ensure_exclusive()
         began = self.clock.boot_s()
-        if self.files.newest_listed() is not None or not self.files.add(0, root):
-            return False
-        # A suspended creator may have put version 0 into a stream that had purged its own.
+        version = first_version(self.files)
+        if version is None:
+            return None
+        rows = tuple(replace(row, version=version) for row in first.history)
+        root = replace(first, version=version, log_start=version, history=rows)
+        check_first(root)
+        if not self.files.add(version, root):
+            return None
+        # A suspended creator may have put a version into a stream that had purged its own.
         if self.clock.boot_s() - began > CONFIRM_S:
             newest = self.reopen()
             # Two runs of one clone use the same stream id, so a purged log also marks a leftover.
-            if newest.stream_id != root.stream_id or newest.log_start > 0:
-                return False
-        self._stand_on(Base(root, began, sound=True))
+            if newest.stream_id != root.stream_id or newest.log_start > version:
+                return None
+        self._stand_on(Base(root, began, began, self.files.added_mark))
         self._hint(root)
-        return True
+        return root
 
     def commit(
         self,
@@ -173,6 +188,8 @@ class StreamLog(FollowedLog):
         shipped: Mapping[str, frozenset[str]] | None = None,
     ) -> Committed[T]:
         """Commit a change; plan it again on the newest root whenever another commit came first.
+
+        Threads that share this handle take turns.
 
         `build` is called again after each lost race, so its only side effect may be to put objects
         under fresh names. `transaction` is the id of this logical commit over all attempts, a new
@@ -189,6 +206,16 @@ class StreamLog(FollowedLog):
             FencedError: This folder is not the primary; or a follower was promoted, perhaps after
                 the put.
         """
+        with self._committing:
+            return self._commit(build, transaction, attempts, shipped or {})
+
+    def _commit(
+        self,
+        build: Callable[[Root, Slot], Change[T]],
+        transaction: str | None,
+        attempts: int,
+        shipped: Mapping[str, frozenset[str]],
+    ) -> Committed[T]:
         self.storage.ensure_exclusive()
         called_s, meter = self.clock.boot_s(), _Meter(self.storage.stats)
         transaction = transaction or self.new_transaction()
@@ -203,6 +230,10 @@ class StreamLog(FollowedLog):
                 # The base may be a minute old, so the condition may hold on a newer root.
                 if base.confirmed_s > called_s or self.refresh().version == base.root.version:
                     raise
+                continue
+            # A folder that was restored or emptied meanwhile no longer holds the base.
+            if not self._stands_now(base):
+                self.reopen()
                 continue
             if change.root is None:
                 # This acknowledges an earlier commit again, so the followers must have it.
@@ -219,7 +250,7 @@ class StreamLog(FollowedLog):
             )
             # Bring the followers up to the base and read back what they acknowledged: a failure
             # here commits nothing.
-            whole = self._prepare(base.root, root, shipped or {})
+            whole = self._prepare(base.root, root, shipped)
             # Put the root under the next version, if absent: this decides the race.
             if self._try(base, root, meter):
                 # The commit is in the log; it is acknowledged once the followers have it.
@@ -235,6 +266,15 @@ class StreamLog(FollowedLog):
             url=self.storage.url,
             attempts=attempts,
         )
+
+    def _stands_now(self, base: Base) -> bool:
+        """Tell whether the log still holds a base that was seen too long ago to be relied on.
+
+        On local disk it is looked at each time. On object stores a commit right after the look that
+        found the base relies on it, which leaves `trust_s` and the time of the put as a window.
+        """
+        age_s = self.clock.boot_s() - base.seen_s
+        return age_s < self.storage.trust_s or self._stands(base)
 
     def new_transaction(self) -> str:
         """Return the id of a new transaction, which also tells writers of one stream apart."""
@@ -339,7 +379,7 @@ class StreamLog(FollowedLog):
         elif found is not None:
             self._learn(base, found, meter, took_s=put_s)
         if won:
-            self._stand_on(Base(root, began, sound=True))
+            self._stand_on(Base(root, began, began, self.files.added_mark))
             self._turns.won(root, put_s)
         else:
             meter.races_lost += 1
@@ -370,8 +410,10 @@ class StreamLog(FollowedLog):
     def _is_behind(self, later: Root, root: Root) -> bool:
         if super()._is_behind(later, root):
             return True
-        same = (later.stream_id, later.generation) == (root.stream_id, root.generation)
-        if not same or not root.version < later.history[0].version - 1:
+        seen = Seen.of(root)
+        if later.version <= root.version or seen.is_in(later) is not None:
+            return False
+        if not seen.is_same_history(later):
             return False
         # Its row was moved to a part meanwhile.
         found = dict(self.history.transactions(later, root.version, root.version + 1))
@@ -379,7 +421,7 @@ class StreamLog(FollowedLog):
 
     def _learn(self, base: Base, winner: bytes, meter: _Meter, *, took_s: float) -> None:
         """Stand on the commit that won the slot after the base, or on a later one."""
-        self._base, version = base, base.root.version + 1
+        version = base.root.version + 1
         until_s = self._turns.lost(took_s)
         if until_s is None:
             self.refresh()
@@ -432,16 +474,24 @@ class StreamLog(FollowedLog):
         for _ in range(REOPEN_ATTEMPTS):
             now_us = self.clock.wall_us()  # before the check: see the module's last invariant
             base = self._base
-            if base is not None and not base.sound:
-                self.reopen()
-            elif base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            if base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
                 return base, now_us
-            else:
-                self.refresh()
+            self.refresh()
         raise StorageError("the storage is too slow to commit to", url=self.storage.url)
 
     def _hint(self, root: Root) -> None:
-        now = self.clock.boot_s()
-        if now - self._hinted_s >= HINT_EVERY_S * self._turns.writers:
-            self._hinted_s = now
+        now_s, url = self.clock.boot_s(), self.storage.url
+        wait_s = self._hinted_s + HINT_EVERY_S * self._turns.writers - now_s
+        if wait_s <= 0:
+            self._hinted_s = now_s
+            LATE_HINTS.forget(url)
             self.write_hint(root)
+        else:
+            due_s = time.monotonic() + wait_s
+            LATE_HINTS.note(url, due_s, self._hint_newest, background=self.clock.background)
+
+    def _hint_newest(self) -> None:
+        base = self._base
+        if base is not None:
+            self._hinted_s = self.clock.boot_s()
+            self.write_hint(base.root)

@@ -19,6 +19,7 @@ from segstore_ds.format.replication import follows
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.seen import hint_of
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -192,9 +193,7 @@ class Follower:
             raise self._holed(root.version)
         self._known, self._put = root, root.transaction
         if root.version % HINT_EVERY == 0:
-            self.files.write_hint(
-                root.version, generation=root.generation, stream_id=root.stream_id
-            )
+            self.files.write_hint(hint_of(root))
 
     def _has_two(self, known: Root, root: Root) -> bool:
         """Tell whether the file of a root is there, and the one before unless it was purged.

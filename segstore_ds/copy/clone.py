@@ -113,7 +113,7 @@ def run_clone(
         )
     listed = pinned if end is None else _cut(context, target, pinned, end, request)
     first, copied = _first_root(context, listed, pin, request)
-    if not log.create(first):
+    if log.create(first) is None:
         try:
             done = find_done(log, request, pinned)
         except (AlreadyExistsError, InvalidInputError):
@@ -121,8 +121,8 @@ def run_clone(
             raise
         if done is None:
             raise InternalError("a stream that exists can't be found", url=target.url)
-        first, copied = log.root, done
-    if not mark_made(context, request.copy_id, target.url, first):
+        copied = done
+    if not mark_made(context, request.copy_id, target.url, log.root):
         raise ConflictError(
             "the pin was removed while the clone was made",
             remedy="drop the clone and make it again",

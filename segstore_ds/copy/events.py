@@ -122,7 +122,7 @@ def begin_copy(
     first = _first_root(context, state, texts, sealed=request.seal and state.done)
     if schema is None:
         first = replace(first, properties=inherited_properties(root))
-    if context.log.create(first):
+    if context.log.create(first) is not None:
         return state, True
     state = find_copy(context.log, request, root)
     if state is None:

@@ -120,7 +120,7 @@ def commit_copy(
     )
     first = begin_history(first, segments=len(entries))
     first = context.status.tidy(first, Slot(0, first.time_us, 0))
-    if not context.log.create(first):
+    if context.log.create(first) is None:
         done = find_done(context.log, request, source)
         if done is None:
             raise InternalError("a stream that exists can't be found", url=context.storage.url)

@@ -61,19 +61,20 @@ _TEMPORARY = re.compile(
     r"(?:(?:log|status|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
 )
-_HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
+_HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The content of a hint: a log number, and the stream and generation of that commit.
+    """The content of a hint: a log number, and the commit that it had when the hint was written.
 
-    A hint without a stream may be a damaged one: it is a place to start looking and proves nothing.
+    A hint without a transaction is a place to start looking and proves nothing.
     """
 
     number: int
     generation: int = 0
     stream_id: str = ""
+    transaction: str = ""
 
 
 def build_log_name(number: int) -> str:
@@ -122,11 +123,11 @@ def is_temporary(path: str) -> bool:
 def build_hint(hint: Hint) -> bytes:
     """Return the content of a hint; the caller has seen that commit in the log.
 
-    >>> build_hint(Hint(41, 0, "f00"))
-    b'00000000000000000041 0 f00 cfaf038a'
+    >>> build_hint(Hint(41, 0, "f00", "b42"))
+    b'00000000000000000041 0 f00 b42 1b3e5a1a'
     """
     number = build_log_name(hint.number)
-    text = f"{number} {hint.generation} {hint.stream_id}"
+    text = f"{number} {hint.generation} {hint.stream_id} {hint.transaction}"
     whole = f"{text} {zlib.crc32(text.encode()):08x}"
     return (whole if _HINT.fullmatch(whole) else number).encode()
 
@@ -139,8 +140,8 @@ def parse_hint(content: bytes) -> Hint | None:
         return None
     if match[2] is None:
         return Hint(number)
-    sound = zlib.crc32(content[:-9]) == int(match[4], 16)
-    return Hint(number, int(match[2]), match[3]) if sound else None
+    sound = zlib.crc32(content[:-9]) == int(match[5], 16)
+    return Hint(number, int(match[2]), match[3], match[4]) if sound else None
 
 
 def build_token(version: int, nonce: str) -> str:

@@ -19,12 +19,19 @@ def refuse_redacted(root: Root, version: int) -> None:
         )
 
 
+def first_recorded(root: Root) -> int:
+    """Return the version that the history begins with: that of the stream's first commit. Pure."""
+    refs = (*root.history_lists, *root.history_parts)
+    firsts = [ref.start for ref in refs] + [row.version for row in root.history]
+    return min(firsts, default=0)
+
+
 def broken_history(root: Root) -> Iterator[str]:
     """Yield the rules about the history within one root that the root breaks. Pure."""
     refs = (*root.history_lists, *root.history_parts)
     spans = [(ref.start, ref.end) for ref in refs]
     spans += [(row.version, row.version + 1) for row in root.history]
-    cursor = 0
+    cursor = min(first_recorded(root), root.log_start) if root.parent else root.version
     for start, end in spans:
         if start != cursor:
             yield "the history has a row for every version"

@@ -16,16 +16,17 @@ It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive c
   nothing: the same bytes are put to the same slot again. So a client can neither lose to its own
   retry nor commit twice.
 
-The newest batch is found in O(1) requests: the hint first, then probes by name. "N+1 is missing"
-means "N is the newest" only if N, checked afterwards, still exists, because a purge may have run in
-between.
+The newest batch is found in O(1) requests: the hint first, then the names from it on in one
+listing. "N+1 is missing" means "N is the newest" only if N, checked afterwards, still exists,
+because a purge may have run in between.
 
 Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Generic, TypeVar
 
 from segstore_ds.errors import (
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 ADD_ATTEMPTS = 6
 FILE_LIMIT_BYTES = 1 << 20
-PROBES_BEFORE_GALLOP = 8
+MARK_BYTES = 80  # of a batch's file: they hold its digest
 LISTINGS = 3  # of `latest`, whose batch may be purged before it is read
 
 
@@ -122,6 +123,10 @@ class MetadataLog(Generic[T]):
         self._clock = clock
         self._added: tuple[int, bytes] | None = None  # the number and the file that was put last
 
+    def at(self, storage: Storage) -> "MetadataLog[T]":
+        """Return the log of the same kind in another storage."""
+        return MetadataLog(storage, self.folder, self._codec, clock=self._clock)
+
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, number: int, batch: T) -> bool:
@@ -133,6 +138,11 @@ class MetadataLog(Generic[T]):
         if self._added is None or self._added[0] != number:
             return self.exists(number)
         return self.read(number) == self._added[1]
+
+    @property
+    def added_mark(self) -> bytes:
+        """The first bytes of the batch's file that was added last; b"" if there is none."""
+        return self._added[1][:MARK_BYTES] if self._added else b""
 
     def add_or_read(self, number: int, batch: T) -> bytes | None:
         """Put a batch if its number is free, or return the file that has it.
@@ -191,12 +201,28 @@ class MetadataLog(Generic[T]):
             **details,
         ) from cause
 
-    def purge(self, threshold: int) -> int:
-        """Delete the batches below `threshold`, oldest first; return how many. Safe to repeat."""
-        numbers = [number for number in self.numbers() if number < threshold]
+    def purge(self, threshold: int, *, superseded_us: int | None = None) -> int:
+        """Delete the batches below `threshold`, oldest first; return how many. Safe to repeat.
+
+        `superseded_us` spares those whose next batch was put after that time, by the store's clock.
+        """
+        if superseded_us is None:
+            numbers = [number for number in self.numbers() if number < threshold]
+        else:
+            numbers = self._superseded(threshold, superseded_us)
         for number in numbers:
             self.storage.delete(self.path(number))
         return len(numbers)
+
+    def _superseded(self, threshold: int, before_us: int) -> list[int]:
+        names_of = (
+            (names.parse_log_name(info.path.rpartition("/")[2]), info.modified_us)
+            for info in self.storage.list(self.folder)
+        )
+        dated = sorted((number, put_us) for number, put_us in names_of if number is not None)
+        following = pairwise(dated)
+        old = takewhile(lambda pair: pair[1][1] <= before_us, following)
+        return [number for (number, _), _ in old if number < threshold]
 
     def trim(self, low: int, threshold: int, *, until: Callable[[], bool]) -> None:
         """Delete the batches from `low` to `threshold`, oldest first, without listing.
@@ -220,16 +246,13 @@ class MetadataLog(Generic[T]):
             low, gap = (middle, gap) if self.exists(middle) else (low, middle)
         return low
 
-    def write_hint(self, number: int, *, generation: int = 0, stream_id: str = "") -> None:
+    def write_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is; only a hint, so a failure changes nothing."""
-        try:
-            self.put_hint(number, generation, stream_id)
-        except StorageError:
-            return
+        with suppress(StorageError):
+            self.put_hint(hint)
 
-    def put_hint(self, number: int, generation: int, stream_id: str) -> None:
+    def put_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is, and fail if that fails."""
-        hint = names.Hint(number, generation, stream_id)
         self.storage.put(self.hint_path, names.build_hint(hint))
 
     # --- reading -----------------------------------------------------------------------------
@@ -281,39 +304,15 @@ class MetadataLog(Generic[T]):
         """Return the batch that a file holds; raises FormatError as `get`."""
         return self._decode(data, self.path(number))
 
-    def probe(self, known: int) -> int | None:
-        """Search by name for the newest number, upwards from `known`, which exists.
-
-        Returns None when the log was purged or grew during the search, because then no observation
-        shows where it ends.
-        """
-        low, step = known, 1
-        for _ in range(PROBES_BEFORE_GALLOP):
-            if not self.exists(low + 1):
-                return low if self.exists(low) else None
-            low += 1
-        while self.exists(low + step * 2):
-            step *= 2
-            low += step
-        high = low + step * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.exists(middle) else (low, middle)
-        return low if self.exists(low) and not self.exists(low + 1) else None
-
     def newest_listed(self) -> int | None:
         """Return the newest number by listing; None in an empty log."""
         numbers = self.numbers()
         return numbers[-1] if numbers else None
 
-    def numbers(self) -> list[int]:
-        """Return all numbers in the folder, ascending; other files are ignored."""
-        found = (
-            names.parse_log_name(info.path.rpartition("/")[2])
-            for info in self.storage.list(self.folder)
-            if info.path.count("/") == self.folder.count("/") + 1
-        )
-        return sorted(number for number in found if number is not None)
+    def numbers(self, start: int = 0) -> list[int]:
+        """Return all numbers from `start` on by listing, ascending; other files are ignored."""
+        found = self.storage.names_from(self.folder, names.build_log_name(start))
+        return [number for name in found if (number := names.parse_log_name(name)) is not None]
 
     def exists(self, number: int) -> bool:
         """Tell whether a batch exists, without opening it."""

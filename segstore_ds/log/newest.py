@@ -1,15 +1,21 @@
 """Reads the log: opens it, follows it from the newest root seen, and reads versions.
 
-Invariants of this module; without them, leftover files could be read as the log:
+Invariants of this module; without them, leftover files could be read as the log, or lost ones go
+unnoticed:
 
-- A handle that has not confirmed its base for half of the grace period (time suspended included)
-  opens the log again by listing, because a name after its base may be a leftover of a suspended
-  writer.
-- If an open through the hint finds an old root, it checks that the root's parent exists.
+- An open lists the names from the hint on. Leftovers of suspended writers lie below the newest
+  version, so the last name listed is the newest. The hint only says where to begin.
+- A handle follows the names after its base for `CONFIRM_S`, and lists them again afterwards.
+- A version that is missing between the first name listed and the newest is an error. So is a root
+  that does not include what this handle or the hint has seen.
+- A handle belongs to one stream. Another stream in the same folder is an error.
 """
 
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -25,17 +31,25 @@ from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import no_stream
-from segstore_ds.log.seen import RESTORE, Seen, is_proof, lost_commits
+from segstore_ds.log.seen import (
+    Seen,
+    abandoned_through,
+    hint_of,
+    hint_remedy,
+    lost_commits,
+    missing_versions,
+    seen_by_hint,
+)
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.storage import Storage
 
 LOG_GRACE_S = 3600.0
 CONFIRM_S = 60.0
-YOUNG_S = 1200.0  # a leftover is older than this by the time that anybody can read it
 REOPEN_ATTEMPTS = 10
+FOLLOWED = 8  # versions behind a base that are read by name; then their names are listed
 
 _NEWEST = 2  # listed entries are made alike, so two suffice; what callers gave is in other fields
 
@@ -66,19 +80,21 @@ ROOT_CODEC: Codec[Root] = Codec(
 class Base:
     """A root that was the newest at `confirmed_s`.
 
-    `sound` says that it can't be a leftover: it is young, was listed, or follows a sound one.
+    `seen_s` is when its file was seen in the log, and `mark` are the file's first bytes.
     """
 
     root: Root
     confirmed_s: float
-    sound: bool
+    seen_s: float
+    mark: bytes
 
 
 class FollowedLog:
     """The batch metadata log of one stream, with the newest root this handle has seen.
 
     A superseded version keeps its name in the log for `grace_s` seconds. `incomplete` also opens a
-    stream whose copy is not done.
+    stream whose copy is not done, and `damaged` one whose log lacks versions. Threads may share a
+    log: what one of them has seen never goes back to what another one found before.
     """
 
     def __init__(
@@ -88,51 +104,57 @@ class FollowedLog:
         clock: Clock = SYSTEM_CLOCK,
         grace_s: float = LOG_GRACE_S,
         incomplete: bool = False,
+        damaged: bool = False,
     ) -> None:
         self.storage = storage
         self.clock = clock
         self.grace_s = grace_s
         self.incomplete = incomplete
+        self.damaged = damaged
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
+        self._locks = os.getpid(), threading.Lock(), threading.RLock()
 
     @property
     def root(self) -> Root:
         """The newest root this handle has seen; opens the log if it has seen none."""
-        return self._base.root if self._base else self.open()
+        base = self._base
+        return base.root if base else self.open()
 
     def adopt(self, root: Root) -> None:
         """Take a root that was seen elsewhere; the next search for newer ones starts by listing."""
         share_origins(self.storage, root)
-        self._stand_on(Base(root, float("-inf"), sound=False))
+        self._base, self._seen = Base(root, float("-inf"), float("-inf"), b""), Seen.of(root)
 
     def follow_from(self, other: "FollowedLog") -> None:
         """Go on from what another handle of this process on the same log knows."""
-        self._base, self._seen = other._base, other._seen  # noqa: SLF001 - its own class
+        with other._state_lock:  # noqa: SLF001 - its own class
+            self._base, self._seen = other._base, other._seen  # noqa: SLF001
 
     def open(self) -> Root:
-        """Find the newest root in O(1) requests: by the hint, by probing names, then by listing.
+        """Find the newest root in three requests: the hint, the names from it on, and the root.
 
         Raises:
-            NotFoundError: There is no stream.
+            NotFoundError: There is no stream, or another one than this handle has seen.
             IncompleteStreamError: A copy into it is not done.
+            MissingObjectError: Versions are missing, or commits are gone that were seen.
             FormatError: The newest root can't be read; an older one is never used instead.
         """
         return self._confirm(self._open_hinted)
 
     def reopen(self) -> Root:
-        """Find the newest root by listing, ignoring anything seen before; raises as `open`."""
-        return self._confirm(self._open_listed)
+        """Find the newest root by listing the whole log, without the hint; raises as `open`."""
+        return self._confirm(partial(self._newest_from, 0))
 
     def refresh(self) -> Root:
         """Return the newest root, following the log from the last root seen; raises as `open`."""
         base = self._base
         if base is None:
             return self.open()
-        return self._confirm(
-            lambda: self._climb(base.root, sound=base.sound), known_s=base.confirmed_s
-        )
+        if self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
+            return self._confirm(partial(self._newest_from, base.root.version))
+        return self._confirm(partial(self._climb, base), known_s=base.confirmed_s)
 
     def recent(self) -> Root:
         """Return a root that was the newest within the last minute; raises as `open`."""
@@ -185,12 +207,32 @@ class FollowedLog:
 
     def write_hint(self, root: Root) -> None:
         """Record where the newest root is; only a hint, so a failure changes nothing."""
-        self.files.write_hint(root.version, generation=root.generation, stream_id=root.stream_id)
+        self.files.write_hint(hint_of(root))
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _stand_on(self, base: Base) -> None:
-        self._base, self._seen = base, Seen.of(base.root)
+    @property
+    def _state_lock(self) -> threading.Lock:
+        return self._own_locks()[1]
+
+    @property
+    def _committing(self) -> threading.RLock:
+        return self._own_locks()[2]
+
+    def _own_locks(self) -> tuple[int, threading.Lock, threading.RLock]:
+        """Return the locks of this process: a forked child gets free ones."""
+        if self._locks[0] != os.getpid():
+            self._locks = os.getpid(), threading.Lock(), threading.RLock()
+        return self._locks
+
+    def _stand_on(self, base: Base) -> Root:
+        """Take a base unless another thread has gone on since; return the newest root known."""
+        with self._state_lock:
+            known = self._base
+            if known is None or not _is_later(known, base):
+                known = self._base = base
+                self._seen = Seen.of(base.root)
+            return known.root
 
     def _stand_on_later(self, base: Base, data: bytes | None, version: int) -> bool:
         """Stand on a commit behind a base, whose file was read; False without a proof that it is.
@@ -201,81 +243,93 @@ class FollowedLog:
         or not it is still the newest.
         """
         later = self._readable(data, version)
-        if later is None or not base.sound or not self._is_behind(later, base.root):
+        if later is None or data is None or not self._is_behind(later, base.root):
             return False
         self._check(later, version)
         if self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
             return False
         if not self.incomplete:
             check_complete(later, url=self.storage.url)
-        self._stand_on(replace(base, root=later))
+        now_s = self.clock.boot_s()
+        self._stand_on(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
         return True
 
     def _is_behind(self, later: Root, root: Root) -> bool:
         """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
-        if (later.stream_id, later.generation) != (root.stream_id, root.generation):
-            return False
-        if later.version == root.version + 1:
-            return later.parent == root.transaction
-        rows = (row for row in later.history if row.version == root.version)
-        return any(row.transaction == root.transaction for row in rows)
+        seen = Seen.of(root)
+        return (
+            later.version > root.version and seen.is_same_history(later) and bool(seen.is_in(later))
+        )
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
+        alarmed = False
         for _ in range(REOPEN_ATTEMPTS):
-            began = self.clock.boot_s()
+            began, seen = self.clock.boot_s(), self._seen
             limit_s = (began if known_s is None else known_s) + self.grace_s / 2
             # A search that ends after `limit_s` is void: names may have been purged on the way.
             try:
                 found = find() if began <= limit_s else None
+                if found is not None and seen is not None:
+                    found = self._not_before(found, seen)
             except NotFoundError:
-                self._refuse_base()  # in the empty folder of a dropped stream every name is free
+                self._refuse_base()  # the stream is gone: no commit may use it any more
                 raise
-            if found is not None and not self._holds_seen(found.root, climbed=known_s is not None):
-                found = None
+            except _LostError as error:
+                if alarmed:
+                    self._refuse_base()
+                    raise error.found from None
+                # Only a second search that shows the same proves it.
+                alarmed = True
+                find, known_s = find if known_s is None else self._open_hinted, None
+                continue
             if found is not None and self.clock.boot_s() <= limit_s:
                 if not self.incomplete:
                     check_complete(found.root, url=self.storage.url)
-                self._stand_on(replace(found, confirmed_s=began))
-                return found.root
-            find, known_s = self._open_listed, None
+                return self._stand_on(replace(found, confirmed_s=began, seen_s=began))
+            find, known_s = self._open_hinted, None
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)
 
-    def _holds_seen(self, found: Root, *, climbed: bool) -> bool:
-        """Tell whether a root that was found continues what this handle has seen before.
+    def _includes(self, found: Root, seen: Seen, witness: Hint | None = None) -> bool:
+        """Tell whether a root that was found continues what was seen before.
 
-        False means that the root is older although the log still holds what was seen: the listing
-        was stale. `climbed` says that the root was found by following what was seen, which `_climb`
-        has checked. Raises MissingObjectError when what was seen is gone from the log.
+        `witness` is the hint that has seen it; this handle has if it is None. False means that the
+        log still holds what was seen although the root is older: the listing was stale. Raises
+        _LostError when what was seen is gone from the log.
         """
-        seen = self._seen
-        if seen is None or not seen.is_same_history(found):
+        if found.stream_id != seen.stream_id or found.generation > seen.generation:
+            if witness is None and found.stream_id != seen.stream_id:
+                raise _replaced(self.storage.url, seen, found)
             return True
-        if found.version in (seen.version, seen.version + 1) or climbed:
-            there, stale = not seen.contradicts(found), False
+        included = seen.is_in(found) if found.generation == seen.generation else False
+        if included is not None and (included or found.version >= seen.version):
+            stale = False
         elif found.version > seen.version and seen.version < found.log_start:
             return True  # purged: a file of that name is a leftover
+        elif witness is not None and found.version > seen.version:
+            return True  # the hint is far behind: an open takes no further request for it
         else:
             root = self._readable(self.files.read(seen.version), seen.version)
             stale = found.version < seen.version
             # If it can't be read, a newer root is assumed to continue it.
-            there = not stale if root is None else root.transaction == seen.transaction
-            if not there and not stale and self.files.exists(found.version + 1):
-                return False  # a purge may have come since, and what was read may be a leftover
-        if not there:
-            raise self._lost(seen, found.version)
+            included = not stale if root is None else root.transaction == seen.transaction
+        if not included:
+            raise _LostError(
+                lost_commits(
+                    self.storage.url,
+                    version=seen.version,
+                    newest=found.version,
+                    witness="this handle" if witness is None else self.files.hint_path,
+                    remedy=None if witness is None else hint_remedy(self.files.hint_path),
+                )
+            )
         return not stale
-
-    def _lost(self, seen: Seen, newest: int) -> MissingObjectError:
-        self._refuse_base()
-        return lost_commits(
-            self.storage.url, version=seen.version, newest=newest, witness="this handle"
-        )
 
     def _refuse_base(self) -> None:
         """Let no commit use this base any more, even if it was confirmed a moment ago."""
-        if self._base is not None:
-            self._base = replace(self._base, confirmed_s=float("-inf"))
+        with self._state_lock:
+            if self._base is not None:
+                self._base = replace(self._base, confirmed_s=float("-inf"))
 
     def _readable(self, data: bytes | None, version: int) -> Root | None:
         try:
@@ -285,92 +339,61 @@ class FollowedLog:
 
     def _open_hinted(self) -> Base | None:
         hint = self.files.read_hint()
-        base = self._follow_hint(hint)
-        if base is not None and hint is not None and is_proof(hint, base.root):
-            raise lost_commits(
-                self.storage.url,
-                version=hint.number,
-                newest=base.root.version,
-                witness=self.files.hint_path,
-                remedy=f"{RESTORE}. If an older log/ was put back on purpose, delete "
-                f"{self.files.hint_path} and open again: what was committed since is lost",
-            )
-        return base
+        found = self._newest_from(0 if hint is None else hint.number)
+        seen = None if hint is None else seen_by_hint(hint)
+        return found if found is None or seen is None else self._not_before(found, seen, hint)
 
-    def _follow_hint(self, found: Hint | None) -> Base | None:
-        if found is None:
-            return self._open_listed()
-        hint = found.number
-        # The next number is read first: if it is missing, the hinted one is the newest.
-        following = self._get(hint + 1)
-        root = self._get(hint) if following is None else following
-        base = None
-        if root is not None and following is None:
-            base = Base(root, 0.0, sound=False)
-        elif root is not None:
-            base = self._climb(root, sound=False)
-        if base is None:
-            return self._open_listed()
-        age_us = self.clock.wall_us() - base.root.time_us
-        if abs(age_us) <= YOUNG_S * 1e6:
-            return replace(base, sound=True)
-        return base if self._anchored(base.root) else self._open_listed()
+    def _not_before(self, found: Base, seen: Seen, witness: Hint | None = None) -> Base | None:
+        """Return what was found, or what follows a commit that a stale listing did not show."""
+        if self._includes(found.root, seen, witness):
+            return found
+        data = self.files.read(seen.version)
+        if data is None:
+            return None
+        root = self._checked(seen.version, data)
+        return self._climb(Base(root, 0.0, 0.0, data[:MARK_BYTES]))
 
-    def _anchored(self, root: Root) -> bool:
-        if root.version == 0:
-            return True
-        try:
-            parent = self._get(root.version - 1)
-        except FormatError:
-            return False  # a repair abandoned it; the listing shows what the log is
-        return parent is not None and parent.transaction == root.parent
+    def _newest_from(self, start: int) -> Base | None:
+        """Return the newest root by listing the names from a version on; None if it is not there.
 
-    def _open_listed(self) -> Base | None:
-        newest = self.files.newest_listed()
-        if newest is None:
+        What is listed was there at some moment of the listing. A later purge keeps the newest.
+        """
+        numbers = self.files.numbers(start)
+        if not numbers and start:
+            return self._newest_from(0)
+        if not numbers:
             raise no_stream(self.storage)
-        root = self._get(newest)
-        return None if root is None else self._climb(root, sound=True)
+        data = self.files.read(numbers[-1])
+        if data is None:
+            return None
+        root = self._checked(numbers[-1], data)
+        kept = max(root.log_start, abandoned_through(root) + 1)
+        missing = find_gaps(numbers, max(start, kept), root.version)
+        if missing and not self.damaged:
+            if self.files.exists(root.version + 1):
+                return None  # it is not the newest any more, so the names may have been purged
+            raise _LostError(missing_versions(self.storage.url, missing, newest=root.version))
+        return Base(root, 0.0, 0.0, data[:MARK_BYTES])
 
-    def _climb(self, root: Root, *, sound: bool) -> Base | None:
-        version, data, first = root.version, None, b""
-        for _ in range(8):
+    def _climb(self, base: Base) -> Base | None:
+        """Follow the names after a base; None where only a listing tells what is the newest."""
+        version, data = base.root.version, None
+        for _ in range(FOLLOWED):
             following = self.files.read(version + 1)
             if following is None:
-                if not (self._is_there(root) if data is None else self.files.exists(version)):
+                if data is None:
+                    return base if self._stands(base) else None
+                if not self.files.exists(version):
                     return None
                 # Only the newest is decoded: the others are superseded.
-                newest = root if data is None else self._checked(version, data)
-                self._check_follows(root, first, newest)
-                return Base(newest, 0.0, sound=sound)
+                return Base(self._checked(version, data), 0.0, 0.0, data[:MARK_BYTES])
             version, data = version + 1, following
-            first = first or following
-        probed = self.files.probe(version)
-        found = None if probed is None else self._get(probed)
-        if found is None:
-            return None
-        self._check_follows(root, first, found)
-        return Base(found, 0.0, sound=sound)
+        return None
 
-    def _is_there(self, root: Root) -> bool:
-        """Tell whether a root is in the log; for a root that was just read, its name is enough."""
-        seen = self._seen
-        if seen is None or seen != Seen.of(root):
-            return self.files.exists(root.version)
-        data = self.files.read(root.version)
-        found = self._readable(data, root.version)
-        if found is not None and seen.contradicts(found):
-            raise self._lost(seen, found.version)
-        return data is not None
-
-    def _check_follows(self, root: Root, first: bytes, newest: Root) -> None:
-        """Check that the first commit after a root that was seen before was made on that root."""
-        seen = self._seen
-        if not first or seen is None or seen != Seen.of(root) or root.version < newest.log_start:
-            return
-        found = self._readable(first, root.version + 1)
-        if found is not None and seen.contradicts(found):
-            raise self._lost(seen, newest.version)
+    def _stands(self, base: Base) -> bool:
+        """Tell whether the file of a base is still in the log, with the content that was seen."""
+        data = self.files.read(base.root.version)
+        return data is not None and data[:MARK_BYTES] == base.mark
 
     def _get(self, version: int) -> Root | None:
         data = self.files.read(version)
@@ -411,3 +434,30 @@ class FollowedLog:
                 url=self.storage.url,
                 version=root.version,
             )
+
+
+class _LostError(Exception):
+    """A search found that commits are gone; the next search has to find the same."""
+
+    def __init__(self, found: MissingObjectError) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
+def _is_later(known: Base, found: Base) -> bool:
+    """Tell whether a base that is known is newer than one that was found by another thread."""
+    new, old = known.root, found.root
+    if (new.stream_id, new.generation) != (old.stream_id, old.generation):
+        return False
+    return (new.version, known.confirmed_s) > (old.version, found.confirmed_s)
+
+
+def _replaced(url: str, seen: Seen, found: Root) -> NotFoundError:
+    return NotFoundError(
+        "the stream was dropped, and another one was created in its place",
+        remedy="open the location again",
+        url=url,
+        stream=seen.stream_id,
+        found=found.stream_id,
+        version=found.version,
+    )

@@ -13,6 +13,7 @@ from typing import Any
 
 from segstore_ds.errors import (
     CorruptionError,
+    FormatError,
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
@@ -20,6 +21,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage
 
@@ -57,7 +59,7 @@ class Foreign:
         return {**seen, "holds": list(self.holds)}
 
 
-def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
+def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
     """Tell whether a stream may begin in a folder; False when there already is one.
 
     Sends a bounded number of requests: one listing of one key shows that a folder is empty, and one
@@ -71,16 +73,33 @@ def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
     """
     storage = files.storage
     if storage.peek("", 1):
-        if files.newest_listed() is not None:
+        if first_version(files) is None:
             return False
         refusal = _find_refusal(storage, resumed)
-        if refusal is not None and files.newest_listed() is not None:
+        if refusal is not None and first_version(files) is None:
             return False  # another caller created the stream meanwhile
         if refusal is not None:
             raise refusal
-    _refuse_inside(storage)
+    _refuse_inside(files)
     storage.ensure_exclusive()
     return True
+
+
+def first_version(files: MetadataLog[Root]) -> int | None:
+    """Return the version that a new stream begins with; None where there already is a stream.
+
+    The last hour of a dropped stream's log stays, and its last commit for longer. A new stream goes
+    on above it. A newest commit that can't be read is one of a stream.
+    """
+    newest = files.newest_listed()
+    if newest is None:
+        return 0
+    try:
+        root = files.get(newest)
+    except FormatError:
+        return None
+    # It is gone if the drop of a stream, or its purge, came between.
+    return newest + 1 if root is not None and root.dropped else None
 
 
 def find_foreign(storage: Storage) -> Foreign | None:
@@ -143,11 +162,12 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
     )
 
 
-def _refuse_inside(storage: Storage) -> None:
+def _refuse_inside(files: MetadataLog[Root]) -> None:
+    storage = files.storage
     outer = storage.outer()
     while outer is not None:
         try:
-            inside = _holds_log(outer)
+            inside = _holds_log(outer) and first_version(files.at(outer)) is None
         except StorageError as error:
             if not error.denied:
                 raise

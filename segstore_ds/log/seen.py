@@ -6,14 +6,16 @@ were lost. That is an error: otherwise the offsets of their events would be assi
 stream id or a later generation shows that the history was abandoned on purpose.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from segstore_ds.errors import FormatError, MissingObjectError
-from segstore_ds.format.names import Hint
+from segstore_ds.format.names import Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 
+ABANDONED = "abandoned"  # On disk: a property, set by a repair with loss. Never change.
 RESTORE = (
     "stop writers, then restore the files of log/ from a backup, or run segstore.repair(url) "
     "to restore them from a follower; without either, repair(url, allow_loss=True) continues "
@@ -39,13 +41,18 @@ class Seen:
         """Tell whether a root must include this commit, if it is as new."""
         return (root.stream_id, root.generation) == (self.stream_id, self.generation)
 
-    def contradicts(self, root: Root) -> bool:
-        """Tell whether a root alone shows that this commit is gone from its log. Pure."""
-        if not self.is_same_history(root):
-            return False
+    def is_in(self, root: Root) -> bool | None:
+        """Tell whether a root of the same history includes this commit. Pure.
+
+        None if the root alone can't tell: its row of the history lies in a part, or is lost.
+        """
         if root.version <= self.version:
-            return root.version < self.version or root.transaction != self.transaction
-        return root.version == self.version + 1 and root.parent != self.transaction
+            return root.version == self.version and root.transaction == self.transaction
+        if root.version == self.version + 1:
+            return root.parent == self.transaction
+        rows = (row.transaction for row in root.history if row.version == self.version)
+        known = next(rows, "")
+        return known == self.transaction if known else None
 
 
 class Witnessing(Protocol):
@@ -83,8 +90,9 @@ def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
     """
     if not seen.is_same_history(newest) or seen.version < newest.log_start:
         return False
-    if seen.version >= newest.version - 1:
-        return seen.contradicts(newest)
+    included = seen.is_in(newest)
+    if included is not None:
+        return not included
     try:
         root = files.get(seen.version)
     except FormatError:
@@ -94,29 +102,69 @@ def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
 
 def hint_of(root: Root) -> Hint:
     """Return the hint that leads to a root."""
-    return Hint(root.version, root.generation, root.stream_id)
+    return Hint(root.version, root.generation, root.stream_id, root.transaction)
 
 
-def is_proof(hint: Hint | None, newest: Root) -> bool:
-    """Tell whether a hint proves that a log had newer versions than its newest root. Pure.
+def seen_by_hint(hint: Hint) -> Seen | None:
+    """Return the commit that a hint has seen; None for a hint that only says where to look.
 
     A hint is written only after an acknowledgement. A hint of another stream was written late; one
     of an earlier generation names a version that a repair abandoned.
     """
-    if hint is None or hint.stream_id != newest.stream_id:
+    if not hint.transaction:
+        return None
+    return Seen(hint.stream_id, hint.generation, hint.number, hint.transaction)
+
+
+def is_proof(hint: Hint | None, newest: Root) -> bool:
+    """Tell whether a hint proves that a log had newer versions than its newest root. Pure."""
+    seen = None if hint is None else seen_by_hint(hint)
+    if seen is None or seen.stream_id != newest.stream_id:
         return False
-    return hint.number > newest.version and hint.generation >= newest.generation
+    return seen.version > newest.version and seen.generation >= newest.generation
+
+
+def hint_remedy(path: str) -> str:
+    """Return the remedy for commits that the hint has seen."""
+    return (
+        f"{RESTORE}. If an older log/ was put back on purpose, delete {path} and open again: what "
+        "was committed since is lost"
+    )
+
+
+def abandoned_through(root: Root) -> int:
+    """Return the newest version that a repair with loss left behind; -1 for none.
+
+    Versions up to it may be missing in the log, and names of objects up to it prove nothing.
+    """
+    text = root.properties.get(ABANDONED, "")
+    number = parse_log_name(text)
+    return -1 if number is None else number
 
 
 def lost_commits(
-    url: str, *, version: int, newest: int, witness: str, remedy: str = RESTORE
+    url: str, *, version: int, newest: int, witness: str, remedy: str | None = None
 ) -> MissingObjectError:
     """Return the error for commits that were seen and are no longer in the log."""
     return MissingObjectError(
         "commits that were in the log are gone",
-        remedy=remedy,
+        remedy=remedy or RESTORE,
         url=url,
         seen=version,
         newest=newest,
         witness=witness,
+    )
+
+
+def missing_versions(url: str, missing: Sequence[range], *, newest: int) -> MissingObjectError:
+    """Return the error for versions that the log lacks between others."""
+    first, last = missing[0][0], missing[-1][-1]
+    return MissingObjectError(
+        "versions are missing in the log",
+        remedy=RESTORE,
+        url=url,
+        missing=sum(map(len, missing)),
+        first=first,
+        last=last,
+        newest=newest,
     )

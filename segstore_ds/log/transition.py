@@ -11,7 +11,7 @@ from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Retired, Root
 from segstore_ds.log.copy_record import broken_copies
-from segstore_ds.log.history_rules import broken_history
+from segstore_ds.log.history_rules import broken_history, first_recorded
 from segstore_ds.log.operations import broken_by_operation
 
 
@@ -68,6 +68,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "segment numbers only grow": new.next_segment >= old.next_segment,
         "log_start only grows": new.log_start >= old.log_start,
         "log_start leaves the base": new.log_start <= old.version,
+        "the history begins where it began": first_recorded(new) == first_recorded(old),
         "the staging floor only grows": new.staging_floor >= old.staging_floor,
         "the staging floor is a past version": new.staging_floor <= new.version,
         "upkeep only goes on": old.upkeep is None
@@ -106,7 +107,8 @@ def broken_invariants(root: Root) -> Iterator[str]:
         "segment numbers are unique": len(set(numbers)) == len(numbers),
         "segment numbers lie below the next": all(n < root.next_segment for n in numbers),
         "epochs of segments exist": all(e.epoch < len(root.epochs) for e in root.entries),
-        "log_start lies below the version": root.log_start <= max(root.version - 1, 0),
+        "log_start lies below the version": root.log_start < root.version or not root.parent,
+        "a first root begins the log": bool(root.parent) or root.log_start == root.version,
         "writers' batches lie before the tail": all(
             writer.end <= root.tail and writer.rows <= writer.end and writer.version <= root.version
             for writer in root.writers.values()

@@ -14,6 +14,7 @@ from segstore_ds.errors import NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.place import first_version
 from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)
@@ -106,4 +107,4 @@ def _look(
 
 def _holds_commits(folder: Storage) -> str | None:
     log = MetadataLog(folder, names.LOG_FOLDER, ROOT_CODEC)
-    return None if log.newest_listed() is None else folder.url
+    return folder.url if first_version(log) is None else None

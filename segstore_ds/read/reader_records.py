@@ -177,7 +177,8 @@ def add_record(
         if won and context.clock.boot_s() - began > CONFIRM_S:
             won = files.newest_listed() == number
         if won:
-            files.write_hint(number, generation=record.generation, stream_id=record.stream_id)
+            seen_at = record.transaction or "unknown"
+            files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             if number % _PURGE_EVERY == _PURGE_EVERY - 1:
                 files.purge(number - _RECORDS_KEPT)
             return SeenReader(name, number, record, 0)

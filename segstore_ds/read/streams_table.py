@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import IncompleteStreamError, NotFoundError, SegstoreError
+from segstore_ds.format import names
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.newest import FollowedLog
+from segstore_ds.log.place import first_version
 from segstore_ds.read.find_streams import Unsearched, search
 from segstore_ds.read.metadata_tables import build_batches
 from segstore_ds.storage import Storage
@@ -54,13 +56,18 @@ def read_streams(storage: Storage, *, depth: int) -> pa.Table:
     return pa.Table.from_batches(build_batches(rows, STREAMS_SCHEMA), STREAMS_SCHEMA)
 
 
+_DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # by a drop
+
+
 def _read_stream(folder: Storage) -> dict[str, Any] | None:
     """Return the row of a folder that holds a log; None if there is no commit in it."""
     log = FollowedLog(folder, incomplete=True)
     try:
         root = log.open()
     except NotFoundError as error:
-        return None if log.files.newest_listed() is None else _row_of_error(folder.url, error)
+        unfinished = any(True for name in _DELETED for _ in folder.list(name))
+        gone = first_version(log.files) is not None and not unfinished
+        return None if gone else _row_of_error(folder.url, error)
     except SegstoreError as error:
         return _row_of_error(folder.url, error)
     row = {

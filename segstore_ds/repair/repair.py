@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     ConflictError,
@@ -31,8 +32,9 @@ from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
+from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
-from segstore_ds.log.seen import hint_of, is_proof
+from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.repair.from_followers import (
     refuse_promoted,
@@ -43,8 +45,8 @@ from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
 from segstore_ds.repair.inline_frames import restore_frames
 from segstore_ds.repair.lost_redactions import refuse_lost_redactions
 from segstore_ds.repair.status import repair_status
-from segstore_ds.repair.verify import Problem, run_verify
-from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
+from segstore_ds.repair.verify import MISSING, Problem, run_verify
+from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
 
 
@@ -128,6 +130,7 @@ def run_repair(
         for known in (redactions_of(base).values() if lost else ())
         if not known.done
     ]
+    report.repaired += _forget_before_gaps(context) if allow_loss else []
     frames = restore_frames(context, context.log.reopen())
     report.repaired += frames.repaired
     root = context.log.reopen()
@@ -139,6 +142,22 @@ def run_repair(
     report.damaged = _list_damage(context, report.damaged)
     report.version, report.generation = context.log.root.version, context.log.root.generation
     return report
+
+
+def _forget_before_gaps(context: StreamContext) -> list[str]:
+    """Forget the versions up to those that the log lacks: no event is lost, only older versions."""
+
+    def build(root: Root, _slot: Slot) -> Change[range | None]:
+        numbers = [number for number in context.log.files.numbers() if number <= root.version]
+        start = max(root.log_start, abandoned_through(root) + 1)
+        gaps = find_gaps(numbers, start, root.version)
+        if not gaps:
+            return Change(None)
+        gap = gaps[-1]
+        return Change(replace(root, log_start=gap.stop, operation=Operation.PURGE), gap)
+
+    gap = context.log.commit(build).result
+    return [f"versions before {gap.stop} are forgotten: {gap[-1]} is missing"] if gap else []
 
 
 def _repair_hint(context: StreamContext, report: RepairReport) -> None:
@@ -169,6 +188,9 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
     url, (folder, _, name) = context.storage.url, problem.where.partition("/")
     if "allow_loss=True" in text:
         return text
+    if MISSING in text:
+        loss = f"segstore repair {url} --allow-loss, which forgets the versions before them"
+        return f"{text}; restore the files from a backup, or call: {loss}"
     if folder == names.READERS_FOLDER:
         name = name.partition("/")[0]
         return f"{text}; call: segstore release {url} {name}, then register the reader again"
@@ -275,8 +297,7 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
     # The first free number: readers that probe the next name would not find it after a gap.
     version = max(context.log.files.numbers()) + 1
     kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
-    if lost[-1] > version:
-        kept[ABANDONED] = names.build_log_name(lost[-1])
+    kept[ABANDONED] = names.build_log_name(lost[-1])
     root = replace(
         base,
         version=version,

@@ -41,6 +41,8 @@ from segstore_ds.status.levels import LevelledList
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
+MISSING = "versions are missing"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -217,7 +219,7 @@ class _Verifier:
         for gap in find_gaps(there | lost, newest.log_start, numbers[-1]):
             self._older = gap[-1]
             first = self._context.log.files.path(gap[0])
-            self._wrong(first, f"versions are missing: {gap[0]} to {gap[-1]}")
+            self._wrong(first, f"{MISSING}: {gap[0]} to {gap[-1]}")
         self._older = None
         return lost
 

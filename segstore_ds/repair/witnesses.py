@@ -12,10 +12,8 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
-from segstore_ds.log.seen import Seen, is_gone, is_proof, seen_by
+from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by, seen_by_hint
 from segstore_ds.read.reader_records import newest_record
-
-ABANDONED = "abandoned"  # On disk: the property below. Never change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,6 @@ def find_witnesses(context: StreamContext, newest: Root) -> list[Witness]:
     return sorted(gone, key=lambda witness: -witness.version)
 
 
-def abandoned_through(root: Root) -> int:
-    """Return the newest version that a repair with loss left behind; -1 for none.
-
-    Names of objects don't hold the generation, so up to this version they prove nothing.
-    """
-    text = root.properties.get(ABANDONED, "")
-    number = names.parse_log_name(text)
-    return -1 if number is None else number
-
-
 def planned_on(path: str) -> int | None:
     """Return the version in an object's name that it was planned on; None for other names."""
     version = names.parse_status_version(path)
@@ -60,8 +48,9 @@ def planned_on(path: str) -> int | None:
 
 def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
     hint = context.log.files.read_hint()
-    if hint is not None and is_proof(hint, newest):
-        yield Witness(hint.number, names.HINT_PATH)
+    seen = None if hint is None else seen_by_hint(hint)
+    if seen is not None and (is_proof(hint, newest) or is_gone(context.log.files, seen, newest)):
+        yield Witness(seen.version, names.HINT_PATH)
 
 
 def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:

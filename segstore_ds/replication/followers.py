@@ -54,6 +54,12 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     for other in (storage, *follower_storages(context, root)):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
+    if empty and follower.files.newest_listed() is not None:
+        raise AlreadyExistsError(
+            "the folder holds the last commits of a dropped stream",
+            remedy="name another folder: a follower has the version numbers of its primary",
+            url=follower.url,
+        )
     if empty:
         _seed(context, follower)
     else:

@@ -1,9 +1,12 @@
-"""Drop: deletes a stream. It makes a last commit, then deletes the data, and the log last.
+"""Drop: deletes a stream. It makes a last commit, then deletes the data.
 
 The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
 opens the remains as a stream. From then on nobody can commit, and objects may be deleted in any
-order. The newest commit is deleted last, so that an interrupted drop is recognised and can be
-repeated.
+order.
+
+The last hour of the log stays, and the last commit for longer: a handle with an older base finds
+the slot after it taken, and learns that the stream is gone. A stream that is created in the folder
+numbers its versions above the last commit.
 """
 
 import logging
@@ -14,13 +17,15 @@ from typing import Any
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.pins import last_sharing, unpin_origins
-from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
+from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.origins import pins_of
+from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below
@@ -34,7 +39,7 @@ class Dropped:
     """What a drop did.
 
     Attributes:
-        deleted: Number of objects of the stream that were deleted.
+        deleted: Number of objects of the stream that were deleted. Commits of the last hour stay.
         kept: Names in the folder that do not belong to the stream; they stay, and so does the
             folder.
     """
@@ -112,14 +117,9 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
             url=storage.url,
             confirm=confirm,
         )
-    log = DroppableLog(storage, clock=clock, incomplete=True)
-    log.reopen()
-
-    def build(root: Root, slot: Slot) -> Change[None]:
-        planned = plan_drop(root, slot)
-        return Change(None if planned is None else replace(planned, client=client))
-
-    log.commit(build)
+    log = DroppableLog(storage, clock=clock, incomplete=True, damaged=True)
+    before = log.reopen()
+    commit_drop(log, client)
     deleted, kept = 0, []
     log_files = f"{names.LOG_FOLDER}/"
     for info in storage.list(""):
@@ -132,13 +132,29 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
         if names.is_temporary(info.path):
             storage.delete(info.path)
     kept += _find_hidden(storage)
-    # A drop can be repeated as long as the log exists, so remove the pins before deleting it.
     _unpin(StreamContext.of(log, client=client))
-    # Delete the hint first: it must not point to leftovers. Delete the newest commit last: it says
-    # that the stream was dropped.
-    storage.delete(names.HINT_PATH)
-    deleted += log.files.purge(names.MAX_NUMBER)
+    deleted += purge_dropped(log)
+    if before.dropped and not deleted:
+        raise NotFoundError("stream was dropped", url=storage.url, version=before.version)
     return Dropped(deleted, tuple(sorted(kept)))
+
+
+def commit_drop(log: DroppableLog, client: str) -> None:
+    """Make the last commit of a stream, unless it is there."""
+
+    def build(root: Root, slot: Slot) -> Change[None]:
+        planned = plan_drop(root, slot)
+        return Change(None if planned is None else replace(planned, client=client))
+
+    log.commit(build)
+
+
+def purge_dropped(log: DroppableLog) -> int:
+    """Delete the commits of a dropped stream but those of the last hour; return how many."""
+    # The hint must not point to a version that is purged. Its own time is the store's.
+    log.files.put_hint(hint_of(log.root))
+    now_us = log.storage.info(names.HINT_PATH).modified_us
+    return log.files.purge(log.root.version, superseded_us=now_us - int(LOG_GRACE_S * 1e6))
 
 
 def _find_hidden(storage: Storage) -> Iterator[str]:

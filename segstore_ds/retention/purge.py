@@ -64,6 +64,15 @@ def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> in
     return low
 
 
+def may_delete_below(context: StreamContext, root: Root) -> bool:
+    """Tell whether all versions below a root's `log_start` were superseded before the log's grace.
+
+    Those of a stream that was dropped in this folder may be younger.
+    """
+    first = context.storage.info(context.log.files.path(root.log_start))
+    return first.modified_us <= store_now_us(context) - int(context.log.grace_s * 1e6)
+
+
 def run_purge(
     context: StreamContext,
     *,
@@ -105,9 +114,11 @@ def run_purge(
             return NOTHING
         return Change(replace(root, log_start=start, operation=Operation.PURGE))
 
-    root = context.log.commit(build).root
+    done = context.log.commit(build)
+    root = done.root
     # Advance the hint before deleting, or an open could follow it to a leftover version.
     context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(root)))
-    context.log.files.purge(root.log_start)
-    purge_followers(context, root)
+    if done.written or may_delete_below(context, root):
+        context.log.files.purge(root.log_start)
+        purge_followers(context, root)
     return root.log_start

@@ -37,10 +37,11 @@ from segstore_ds.format.upkeep import (
     upkeep_of,
 )
 from segstore_ds.log.operations import ObjectState, check_move
+from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages, trim_followers
-from segstore_ds.retention.purge import find_log_start
+from segstore_ds.retention.purge import find_log_start, may_delete_below
 from segstore_ds.retention.vacuum import (
     Horizon,
     plan_horizon,
@@ -182,9 +183,10 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     if not done.written:
         return None
     # Advance the hint before deleting, or an open could follow it to a leftover version.
-    context.log.files.put_hint(done.root.version, done.root.generation, done.root.stream_id)
-    context.log.files.trim(low, done.root.log_start, until=late)
-    trim_followers(context, done.root, root.log_start, until=late)
+    context.log.files.put_hint(hint_of(done.root))
+    if done.root.log_start > root.log_start or may_delete_below(context, root):
+        context.log.files.trim(low, done.root.log_start, until=late)
+        trim_followers(context, done.root, root.log_start, until=late)
     return done.root
 
 

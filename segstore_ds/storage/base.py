@@ -171,6 +171,7 @@ class Storage(ABC):
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
     least_part_bytes: int = 1  # a `StagedWriter.write` should have at least as many
+    trust_s: float = 1.0  # how long a commit relies on the base that it saw; a look costs a request
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
@@ -269,6 +270,15 @@ class Storage(ABC):
         Otherwise as `list`. Where the store can list by a prefix, nothing else is listed.
         """
         return (info for info in self.list(folder) if info.path.startswith(f"{folder}/{start}"))
+
+    def names_from(self, folder: str, start: str) -> Sequence[str]:
+        """Return the names directly in a folder that do not sort before `start`, in order.
+
+        Asks the store each time. Where it can list from a name on, nothing before it is listed.
+        Folders and names that start with '.' are left out; a missing folder has no names.
+        """
+        inner = (info.path.removeprefix(f"{folder}/") for info in self.list(folder))
+        return sorted(name for name in inner if name >= start and "/" not in name)
 
     def temporaries(self) -> Iterator[ObjectInfo]:
         """List temporary objects, both of interrupted calls and of calls that still run.

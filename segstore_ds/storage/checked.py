@@ -6,7 +6,7 @@ options, and opens again where it is unpickled.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -234,6 +234,15 @@ class CheckedStorage(Storage):
     def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
         wanted = f"{folder.rstrip('/')}/{start}"
         return (entry for entry in self._list(folder) if entry[0].startswith(wanted))
+
+    def names_from(self, folder: str, start: str) -> Sequence[str]:  # noqa: D102
+        found = self.run("list", folder, self._names_from, self._full(folder), start)
+        return sorted(name for name in found if name >= start and not name.startswith("."))
+
+    def _names_from(self, folder: str, start: str) -> Iterable[str]:  # noqa: ARG002
+        prefix = f"{folder.rstrip('/')}/"
+        inner = [full.removeprefix(prefix) for full, _, _ in self._list(folder)]
+        return [name for name in inner if "/" not in name]
 
     def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
         folder = self._full(prefix) if prefix else self.location.path

@@ -43,6 +43,8 @@ from segstore_ds.storage.locations import Location, resolve_location
 class LocalStorage(CheckedStorage):
     """Objects as files of a local (or mounted) folder."""
 
+    trust_s = 0.0
+
     def __init__(
         self,
         location: Location,
@@ -163,6 +165,11 @@ class LocalStorage(CheckedStorage):
                 with suppress(FileNotFoundError):
                     status = entry.stat()
                     yield entry.path, status.st_size, status.st_mtime_ns // 1000
+
+    def _names_from(self, folder: str, start: str) -> list[str]:  # noqa: ARG002
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        return []
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         return self._walk(self.location.path, lambda name: name.startswith((TEMPORARY, PROBE)))

@@ -184,6 +184,15 @@ class ObjectStorage(CheckedStorage):
                 size, when = self._store.size_and_time(entry)
                 yield name, size, _microseconds(when)
 
+    def _names_from(self, folder: str, start: str) -> list[str]:
+        bucket, _, key = folder.partition("/")
+        prefix = f"{key}/"
+        keys = self._store.keys_from(self.fs, bucket, prefix, f"{prefix}{start}")
+        if not keys:
+            self._refuse_missing_root()
+        inner = (name.removeprefix(prefix) for name in keys)
+        return [name for name in inner if name and "/" not in name]
+
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
         found = self.fs.find(self.location.path, prefix=PROBE, detail=True)

@@ -17,6 +17,7 @@ class OverlaidStorage(Storage):
         self.url = inner.url
         self.stats = inner.stats
         self.least_part_bytes = inner.least_part_bytes
+        self.trust_s = inner.trust_s
         self._objects = dict(objects)
         self._label = label
 

@@ -114,6 +114,16 @@ class ObjectStore(ABC):
         there is no such bucket.
         """
 
+    def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:
+        """Return the keys of a folder, of which those before `start` may be left out.
+
+        `prefix` is the folder with its `/`. Raises FileNotFoundError if there is no such bucket.
+        """
+        del start
+        fs.invalidate_cache()
+        found = fs.find(f"{bucket}/{prefix}")
+        return [name.removeprefix(f"{bucket}/") for name in found]
+
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
         """Ask for an object's size in bytes and modification time, bypassing every cache.
 
@@ -205,6 +215,19 @@ class S3Store(ObjectStore):
         found = [entry["Key"] for entry in answer.get("Contents", ())]
         return found + [entry["Prefix"] for entry in answer.get("CommonPrefixes", ())]
 
+    def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:  # noqa: D102
+        found: list[str] = []
+        # What sorts behind a key without its last character begins with the key or before it.
+        page = {"StartAfter": start[:-1]}
+        while True:
+            answer = fs.call_s3(
+                "list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **page
+            )
+            found += [entry["Key"] for entry in answer.get("Contents", ())]
+            if not answer.get("IsTruncated"):
+                return found
+            page = {"ContinuationToken": answer["NextContinuationToken"]}
+
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:  # noqa: D102
         # Not fs.info: for a missing object it also lists the bucket.
         bucket, _, key = full.partition("/")
@@ -257,6 +280,16 @@ class GcsStore(ObjectStore):
             asked["pageToken"] = page.get("nextPageToken")  # also of a page that holds no key
             if asked["pageToken"] is None or len(keys) >= limit:
                 return keys
+
+    def keys_from(self, fs: Any, bucket: str, prefix: str, start: str) -> list[str]:  # noqa: D102
+        found: list[str] = []
+        page = {"prefix": prefix, "delimiter": "/", "startOffset": start}
+        while True:
+            answer = fs.call("GET", "b/{}/o", bucket, json_out=True, **page)
+            found += [entry["name"] for entry in answer.get("items", ())]
+            if "nextPageToken" not in answer:
+                return found
+            page["pageToken"] = answer["nextPageToken"]
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
         return isinstance(cause, FileExistsError)

@@ -13,6 +13,7 @@ from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.upkeep import PROPERTY as UPKEEP
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.place import first_version
 from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
@@ -160,4 +161,4 @@ def exists(
         StorageError: The filesystem failed.
     """
     storage = open_storage(url, storage_options, single_writer=True)
-    return StreamLog(storage).files.newest_listed() is not None
+    return first_version(StreamLog(storage).files) is None

@@ -127,7 +127,7 @@ def repair_on(
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
     """Repair a stream on an open storage; see `repair`, raises as it does."""
-    log = StreamLog(storage, clock=clock)
+    log = StreamLog(storage, clock=clock, damaged=True)
     return run_repair(
         context_of(log),
         allow_loss=allow_loss,
@@ -176,7 +176,7 @@ def salvage_on(
     old: Storage, new: Storage, *, skip_damaged: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> SalvageReport:
     """Salvage a stream between open storages; see `salvage`, raises as it does."""
-    context = context_of(StreamLog(old, clock=clock))
+    context = context_of(StreamLog(old, clock=clock, damaged=True))
     root, lost = newest_readable(context)
     check_complete(root, url=old.url)
     context.log.adopt(root)

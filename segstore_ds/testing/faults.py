@@ -60,6 +60,7 @@ class WrappedStorage(Storage):
         self.url = inner.url
         self.stats = inner.stats
         self.least_part_bytes = inner.least_part_bytes
+        self.trust_s = inner.trust_s
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         return type(self), (self.inner,)
@@ -115,6 +116,9 @@ class WrappedStorage(Storage):
     def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
         path = f"{folder}/{start}"
         yield from self.around("list", path, lambda: list(self.inner.list_named(folder, start)))
+
+    def names_from(self, folder: str, start: str) -> Sequence[str]:  # noqa: D102
+        return self.around("list", folder, lambda: self.inner.names_from(folder, start))
 
     def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
         return self.around("list", prefix, lambda: self.inner.peek(prefix, limit))

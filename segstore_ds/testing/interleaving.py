@@ -59,6 +59,7 @@ class Scene:
             requests.
         page: How many objects a listing returns per step; None for all.
         now_s: The initial time.
+        dates_commits: Whether commit files have modification times, which a drop reads.
     """
 
     actors: Mapping[str, Program]
@@ -72,6 +73,7 @@ class Scene:
     kinds: frozenset[str] = frozenset({"fail", "late", "denied"})
     page: int | None = None
     now_s: int = 100_000
+    dates_commits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ class Model:
         content = self._content(changed)
         self.scene.check(content, state.now_s, ghost)
         made = state.made
-        if is_dated(request.path):
+        if is_dated(request.path) or self.scene.dates_commits:
             made = frozenset(dated for dated in made if dated[0] != request.path)
             made |= {(request.path, state.now_s)} if verb == "made" else set()
         return state._replace(files=content, made=made, ghost=ghost)

@@ -72,6 +72,6 @@ def run_create(
     kept = dict(properties or {})
     kept.update((name, value) for name, value in marked.items() if value is not None)
     first = replace(first, properties=kept)
-    if not log.create(begin_history(first)):
+    if log.create(begin_history(first)) is None:
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root
@@ -19,6 +20,7 @@ from segstore_ds.testing.actors import WALL_START_US, Actor, Request, answer
 from segstore_ds.testing.interleaving import Event, Violation
 
 NOW_S = 100_000
+GONE = "no stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Ghost:
     acknowledged: frozenset[str] = frozenset()
     looking: tuple[tuple[str, int], ...] = ()  # actor -> tip when its look began; -1: not yet
     grace_s: float = LOG_GRACE_S
+    dropped: bool = False  # the last commit was a drop
 
     @property
     def tip(self) -> int:
@@ -83,13 +86,15 @@ def _landed(ghost: Ghost, number: int, root: Root, now_s: int) -> Ghost:
         return ghost  # a leftover: nobody's commit
     if number > ghost.tip + 1:
         raise Violation(f"versions are not dense: {number} came after {ghost.tip}")
-    if ghost.chain and root.parent != ghost.chain[-1][0]:
+    begins = ghost.dropped and not root.parent and root.log_start == number
+    if ghost.chain and root.parent != ghost.chain[-1][0] and not begins:
         raise Violation(f"commit {number} has another parent than {ghost.chain[-1][0]}")
     if root.transaction in ghost.transactions:
         raise Violation(f"transaction {root.transaction} was committed twice")
     if root.transaction in ghost.denied:
         raise Violation(f"transaction {root.transaction} was committed after it was given up")
-    return replace(ghost, chain=(*ghost.chain, (root.transaction, now_s)))
+    chain = (*ghost.chain, (root.transaction, now_s))
+    return replace(ghost, chain=chain, dropped=root.dropped)
 
 
 def _purged(ghost: Ghost, number: int, now_s: int) -> None:
@@ -112,7 +117,7 @@ def _noted(ghost: Ghost, actor: str, kind: str, *payload) -> Ghost:
                 raise Violation(f"{transaction} was given up but is in the log")
             return replace(ghost, denied=ghost.denied | {transaction})
         case "created", (stream_id,):
-            if ghost.transactions[:1] != [f"{stream_id}0"]:
+            if f"{stream_id}0" not in ghost.transactions:
                 raise Violation(f"{actor} was told that it created the stream")
         case "looks", ():
             return replace(ghost, looking=tuple(sorted({*ghost.looking, (actor, -1)})))
@@ -141,7 +146,7 @@ def check_world(files: Mapping[str, bytes], now_s: int, ghost: Ghost) -> None:
     """Whatever lies there, a newcomer finds the newest commit: by the hint, and by listing."""
     if not ghost.chain:
         return
-    wanted = ghost.chain[-1][0]
+    wanted = GONE if ghost.dropped else ghost.chain[-1][0]
     for how, transaction in zip(("hint", "listing"), _look(files, now_s), strict=True):
         if transaction != wanted:
             raise Violation(f"by {how} a newcomer finds {transaction}, not {wanted}")
@@ -152,5 +157,13 @@ def _look(files: Mapping[str, bytes], now_s: int) -> tuple[str, str]:
     def ask(request: Request):
         return answer(files, now_s, request)
 
-    log = StreamLog(Actor("newcomer", ask).storage, clock=Actor("newcomer", ask).clock)
-    return log.open().transaction, log.reopen().transaction
+    found = []
+    for look in ("open", "reopen"):
+        log = StreamLog(Actor("newcomer", ask).storage, clock=Actor("newcomer", ask).clock)
+        try:
+            found.append(getattr(log, look)().transaction)
+        except NotFoundError:
+            found.append(GONE)
+        except FormatError as error:
+            found.append(error.code)
+    return found[0], found[1]

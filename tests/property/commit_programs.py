@@ -1,5 +1,7 @@
 """The actors of the commit protocol's model, and mutants of the real code for them to trip over."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from commit_ghost import NOW_S, Ghost, check_world, decode, first_files, first_root, observe
@@ -7,13 +9,15 @@ from commit_ghost import NOW_S, Ghost, check_world, decode, first_files, first_r
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import outcome
-from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
+from segstore_ds.errors import CommitUnknownError, ConflictError, NotFoundError, StorageError
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
 from segstore_ds.log.transition import Slot
+from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.testing.actors import Actor, Program
@@ -49,9 +53,10 @@ def commit(actor: Actor, log: StreamLog, transaction: str, *, attempts: int = 3)
     try:
         done = log.commit(build, transaction=transaction, attempts=attempts)
     except CommitUnknownError as error:
-        answer = outcome(open_log(actor), transaction, error.fields["version"])
-        actor.note("outcome", answer.state.value, transaction)
-    except (ConflictError, StorageError):
+        with suppress(NotFoundError):  # dropped meanwhile: nobody can tell any more
+            answer = outcome(open_log(actor), transaction, error.fields["version"])
+            actor.note("outcome", answer.state.value, transaction)
+    except (ConflictError, NotFoundError, StorageError):
         actor.note("denied", transaction)
     else:
         actor.note("acknowledged", transaction, done.root.version)
@@ -150,7 +155,7 @@ def hinter(number: int) -> Program:
 
     def run(actor: Actor) -> None:
         actor.note("ready")
-        open_log(actor).files.write_hint(number)
+        open_log(actor).files.write_hint(Hint(number))
 
     return run
 
@@ -165,7 +170,7 @@ def creator(stream_id: str, *, sleeps: int = 0) -> Program:
         try:
             if log.create(first):
                 actor.note("created", stream_id)
-        except CommitUnknownError:
+        except (CommitUnknownError, StorageError):
             return
         for number in (1, 2, 3) if sleeps else (1,):
             commit(actor, log, f"{stream_id}{number}")
@@ -176,28 +181,31 @@ def creator(stream_id: str, *, sleeps: int = 0) -> Program:
     return run
 
 
-def numbers_looker(files_class: type[MetadataLog]) -> Program:
-    """Look for the newest number of a log as such."""
+def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_dropped) -> Program:
+    """Drop the stream, create another one in its place and commit to that; so once for each id."""
 
     def run(actor: Actor) -> None:
-        files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
         actor.note("ready")
-        actor.note("looks")
-        newest = files.probe(0)
-        actor.note("saw number", files.newest_listed() if newest is None else newest)
+        with suppress(CommitUnknownError, NotFoundError, StorageError):
+            for stream_id in stream_ids:
+                log = DroppableLog(actor.storage, clock=actor.clock, incomplete=True, damaged=True)
+                log._hinted_s = float("inf")
+                log.reopen()
+                commit_drop(log, "")
+                purges(log)
+                made = open_log(actor, hints=False)
+                first = first_root(f"{stream_id}0", stream_id, actor.clock.wall_us())
+                if made.create(first) is not None:
+                    actor.note("created", stream_id)
+                commit(actor, made, f"{stream_id}1")
 
     return run
 
 
-def numbers_purger(threshold: int) -> Program:
-    """Delete the numbers below one, whatever their age."""
-
-    def run(actor: Actor) -> None:
-        files = MetadataLog(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
-        actor.note("ready")
-        files.purge(threshold)
-
-    return run
+def purge_all(log: DroppableLog) -> None:
+    """Delete every commit of a dropped stream, the newest one last, as drop once did."""
+    for number in log.files.numbers():
+        log.storage.delete(log.files.path(number))
 
 
 def scene(actors: dict[str, Program], **options) -> Scene:
@@ -234,7 +242,8 @@ class StandsOnAnything(StreamLog):
     """Takes whatever is in the slot for the next base, however long ago its own was confirmed."""
 
     def _stand_on_later(self, base: Base, data: bytes, version: int) -> bool:  # noqa: ARG002
-        self._stand_on(Base(decode(data), self.clock.boot_s(), sound=True))
+        now_s = self.clock.boot_s()
+        self._stand_on(Base(decode(data), now_s, now_s, data[:MARK_BYTES]))
         return True
 
 
@@ -245,35 +254,39 @@ class FollowsNames(StreamLog):
         base = self._base
         if base is None:
             return self.open()
-        return self._confirm(lambda: self._climb(base.root, sound=base.sound))
+        return self._confirm(lambda: self._climb(base))
 
 
 class Unconfirming(StreamLog):
     """Takes N for the newest when N+1 is missing, without asking for N again."""
 
-    def _climb(self, root: Root, *, sound: bool) -> Base | None:
-        while following := self._get(root.version + 1):
-            root = following
-        return Base(root, 0.0, sound=sound)
+    def _climb(self, base: Base) -> Base | None:
+        while data := self.files.read(base.root.version + 1):
+            base = Base(decode(data), 0.0, 0.0, data[:MARK_BYTES])
+        return base
 
 
 class FollowsNamesUnconfirming(Unconfirming, FollowsNames):
     """Both."""
 
 
-class NoAnchor(StreamLog):
-    """Takes what a hint leads to without asking for its parent."""
-
-    def _anchored(self, _root: Root) -> bool:
-        return True
-
-
-class NeverDoubts(StreamLog):
-    """Builds on whatever an open through the hint found."""
+class FollowsTheHint(StreamLog):
+    """Follows the log by name from where the hint points, instead of listing."""
 
     def _open_hinted(self) -> Base | None:
-        base = super()._open_hinted()
-        return None if base is None else replace(base, sound=True)
+        hint = self.files.read_hint()
+        data = None if hint is None else self.files.read(hint.number)
+        if data is None:
+            return self._newest_from(0)
+        base = Base(decode(data), 0.0, 0.0, data[:MARK_BYTES])
+        return self._climb(base) or self._newest_from(0)
+
+
+class SkipsTheLook(StreamLog):
+    """Relies on a base for a minute, without looking whether the log still holds it."""
+
+    def _stands_now(self, _base: Base) -> bool:
+        return True
 
 
 class LosesToItself(MetadataLog):
@@ -304,12 +317,3 @@ class PurgesDownwards(MetadataLog):
         for number in reversed(numbers):
             self.storage.delete(self.path(number))
         return len(numbers)
-
-
-class ProbesUnconfirming(MetadataLog):
-    """Takes N for the newest when N+1 is missing, without asking for N again."""
-
-    def probe(self, known: int) -> int | None:
-        while self.exists(known + 1):
-            known += 1
-        return known

@@ -1,7 +1,6 @@
 """Every order of two or three actors on one log: the real protocol, and mutants that must fail."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 from commit_ghost import Ghost
@@ -10,19 +9,18 @@ from commit_programs import (
     PUTS,
     FollowsNames,
     FollowsNamesUnconfirming,
+    FollowsTheHint,
     LosesToItself,
-    NoAnchor,
     NoLateCheck,
-    ProbesUnconfirming,
     PurgesDownwards,
     StandsOnAnything,
     TrustsItsHurry,
     TrustsRefusals,
     creator,
+    dropper,
     hinter,
     looker,
-    numbers_looker,
-    numbers_purger,
+    purge_all,
     purger,
     scene,
     straggler,
@@ -31,7 +29,6 @@ from commit_programs import (
 
 from segstore_ds.commit.lookup import version_at
 from segstore_ds.log import newest
-from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.retention import purge as retention
 from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
 
@@ -84,18 +81,34 @@ SCENES = {
     ),
     "two purges": lambda: scene({"c": purger(), "d": purger(before=())}, **NAP),
     "two creators": lambda: creation({"a": creator("a"), "b": creator("b")}, faults=2),
-    "numbers looked for while they are purged": lambda: numbers(MetadataLog),
+    "a drop, a creation, an old handle, a failure": lambda: dropping(
+        {"a": writer("a1", **QUIET), "d": dropper("n")}, faults=1
+    ),
+    "a drop, a creation, two old handles": lambda: dropping(
+        {"a": writer("a1", **QUIET), "b": writer("b1", **QUIET), "d": dropper("n")}
+    ),
+    "an old handle that sleeps, a drop, a creation": lambda: dropping(
+        {"a": writer("a1", **QUIET), "d": dropper("n")}, **NAP
+    ),
+    "a drop and two creators": lambda: dropping(
+        {"d": dropper("n"), "e": creator("e")}, faults=1, kinds=LATE
+    ),
 }
 # Scenes of a second or two.
 IN_A_CHANGE = (
     "two writers, three failures",
     "two writers, failing reads",
     "a handle, a leftover, a purge",
-    "numbers looked for while they are purged",
+    "a drop, a creation, an old handle, a failure",
+    "a drop, a creation, two old handles",
+    "a drop and two creators",
 )
 SWEEPS = {
     "a sleeper, a purge, listings by pages": lambda: scene(
         {"a": writer("a1", **QUIET), "c": purger()}, page=2, **NAP
+    ),
+    "an old handle that sleeps, two drops": lambda: dropping(
+        {"a": writer("a1", **QUIET), "d": dropper("m", "n")}, **NAP
     ),
     "a creator that slept": lambda: creation(
         {"a": creator("a"), "b": creator("b", sleeps=HOURS)}, **NAP
@@ -134,13 +147,12 @@ def creation(actors: dict, **options) -> Scene:
     return scene(actors, ghost=Ghost(), files={}, **options)
 
 
-def numbers(files_class: type[MetadataLog]) -> Scene:
-    """A log of numbers as such, which has no grace: whoever purges decides."""
-    actors = {"r": numbers_looker(files_class), "c": numbers_purger(4)}
-    play = Play(scene({}))
-    play.perform("past", writer(*"1234", hints=False))
-    ghost = replace(play.ghost, grace_s=0)
-    return scene(actors, ghost=ghost, files=play.state.files, check=lambda *_: None)
+def dropping(actors: dict, **options) -> Scene:
+    """Return a scene in which the stream is dropped after three commits."""
+    play = Play(scene({}, dates_commits=True))
+    play.perform("past", writer("p1", "p2", "p3", **QUIET))
+    past = {"files": play.state.files, "made": play.state.made, "ghost": play.ghost}
+    return scene(actors, dates_commits=True, **past, **options)
 
 
 @pytest.mark.parametrize(
@@ -213,21 +225,21 @@ MUTANTS = {
         scene({"h": hinter(0), "c": purger(files_class=PurgesDownwards)}, **NAP),
         "by hint a newcomer finds",
     ),
-    "a hint's root needs no parent": lambda: (
+    "an open follows names from the hint": lambda: (
         scene(
             {
                 "a": straggler("a1"),
                 "h": hinter(0),
-                "r": looker(fresh=True, log_class=NoAnchor),
+                "r": looker(fresh=True, log_class=FollowsTheHint),
                 "c": purger(),
             },
             **NAP,
         ),
         "r saw version 1",
     ),
-    "N is not asked for after N+1 is missing": lambda: (
-        numbers(ProbesUnconfirming),
-        "r saw version",
+    "drop deletes all commits": lambda: (
+        dropping({"a": writer("a1", **QUIET), "d": dropper("n", purges=purge_all)}),
+        "was deleted|acknowledged",
     ),
 }
 

@@ -306,7 +306,7 @@ def test_interrupted_copies_resume(kind: str, when: str, side: str) -> None:
         assert copy.refresh().verify().leftovers == []
         if not faulty.struck:
             break
-    assert at > (7 if "store" in side else 10)
+    assert at > (7 if "store" in side else 9)
     assert 1 <= reused <= 3
     assert side == "source" or reused == 3
 

@@ -1,6 +1,6 @@
 """Newest commits that are gone: whoever has seen them gets an error, and nothing is given away."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from segstore_ds.errors import (
     CorruptionError,
     FencedError,
     MissingObjectError,
+    NotFoundError,
     PositionError,
     WriterConflictError,
 )
@@ -113,7 +114,7 @@ def test_new_handle_detects_a_lost_commit_by_the_hint() -> None:
 def test_a_damaged_hint_proves_nothing(place: int) -> None:
     """One flipped bit is no reason to keep a sound stream shut."""
     stream, storage = make_stream(5)
-    hint = bytearray(build_hint(Hint(5, 0, stream.stream_id)))
+    hint = bytearray(build_hint(Hint(5, 0, stream.stream_id, stream.root.transaction)))
     hint[place] ^= 1
     storage.put(HINT_PATH, bytes(hint))
     assert another(storage).version == 5
@@ -124,10 +125,11 @@ def test_a_late_hint_of_another_stream_proves_nothing() -> None:
     stream, storage = make_stream(5)
     segstore.drop(stream.url, confirm=stream.url)
     made = create_on(storage, SCHEMA, clock=storage.time.clock)
-    storage.put(HINT_PATH, build_hint(Hint(5, 0, stream.stream_id)))
+    storage.put(HINT_PATH, build_hint(Hint(5, 0, stream.stream_id, stream.root.transaction)))
     assert another(storage).stream_id == made.stream_id
-    assert stream.refresh().stream_id == made.stream_id
     assert witnesses(storage) == []
+    with pytest.raises(NotFoundError, match="another one was created"):
+        stream.refresh()
 
 
 def test_a_purged_base_is_no_lost_commit() -> None:
@@ -145,20 +147,24 @@ def test_a_purged_base_is_no_lost_commit() -> None:
 class _Stale(WrappedStorage):
     """Listings lack the newest commit."""
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        found = sorted(super().list(prefix), key=lambda info: info.path)
-        newest = max((info.path for info in found if info.path.startswith("log/0")), default="")
-        return (info for info in found if info.path != newest)
+    def names_from(self, folder: str, start: str) -> Sequence[str]:
+        found = super().names_from(folder, "")
+        newest = max((name for name in found if name.startswith("0")), default="")
+        return [name for name in found if start <= name != newest]
 
 
 def test_a_stale_listing_is_no_lost_commit() -> None:
     """A commit that was seen is read by its name before it counts as lost."""
     stream, storage = make_stream(5)
     stale = open_on(_Stale(storage), clock=storage.time.clock)
-    wait(storage, HOUR)  # so that the handle opens again by listing
+    assert stale.version == 5
     stream.append(numbers(50, 51))
-    wait(storage, HOUR)
     assert stale.refresh().version == 6
+    wait(storage, HOUR)  # so that the handle opens again by listing
+    assert stale.refresh().version == 6
+    stale.append(numbers(51, 52))
+    wait(storage, HOUR)
+    assert stale.refresh().version == 7
 
 
 # --- positions ------------------------------------------------------------------------------------
@@ -237,7 +243,9 @@ def test_a_follower_that_holds_more_stops_commits(tmp_path: Path, hint: bool) ->
     (tmp_path / "a" / log_file(lost)).unlink()
     (tmp_path / "a" / HINT_PATH).unlink()
     if hint:
-        (tmp_path / "a" / HINT_PATH).write_bytes(build_hint(Hint(lost, 0, stream.stream_id)))
+        (tmp_path / "a" / HINT_PATH).write_bytes(
+            build_hint(Hint(lost, 0, stream.stream_id, stream.root.transaction))
+        )
         with pytest.raises(MissingObjectError, match=GONE):
             segstore.open(stream.url)
     else:

@@ -385,7 +385,7 @@ def test_salvage_skips_damage_only_on_request():
     new = fresh(storage)
     with pytest.raises(CorruptionError, match=r"lost='\[4, 8\)'"):
         salvage_on(storage, new, clock=stream._log.clock)
-    assert objects(new) == set()
+    assert objects(new) == objects(new, "log/")  # of a stream that was dropped again
     before = objects(storage)
     report = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
     assert objects(storage) == before

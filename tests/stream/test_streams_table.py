@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from stream_kit import SCHEMA, Meddling, numbers
+from stream_kit import SCHEMA, STAGED, Meddling, numbers
 
 import segstore_ds as segstore
 from segstore_ds.copy.event_rows import CopyRequest
@@ -106,7 +106,7 @@ def test_what_can_t_be_read_is_a_row_with_its_code(url: str, tmp_path: Path) -> 
 def test_unfinished_copy_and_unfinished_drop_say_so(url: str) -> None:
     """The copy's numbers are there as well."""
     source = segstore.create(f"{url}/source", SCHEMA)
-    source.append(numbers(0, 5))
+    source.append(numbers(0, 5), layout=STAGED)
 
     def stop() -> None:
         raise _StoppedError
@@ -115,7 +115,7 @@ def test_unfinished_copy_and_unfinished_drop_say_so(url: str) -> None:
     request = CopyRequest("c", "head", "tail", seal=False, mode="events")
     with pytest.raises(_StoppedError):
         run_copy_events(source._context, target, request, lambda _: (0, 5))
-    dropped = Meddling(open_storage(source.url), f"delete log/{0:020}", stop)
+    dropped = Meddling(open_storage(source.url), "delete segments/", stop)
     with pytest.raises(_StoppedError):
         run_drop(dropped, confirm=source.url, clock=SYSTEM_CLOCK, client="")
     found = rows_by_path(url)

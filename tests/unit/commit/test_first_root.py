@@ -42,7 +42,7 @@ def test_first_root_has_new_ids_and_a_row_of_history(context):
     [
         ({"tail": 5}, "the head lies within what is listed"),
         ({"head": 1}, "the head lies within what is listed"),
-        ({"log_start": 1}, "log_start lies below the version"),
+        ({"log_start": 1}, "a first root begins the log"),
     ],
 )
 def test_log_refuses_a_first_root_that_breaks_a_rule(context, changes, rule):

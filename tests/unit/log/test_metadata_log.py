@@ -24,6 +24,7 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.names import Hint
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.storage import Storage, open_storage
@@ -326,25 +327,12 @@ def test_processes_that_race_win_each_number_once(tmp_path: Path):
 # --- finding the newest ---------------------------------------------------------------------------
 
 
-def test_probing_from_far_behind_costs_logarithmically(log):
+def test_numbers_from_one_on_take_one_request(log):
     fill(log, range(400))
     log.storage.stats.reset()
-    assert log.probe(3) == 399
-    assert log.storage.stats.requests.keys() == {"info"}
-    assert log.storage.stats.total <= 30
-
-
-def test_probing_from_a_purged_version_finds_nothing(log):
-    fill(log, range(6))
-    log.purge(4)
-    assert log.probe(1) is None
-
-
-@pytest.mark.parametrize("known", range(25))
-@pytest.mark.parametrize("newest", [24, 25, 31, 32, 33, 60])
-def test_probing_from_any_number_ends_at_the_newest(log, known, newest):
-    fill(log, range(newest + 1))
-    assert log.probe(known) == newest
+    assert log.numbers(380) == [*range(380, 400)]
+    assert log.numbers(400) == []
+    assert log.storage.stats.requests == {"list": 2}
 
 
 @pytest.mark.parametrize("hint", [b"", b"9", b"x" * 20, b"\xff" * 20, b"0" * 500])
@@ -356,7 +344,7 @@ def test_malformed_hint_is_ignored(log, hint):
 
 def test_a_hint_that_can_t_be_written_changes_nothing(log):
     shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", "before")))
-    shaky.write_hint(3)
+    shaky.write_hint(Hint(3))
     assert log.read_hint() is None
 
 

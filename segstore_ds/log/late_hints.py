@@ -1,0 +1,71 @@
+"""Writes the hint of a burst of commits once more: when the burst is over, or the process ends.
+
+A commit writes the hint at most once a second, so that a burst leaves an older one behind. Nobody
+waits for the late hint, and a failure changes nothing: a hint only shortens the next open, and
+shows it when the newest commits are gone.
+"""
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from segstore_ds.errors import SegstoreError
+
+_WAIT_S = 0.05  # hints that are due at nearly the same time are written in one go
+
+
+class LateHints:
+    """The hints that a process still has to write, one for each stream, and the thread for them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._runs = False
+
+    def note(self, url: str, due_s: float, write: Callable[[], None], *, background: bool) -> None:
+        """Have a stream's hint written at a monotonic time, or at the end of the process.
+
+        Without a background it is written at the end only.
+        """
+        with self._changed:
+            self._due[url] = due_s, write
+            if background and not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="segstore-hints", daemon=True).start()
+
+    def forget(self, url: str) -> None:
+        """Leave out a stream whose hint was just written."""
+        with self._changed:
+            self._due.pop(url, None)
+
+    def flush(self) -> None:
+        """Write all hints now."""
+        with self._changed:
+            left, self._due = self._due, {}
+        for _, write in left.values():
+            with suppress(SegstoreError, OSError, RuntimeError):
+                write()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._due:
+                    self._runs = False
+                    return
+                url, (due_s, write) = min(self._due.items(), key=lambda item: item[1][0])
+                wait_s = due_s - time.monotonic()
+                if wait_s > 0:
+                    self._changed.wait(wait_s + _WAIT_S)
+                    continue
+                del self._due[url]
+            with suppress(SegstoreError, OSError, RuntimeError):
+                write()
+
+
+LATE_HINTS = LateHints()
+# A forked child has neither the thread nor a free lock, and the hints are its parent's.
+os.register_at_fork(after_in_child=LATE_HINTS.__init__)  # type: ignore[misc]
+atexit.register(LATE_HINTS.flush)

@@ -1,0 +1,380 @@
+"""Handles that outlive their stream or their log: what they acknowledge, a fresh open shows."""
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from stream_kit import HOUR, SCHEMA, make_stream, numbers, objects, values, wait
+
+import segstore_ds as segstore
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    MissingObjectError,
+    NotFoundError,
+    SegstoreError,
+)
+from segstore_ds.format.names import HINT_PATH
+from segstore_ds.log.seen import hint_of
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.rescue import verify_on
+
+GONE = "another one was created in its place|stream was dropped"
+
+
+def recreate(url: str, appends: int) -> Stream:
+    """Drop a stream and create another one in its folder, as another process does."""
+    segstore.drop(url, confirm=url)
+    made = segstore.create(url, SCHEMA)
+    for n in range(appends):
+        made.append(numbers(100 + n, 101 + n))
+    return made
+
+
+def log_file(folder: Path, version: int) -> Path:
+    return folder / f"log/{version:020d}"
+
+
+# --- drop and create ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("before", [0, 1, 2, 5])
+@pytest.mark.parametrize("after", [0, 1, 2, 6])
+def test_old_handle_hides_no_event_of_a_recreated_stream(
+    tmp_path: Path, place: str, before: int, after: int
+) -> None:
+    """Whatever version it was at, its next commit is refused."""
+    name = tmp_path.name
+    url = str(tmp_path / "s") if place == "local" else f"memory://{name}-{before}-{after}"
+    old = segstore.create(url, SCHEMA)
+    for n in range(before):
+        old.append(numbers(n, n + 1))
+    made = recreate(url, after)
+    for change in (
+        lambda: old.append(numbers(0, 1)),
+        lambda: old.tag("t"),
+        old.seal,
+        lambda: old.append(numbers(0, 1)),
+        old.refresh,
+    ):
+        with pytest.raises(NotFoundError, match=GONE):
+            change()
+    for _ in range(before + 3):
+        made.append(numbers(0, 1))
+    fresh = segstore.open(url)
+    assert values(fresh) == [100 + n for n in range(after)] + [0] * (before + 3)
+    assert fresh.verify().check().ok
+
+
+def test_appender_of_a_dropped_stream_acknowledges_nothing(tmp_path: Path) -> None:
+    """Before, its commits went into an empty folder."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 5))
+    appender = stream.appender()
+    segstore.drop(stream.url, confirm=stream.url)
+
+    def write() -> None:
+        appender.append({"n": 1})
+        appender.flush()
+
+    with pytest.raises(NotFoundError, match="dropped"):
+        write()
+    assert not segstore.exists(stream.url)
+
+
+def test_versions_of_a_folder_never_go_back(tmp_path: Path) -> None:
+    """Each stream begins above the last commit of the one before."""
+    url, last = str(tmp_path / "s"), -1
+    handles = []
+    for n in range(5):
+        stream = segstore.create(url, SCHEMA)
+        assert stream.version == stream.root.log_start == last + 1
+        stream.append(numbers(n, n + 1))
+        handles.append(stream)
+        last = stream.version + 1
+        segstore.drop(url, confirm=url)
+    newest = segstore.create(url, SCHEMA)
+    for stream in handles:
+        with pytest.raises(NotFoundError, match=GONE):
+            stream.append(numbers(0, 1))
+    assert newest.refresh().tail == 0
+    assert newest.history().read_all().num_rows == 1
+
+
+def test_one_of_many_creators_makes_the_stream(tmp_path: Path) -> None:
+    """In the folder of a dropped stream, as several jobs with createIfMissing do."""
+    url = str(tmp_path / "s")
+    segstore.create(url, SCHEMA).append(numbers(0, 3))
+    segstore.drop(url, confirm=url)
+    made, refused, go = [], [], threading.Barrier(8)
+
+    def create() -> None:
+        go.wait()
+        try:
+            made.append(segstore.create(url, SCHEMA))
+        except AlreadyExistsError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), len(refused)) == (1, 7)
+    assert segstore.open(url).stream_id == made[0].stream_id
+
+
+def test_copies_and_clones_begin_in_the_folder_of_a_dropped_stream(tmp_path: Path) -> None:
+    """Every kind of first commit is numbered above what is left there."""
+    source = segstore.create(tmp_path / "source", SCHEMA)
+    source.append(numbers(0, 10))
+    for mode in ("segments", "events", "clone"):
+        url = str(tmp_path / mode)
+        segstore.create(url, SCHEMA).append(numbers(0, 3))
+        segstore.drop(url, confirm=url)
+        source.copy_to(url, mode=mode, copy_id=mode)
+        copied = segstore.open(url)
+        assert copied.root.log_start == 3
+        assert values(copied) == [*range(10)]
+        assert copied.verify().check().ok
+
+
+def test_no_follower_is_made_in_the_folder_of_a_dropped_stream(tmp_path: Path) -> None:
+    """It has the versions of its primary, and these names are taken."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    segstore.create(tmp_path / "f", SCHEMA)
+    segstore.drop(tmp_path / "f", confirm=tmp_path / "f")
+    with pytest.raises(AlreadyExistsError, match="last commits of a dropped stream"):
+        stream.add_follower(str(tmp_path / "f"))
+
+
+def test_what_a_drop_leaves_is_deleted_once_it_is_old() -> None:
+    """By a purge of the stream that came after, or by another drop, never within the hour."""
+    stream, storage = make_stream(3)
+    clock = storage.time.clock
+    segstore.drop(stream.url, confirm=stream.url)
+    dropped = objects(storage, "log/0")
+    made = create_on(storage, SCHEMA, clock=clock)
+    wait(storage, HOUR / 2)
+    run_purge(made._context, older_than_s=0)
+    assert objects(storage, "log/0") >= dropped
+    wait(storage, HOUR)
+    made.append(numbers(0, 1))
+    wait(storage, 2 * HOUR)
+    made.append(numbers(1, 2))
+    run_purge(made._context, older_than_s=0)
+    assert not objects(storage, "log/0") & dropped
+    assert verify_on(storage, clock=clock).ok
+
+
+# --- folders that were restored -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
+    tmp_path: Path, others: int
+) -> None:
+    """Others append to the backup; the old handle's root would hide their events."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for n in range(2):
+        stream.append(numbers(n, n + 1))
+    shutil.copytree(tmp_path / "s", tmp_path / "backup")
+    for n in range(2, 5):
+        stream.append(numbers(n, n + 1))
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "backup", tmp_path / "s")
+    other = segstore.open(tmp_path / "s")
+    for n in range(others):
+        other.append(numbers(50 + n, 51 + n))
+    for change in (
+        lambda: stream.append(numbers(77, 78)),
+        lambda: stream.truncate(1),
+        lambda: stream.tag("t"),
+        lambda: stream.append(numbers(4, 5), writer_id="w", batch_id=1),
+    ):
+        with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
+            change()
+    assert values(segstore.open(tmp_path / "s")) == [0, 1, *(50 + n for n in range(others))]
+    assert segstore.open(tmp_path / "s").verify().check().ok
+
+
+def test_repeated_batch_is_not_known_after_a_restore(tmp_path: Path) -> None:
+    """A handle that still has the root with the batch must not acknowledge it."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    shutil.copytree(tmp_path / "s", tmp_path / "backup")
+    stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "backup", tmp_path / "s")
+    with pytest.raises(MissingObjectError):
+        stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
+
+
+def test_newest_file_that_another_handle_replaced_is_noticed(tmp_path: Path) -> None:
+    """The first handle would commit behind its own root and hide the other one's event."""
+    first = segstore.create(tmp_path / "s", SCHEMA)
+    first.append(numbers(0, 1))
+    second = segstore.open(tmp_path / "s")
+    first.append(numbers(1, 2))
+    log_file(tmp_path / "s", 2).unlink()
+    second.append(numbers(90, 91))
+    with pytest.raises(MissingObjectError, match=r"are gone.*seen=2"):
+        first.append(numbers(2, 3))
+    (tmp_path / "s" / HINT_PATH).unlink()
+    assert values(segstore.open(tmp_path / "s")) == [0, 90]
+
+
+# --- what is missing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hint", [None, 0, 2])
+@pytest.mark.parametrize("lost", [(3,), (3, 4), (1, 3)])
+def test_versions_that_are_missing_in_the_log_are_an_error(
+    tmp_path: Path, lost: tuple[int, ...], hint: int | None
+) -> None:
+    """An open never answers with what was before the gap."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    hints = [(tmp_path / "s" / HINT_PATH).read_bytes()]
+    for n in range(5):
+        stream.append(numbers(n, n + 1))
+        stream._log.write_hint(stream.root)
+        hints.append((tmp_path / "s" / HINT_PATH).read_bytes())
+    (tmp_path / "s" / HINT_PATH).unlink()
+    if hint is not None:
+        (tmp_path / "s" / HINT_PATH).write_bytes(hints[hint])
+    for version in lost:
+        log_file(tmp_path / "s", version).unlink()
+    for ask in (
+        lambda: segstore.open(tmp_path / "s"),
+        lambda: segstore.open(tmp_path / "s").append(numbers(9, 10)),
+    ):
+        with pytest.raises(MissingObjectError, match=r"versions are missing in the log.*newest=5"):
+            ask()
+    assert not log_file(tmp_path / "s", 6).exists()
+    assert any("missing" in found.what for found in segstore.verify(tmp_path / "s").problems)
+    report = segstore.repair(tmp_path / "s")
+    assert any("missing" in text and "--allow-loss" in text for text in report.damaged)
+    report = segstore.repair(tmp_path / "s", allow_loss=True)
+    assert (report.damaged, report.generation) == ([], 0)
+    assert f"versions before {max(lost) + 1} are forgotten" in report.repaired[0]
+    mended = segstore.open(tmp_path / "s")
+    assert values(mended) == [0, 1, 2, 3, 4]
+    mended.append(numbers(5, 6))
+    assert mended.verify().check().ok
+
+
+def test_handle_that_lists_again_sees_the_gap_before_it_commits() -> None:
+    """After a minute it looks by name no longer."""
+    stream, storage = make_stream(3)
+    other = open_on(storage, clock=storage.time.clock)
+    for n in range(3):
+        other.append(numbers(30 + n, 31 + n))
+    storage.delete(f"log/{4:020d}")
+    wait(storage, 120)
+    with pytest.raises(MissingObjectError, match="first=4, last=4"):
+        stream.append(numbers(0, 1))
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.late_hints
+def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
+    """So the loss of its newest files is noticed by the next open."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for n in range(30):
+        stream.append(numbers(n, n + 1))
+    until = time.monotonic() + 60
+    while stream._log.files.read_hint() != hint_of(stream.root):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    for version in range(20, 31):
+        log_file(tmp_path / "s", version).unlink()
+    with pytest.raises(MissingObjectError, match=r"are gone.*seen=30.*newest=19"):
+        segstore.open(tmp_path / "s")
+
+
+PROCESS = """
+import sys
+import pyarrow as pa
+import segstore_ds as segstore
+stream = segstore.create(sys.argv[1], pa.schema([("n", pa.int64())]))
+for n in range(20):
+    stream.append(pa.table({"n": [n]}))
+print(stream.version)
+"""
+
+
+def test_hint_of_a_burst_is_written_at_the_end_of_the_process(tmp_path: Path) -> None:
+    """Also by one that ends within the second."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(tmp_path / "s")], check=True, capture_output=True
+    )
+    stream = segstore.open(tmp_path / "s")
+    assert int(done.stdout) == stream.version == 20
+    assert stream._log.files.read_hint() == hint_of(stream.root)
+
+
+def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> None:
+    """It names the transaction, so a commit in the place of the one it has seen shows."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    other = segstore.open(tmp_path / "s")
+    other.append(numbers(0, 1))
+    stream.append(numbers(1, 2))
+    stream._log.write_hint(stream.root)
+    log_file(tmp_path / "s", 2).unlink()
+    other._log._hinted_s = float("inf")
+    for n in range(3):
+        other.append(numbers(n, n + 1))
+        with pytest.raises(MissingObjectError, match=r"are gone.*seen=2.*_latest"):
+            segstore.open(tmp_path / "s")
+
+
+def test_drop_of_a_stream_with_a_gap_works(tmp_path: Path) -> None:
+    """It needs only the newest commit."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for n in range(5):
+        stream.append(numbers(n, n + 1))
+    log_file(tmp_path / "s", 2).unlink()
+    (tmp_path / "s" / HINT_PATH).unlink()
+    segstore.drop(stream.url, confirm=stream.url)
+    assert not segstore.exists(stream.url)
+    assert segstore.create(stream.url, SCHEMA).version == 7
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_threads_that_commit_through_one_handle_never_race_each_other(tmp_path: Path) -> None:
+    """They take turns, and none of them sees the log go back."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stop, failures = threading.Event(), []
+
+    def work(call) -> None:
+        try:
+            while not stop.is_set():
+                call()
+        except (SegstoreError, ConflictError) as error:
+            failures.append(error)
+            stop.set()
+
+    calls = [lambda: stream.append(numbers(0, 1))] * 3
+    calls += [stream.refresh, lambda: stream.read(0, "tail"), lambda: stream.refresh().tail]
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    while stream.version < 200 and not stop.is_set():
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    fresh = open_on(open_storage(stream.url))
+    assert fresh.tail == fresh.version == stream.refresh().version
+    assert set(fresh.history().read_all()["races_lost"].to_pylist()) == {0}
