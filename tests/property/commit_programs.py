@@ -282,13 +282,6 @@ class FollowsTheHint(StreamLog):
         return self._climb(base) or self._newest_from(0)
 
 
-class SkipsTheLook(StreamLog):
-    """Relies on a base for a minute, without looking whether the log still holds it."""
-
-    def _stands_now(self, _base: Base) -> bool:
-        return True
-
-
 class LosesToItself(MetadataLog):
     """Takes "not found" after a put whose answer was lost for a lost race."""
 
@@ -307,13 +300,3 @@ class TrustsRefusals(MetadataLog):
     def add_or_read(self, number: int, batch: Root) -> bytes | None:
         path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
         return None if self.storage.create(path, data) else self._read(path) or b"nothing"
-
-
-class PurgesDownwards(MetadataLog):
-    """Deletes the newer ones first."""
-
-    def purge(self, threshold: int) -> int:
-        numbers = [number for number in self.numbers() if number < threshold]
-        for number in reversed(numbers):
-            self.storage.delete(self.path(number))
-        return len(numbers)
