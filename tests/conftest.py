@@ -112,8 +112,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put Spark's tests first, the longest unit; leave out slow tests that nobody named."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+    """Put the longest units first, Spark's and what installs; leave out slow tests unless named."""
+    items.sort(key=lambda item: not item.nodeid.startswith((SPARK, "tests/test_")))
     if any("::" in given for given in config.args):
         return
     wanted = config.option.markexpr
