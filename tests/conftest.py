@@ -93,22 +93,25 @@ ON_REQUEST = {"slow": ("slow", "sweep", "smoke", "soak"), "sweep": ("sweep",), "
 
 
 SPARK = "tests/spark/"
+SERVERS = ("tests/contract/", "tests/crash/test_races.py", "tests/crash/test_server_faults.py")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give all Spark tests to one process, which starts one session; the others go by file.
+    """Start a session and each server once: what uses them goes to one process, the rest by file.
 
-    Slow ones all go by file: many start sessions of their own, and they are half of the work.
+    Slow Spark tests go by file, too: many start sessions of their own, and they are half the work.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSession(LoadFileScheduling):
+    class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+            if nodeid.startswith(SERVERS):
+                return "servers"
+            one_session = "slow" not in config.option.markexpr and nodeid.startswith(SPARK)
+            return SPARK if one_session else super()._split_scope(nodeid)
 
-    apart = config.option.dist != "loadfile" or "slow" in config.option.markexpr
-    return None if apart else OneSession(config, log)
+    return Together(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
