@@ -1,8 +1,8 @@
 """Writes the hint of a burst of commits once more: when the burst is over, or the process ends.
 
-A commit writes the hint at most once a second, so that a burst leaves an older one behind. Nobody
-waits for the late hint, and a failure changes nothing: a hint only shortens the next open, and
-shows it when the newest commits are gone.
+On an object store a commit writes the hint at most once a second, so that a burst leaves an older
+one behind. Nobody waits for the late hint, and a failure changes nothing: a hint only shortens the
+next open, and shows it when the newest commits are gone.
 """
 
 import atexit

@@ -253,7 +253,7 @@ class MetadataLog(Generic[T]):
 
     def put_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is, and fail if that fails."""
-        self.storage.put(self.hint_path, names.build_hint(hint))
+        self.storage.note(self.hint_path, names.build_hint(hint))
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -171,7 +171,9 @@ class Storage(ABC):
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
     least_part_bytes: int = 1  # a `StagedWriter.write` should have at least as many
-    trust_s: float = 1.0  # how long a commit relies on the base that it saw; a look costs a request
+    # How long a commit relies on the base that it saw, since a look costs a request; 0 where looks
+    # and hints cost next to nothing.
+    trust_s: float = 1.0
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
@@ -218,6 +220,10 @@ class Storage(ABC):
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
         """Write a non-empty object, replacing any object there. Not durable: for hints only."""
+
+    def note(self, path: str, data: bytes) -> None:
+        """Write a hint as cheaply as possible; a reader may see it half written."""
+        self.put(path, data)
 
     @abstractmethod
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:

@@ -287,7 +287,9 @@ def test_handle_that_lists_again_sees_the_gap_before_it_commits() -> None:
 @pytest.mark.late_hints
 def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
     """So the loss of its newest files is noticed by the next open."""
-    stream = segstore.create(tmp_path / "s", SCHEMA)
+    storage = open_storage(tmp_path / "s")
+    storage.trust_s = 1.0  # as on an object store
+    stream = create_on(storage, SCHEMA)
     for n in range(30):
         stream.append(numbers(n, n + 1))
     until = time.monotonic() + 60
@@ -300,11 +302,22 @@ def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
         segstore.open(tmp_path / "s")
 
 
+def test_hint_on_local_disk_is_that_of_the_newest_commit(tmp_path: Path) -> None:
+    """Also when the process is killed right after it."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for n in range(5):
+        stream.append(numbers(n, n + 1))
+        assert stream._log.files.read_hint() == hint_of(stream.root)
+
+
 PROCESS = """
 import sys
 import pyarrow as pa
-import segstore_ds as segstore
-stream = segstore.create(sys.argv[1], pa.schema([("n", pa.int64())]))
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on
+storage = open_storage(sys.argv[1])
+storage.trust_s = 1.0
+stream = create_on(storage, pa.schema([("n", pa.int64())]))
 for n in range(20):
     stream.append(pa.table({"n": [n]}))
 print(stream.version)
@@ -329,9 +342,10 @@ def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> Non
     stream.append(numbers(1, 2))
     stream._log.write_hint(stream.root)
     log_file(tmp_path / "s", 2).unlink()
-    other._log._hinted_s = float("inf")
+    hint = (tmp_path / "s" / HINT_PATH).read_bytes()
     for n in range(3):
         other.append(numbers(n, n + 1))
+        (tmp_path / "s" / HINT_PATH).write_bytes(hint)  # as on an object store
         with pytest.raises(MissingObjectError, match=r"are gone.*seen=2.*_latest"):
             segstore.open(tmp_path / "s")
 
