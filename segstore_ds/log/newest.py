@@ -41,6 +41,7 @@ from segstore_ds.log.seen import (
     hint_remedy,
     lost_commits,
     missing_versions,
+    replaced_stream,
     seen_by_hint,
 )
 from segstore_ds.log.transition import broken_invariants
@@ -168,14 +169,14 @@ class FollowedLog:
 
         A root that was confirmed within half of the grace period can't have been purged, so a
         missing next version alone proves that it is the newest. Once a minute a full refresh runs,
-        which detects a stream that was deleted and created again.
+        which detects a folder that was deleted without `drop`; on local disk every call does.
         """
         base = self._base
         if base is None or self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
             return self.refresh()
-        if not self.files.exists(base.root.version + 1):
-            return base.root
-        return self.refresh()
+        if self.files.exists(base.root.version + 1):
+            return self.refresh()
+        return base.root if self.storage.trust_s or self._stands(base) else self.refresh()
 
     def read_version(self, version: int) -> Root:
         """Return the root as of a version.
@@ -299,7 +300,7 @@ class FollowedLog:
         """
         if found.stream_id != seen.stream_id or found.generation > seen.generation:
             if witness is None and found.stream_id != seen.stream_id:
-                raise _replaced(self.storage.url, seen, found)
+                raise replaced_stream(self.storage.url, seen.stream_id, found)
             return True
         included = seen.is_in(found) if found.generation == seen.generation else False
         if included is not None and (included or found.version >= seen.version):
@@ -450,14 +451,3 @@ def _is_later(known: Base, found: Base) -> bool:
     if (new.stream_id, new.generation) != (old.stream_id, old.generation):
         return False
     return (new.version, known.confirmed_s) > (old.version, found.confirmed_s)
-
-
-def _replaced(url: str, seen: Seen, found: Root) -> NotFoundError:
-    return NotFoundError(
-        "the stream was dropped, and another one was created in its place",
-        remedy="open the location again",
-        url=url,
-        stream=seen.stream_id,
-        found=found.stream_id,
-        version=found.version,
-    )

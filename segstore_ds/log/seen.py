@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from segstore_ds.errors import FormatError, MissingObjectError
+from segstore_ds.errors import FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format.names import Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
@@ -167,4 +167,16 @@ def missing_versions(url: str, missing: Sequence[range], *, newest: int) -> Miss
         first=first,
         last=last,
         newest=newest,
+    )
+
+
+def replaced_stream(url: str, stream_id: str, found: Root) -> NotFoundError:
+    """Return the error for a stream that is gone, where another one has its location."""
+    return NotFoundError(
+        "the stream was dropped, and another one was created in its place",
+        remedy="open the location again; a streaming query needs a new checkpoint",
+        url=url,
+        stream=stream_id,
+        found=found.stream_id,
+        version=found.version,
     )

@@ -282,7 +282,7 @@ def check_position(root: Root, position: Position) -> None:
         raise PositionError(
             "position belongs to another stream",
             remedy="the stream was recreated, or the checkpoint belongs to another one; start"
-            " from a cut of this stream",
+            " from a cut of this stream, a streaming query with a new checkpoint",
             position=position.stream_id,
             stream=root.stream_id,
         )

@@ -22,6 +22,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.seen import replaced_stream
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.inline import with_inline
@@ -37,6 +38,7 @@ def read_or_fall_back(
 
     Raises:
         SnapshotExpiredError: The segment is missing because its version has expired.
+        NotFoundError: It is missing because the stream was dropped.
     """
     done = 0
     try:
@@ -82,7 +84,7 @@ def _is_listed(reading: Reading, slice_: Slice) -> bool:
     context = StreamContext.of(StreamLog(reading.storage))
     root = context.log.reopen()
     if root.stream_id != reading.stream_id:
-        return False
+        raise replaced_stream(reading.storage.url, reading.stream_id, root)
     end = slice_.start + slice_.claim[1]
     placed = context.status.segments(root, slice_.start, end)
     return any(segment.entry.path == slice_.entry.path for segment in placed)

@@ -121,8 +121,8 @@ class Stream:
     """A handle on one stream, made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
-    seen; `refresh()` looks again. Several threads may use a handle one after another, but not at
-    once; open one per thread.
+    seen; `refresh()` looks again. Threads may share a handle: their commits take turns, and reads
+    wait for none of them.
 
     Raises:
         StorageError: Any method: the storage failed. What was acknowledged before stays.

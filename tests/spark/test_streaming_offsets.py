@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import segstore_ds as segstore
 from segstore_ds.errors import (
     InvalidInputError,
+    NotFoundError,
     PositionError,
     SchemaMismatchError,
     TruncatedError,
@@ -311,9 +312,10 @@ def test_recreated_stream_is_an_error(query: Callable[..., SegstoreStreamReader]
     again = segstore.create(url, SCHEMA)
     for start in range(0, 50, 10):
         again.append(numbers(start, start + 10))
-    for one in (query(), reader):
-        with pytest.raises(PositionError, match=r"another stream.*recreated"):
-            one.latestOffset(end, one.getDefaultReadLimit())
+    with pytest.raises(PositionError, match=r"another stream.*recreated.*new checkpoint"):
+        query().latestOffset(end, reader.getDefaultReadLimit())
+    with pytest.raises(NotFoundError, match=r"another one was created.*new checkpoint"):
+        reader.latestOffset(end, reader.getDefaultReadLimit())
 
 
 @pytest.mark.usefixtures("stream")
