@@ -147,7 +147,8 @@ def _general(field: pa.Field) -> _Take:
             given = plain(value, field)
             if given is None:  # a null of Arrow
                 return None, 0
-            made = pa.array([given], field.type)
+            scalar = isinstance(given, pa.Scalar)
+            made = pa.repeat(given, 1) if scalar else pa.array([given], field.type)
             kept = made[0]
             comes_back = kept.is_valid and same(given, kept.as_py(), field.type)
         except MemoryError:  # also an ArrowException, but not caused by the value

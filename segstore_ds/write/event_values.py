@@ -67,7 +67,7 @@ def _of_arrow(value: pa.Scalar, field: pa.Field) -> pa.Scalar | None:
     if not value.is_valid:
         return None
     # The rules of a batch: narrower types and other zones fit; nothing is truncated.
-    array = pa.array([value], value.type)
+    array = pa.repeat(value, 1)  # an array of scalars can't hold null lists within lists
     batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field.with_type(value.type)]))
     return conform(batch, pa.schema([field])).column(0)[0]
 

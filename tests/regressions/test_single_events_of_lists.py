@@ -17,8 +17,8 @@ VALUES = {
 def test_null_lists_within_lists_are_written(tmp_path, name):
     """pyarrow can't make an array of scalars of such lists."""
     kind, value = VALUES[name]
-    events = [{"c": value}, {"c": None}, {}]
-    stored = [value, None, None]
+    events = [{"c": value}, {"c": None}, {}, {"c": pa.array([value], kind)[0]}]
+    stored = [value, None, None, value]
     stream = segstore.create(tmp_path / "s", pa.schema([("c", kind)]), upkeep=None)
     with stream.appender() as appender:
         for event in events:
