@@ -3,7 +3,8 @@
 Everything that makes a first root (create, copies, clones, followers, salvage) calls `may_begin`
 before it puts anything. So our objects never mix with foreign files, and dropping a stream deletes
 nothing else. Our own leftovers are allowed; they are recognized by the names that only
-`format/names.py` builds. Segments are not allowed, since they may be all that is left of a stream.
+`format/names.py` builds. Segments are not allowed, since they may be all that is left of a stream,
+unless its log says that it was dropped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,9 +74,11 @@ def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
     """
     storage = files.storage
     if storage.peek("", 1):
-        if first_version(files) is None:
+        first = first_version(files)
+        if first is None:
             return False
-        refusal = _find_refusal(storage, resumed)
+        # Behind a dropped stream, segments are what its last writers staged in vain.
+        refusal = _find_refusal(storage, "" if first else resumed)
         if refusal is not None and first_version(files) is None:
             return False  # another caller created the stream meanwhile
         if refusal is not None:

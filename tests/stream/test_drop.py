@@ -203,3 +203,18 @@ def test_folder_named_log_is_no_stream(url, tmp_path):
     (tmp_path / "x" / "log").mkdir(parents=True)
     (tmp_path / "x" / "log" / "app.log").write_text("x")
     assert segstore.list_streams(url) == []
+
+
+def test_segments_that_outlive_a_drop_do_not_block_the_next_stream(url):
+    """A writer that is killed may have staged after the drop deleted everything."""
+    old = segstore.create(url, SCHEMA)
+    job = old.plan_write(old.schema, layout=segstore.Layout(inline_bytes=0))
+    segstore.drop(url, confirm=url)
+    task = job.open_task(0, attempt="first")
+    task.append(numbers(0, 5).to_batches()[0])
+    task.finish()
+    assert any(path.startswith("segments/") for path in objects(open_storage(url)))
+    made = segstore.create(url, SCHEMA)
+    made.append(numbers(5, 6))
+    assert segstore.open(url).read().read_all()["n"].to_pylist() == [5]
+    assert made.verify().ok
