@@ -143,13 +143,19 @@ def test_compact_and_rescue(stream, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("no_inline")
-def test_salvage_with_losses_has_a_status_of_its_own(tmp_path, capsys):
+def test_damage_that_stays_and_salvage_with_losses_have_a_status_of_their_own(tmp_path, capsys):
     stream = segstore.create(tmp_path / "clicks", EVENTS.schema, upkeep=None)
     stream.append(EVENTS)
     (segment,) = (tmp_path / "clicks").rglob("*.arrow")
     data = bytearray(segment.read_bytes())
     data[200] ^= 1
     segment.write_bytes(data)
+    (tmp_path / "clicks" / "log" / "_latest").write_bytes(b"x")
+    assert main(["repair", stream.url]) == DAMAGED
+    printed = capsys.readouterr().out
+    assert "rebuilt: the hint" in printed
+    assert f"DAMAGED segments/{segment.parent.name}/{segment.name}" in printed
+    assert f"segstore salvage {stream.url} NEW_URL --skip-damaged" in printed
     new = str(tmp_path / "new")
     assert main(["salvage", stream.url, new, "--skip-damaged"]) == DAMAGED
     assert "LOST [0, 3)" in capsys.readouterr().out
