@@ -121,19 +121,16 @@ class Fields:
         """Tell whether a field is there that was not taken yet."""
         return name in self._left
 
-    def integer(self, name: str, *, least: int = 0) -> int:
-        """Take an int64 of at least `least`."""
+    def integer(self, name: str, *, least: int = 0, most: int = MAX_INT) -> int:
+        """Take an int64 of at least `least` and at most `most`."""
         value = self.take(name)
-        if type(value) is not int or not least <= value <= MAX_INT:
-            raise self._wrong(name, f"an integer of at least {least}")
+        if type(value) is not int or not least <= value <= most:
+            raise self._wrong(name, f"an integer from {least} to {most}")
         return value
 
     def time_us(self, name: str) -> int:
         """Take a time: microseconds since 1970, before the year 10000."""
-        value = self.integer(name)
-        if value > MAX_TIME_US:
-            raise self._wrong(name, "a time before the year 10000")
-        return value
+        return self.integer(name, most=MAX_TIME_US)
 
     def optional_integer(self, name: str) -> int | None:
         """Take an int64 of at least 0, or null."""

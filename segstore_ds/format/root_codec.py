@@ -14,7 +14,14 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import ALIGNMENT
 from segstore_ds.format.arrow.segment import ArrowSegments
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
-from segstore_ds.format.fields import Fields, build_json, check_known, parse_cells, parse_json
+from segstore_ds.format.fields import (
+    Fields,
+    build_json,
+    check_known,
+    is_text,
+    parse_cells,
+    parse_json,
+)
 from segstore_ds.format.part_times import attach_times, encode_times
 from segstore_ds.format.parts.history_rows import (
     parse_row,
@@ -35,6 +42,8 @@ from segstore_ds.format.root import (
 )
 
 FINGERPRINT_LIMIT = 1000  # characters
+SEGMENT_LIMIT = (1 << 32) - 1  # above its 32 bits a segment id holds the epoch
+BLOB_LIMIT = 1 << 40  # values; the sum of all counts in a root is an int64
 _ENTRY_CELLS = (
     "segment_id",
     "path",
@@ -145,10 +154,13 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
     epochs = tuple(_parse_epoch(item, where) for item in fields.items("epochs"))
     if not epochs or [epoch.number for epoch in epochs] != list(range(len(epochs))):
         raise CorruptionError("epochs are not numbered from 0", where=where)
+    stream_id = fields.text("stream_id", limit=100)
+    if not stream_id.isascii():
+        raise CorruptionError("stream id is not ASCII, which a hint has to be", where=where)
     return Root(
         reader_features=reader_features,
         writer_features=fields.texts("writer_features"),
-        stream_id=fields.text("stream_id", limit=100),
+        stream_id=stream_id,
         generation=fields.integer("generation"),
         version=fields.integer("version"),
         transaction=fields.text("transaction", limit=100),
@@ -161,7 +173,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         tail=fields.integer("tail"),
         sealed=fields.flag("sealed"),
         dropped=fields.flag("dropped"),
-        next_segment=fields.integer("next_segment"),
+        next_segment=fields.integer("next_segment", most=SEGMENT_LIMIT),
         log_start=fields.integer("log_start"),
         staging_floor=fields.integer("staging_floor"),
         upkeep=_parse_upkeep(fields.take("upkeep"), where) if fields.has("upkeep") else None,
@@ -243,7 +255,9 @@ def _parse_inline(value: Any, *, where: str) -> SegmentEntry:
     row = parse_cells(value, (*_ENTRY_CELLS, "frame"), where=where)
     frame = parse_cells(row.take("frame"), ("crc", "raw", "schema"), where=where)
     segment_id, size = row.integer("segment_id"), row.integer("bytes", least=1)
-    if row.text("format", limit=20) != ArrowSegments.name or size % ALIGNMENT:
+    fingerprint = frame.text("schema", limit=100)
+    arrow = row.text("format", limit=20) == ArrowSegments.name
+    if not arrow or size % ALIGNMENT or not is_text(fingerprint):
         raise CorruptionError("malformed inline segment", where=where, segment=segment_id)
     return SegmentEntry(
         segment_id=segment_id,
@@ -253,9 +267,7 @@ def _parse_inline(value: Any, *, where: str) -> SegmentEntry:
         footer_bytes=0,
         footer_crc=0,
         stats=row.optional_text("stats"),
-        frame=InlineFrame(
-            b"", frame.integer("crc"), frame.integer("raw"), frame.text("schema", limit=100)
-        ),
+        frame=InlineFrame(b"", frame.integer("crc"), frame.integer("raw"), fingerprint),
     )
 
 
@@ -270,7 +282,7 @@ def parse_blob(value: Any, *, where: str) -> BlobRef:
     return BlobRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         bytes=row.integer("bytes", least=1),
-        count=row.integer("count"),
+        count=row.integer("count", most=BLOB_LIMIT),
     )
 
 
