@@ -31,7 +31,7 @@ def test_segments_of_a_retired_part_are_no_leftovers(
 
 
 def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retired part may be deleted; then nothing refers to its segments any more."""
+    """Then nothing refers to its segments any more; the version that listed it is damaged."""
     monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
     stream.append(
@@ -40,5 +40,6 @@ def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.Monke
     stream.overwrite(TABLE)
     (part,) = [item for item in stream.root.retired if item.kind == "part"]
     stream.storage.delete(part.path)
-    report = stream.verify().check()
+    report = stream.verify()
+    assert [problem.where for problem in report.problems] == [part.path]
     assert len(report.leftovers) == 3
