@@ -19,7 +19,10 @@ def hear(noted):
 def test_verify_and_compact_count_events(noted, hear):
     stream, _ = make_stream(3)
     assert stream.verify(progress=hear).ok
-    assert noted == [(10, 30), (20, 30), (30, 30)]
+    # The newest version's, then what only kept versions hold: events in their commit files.
+    assert noted[:3] == [(10, 30), (20, 30), (30, 30)]
+    assert noted == sorted(noted)
+    assert noted[-1][0] == noted[-1][1]
     noted.clear()
     assert stream.compact(progress=hear).segments_after == 1
     assert noted == [(30, 30)]
