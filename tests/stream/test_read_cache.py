@@ -241,7 +241,7 @@ def test_rights_of_a_clone_are_also_those_in_its_origin(storage):
     """What a clone reads of its origin's objects depends on who may read them."""
     inner = open_storage(storage.url)
     before = inner.rights()
-    inner.share(f"memory://{uuid.uuid4().hex}", ("segments/",))
+    inner.share(f"memory://{uuid.uuid4().hex}", ("segments/",), bool)
     assert inner.rights() not in (before, None)
     assert pickle.loads(pickle.dumps(inner)).rights() == inner.rights()  # noqa: S301
 
