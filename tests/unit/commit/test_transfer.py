@@ -162,12 +162,12 @@ def test_what_is_damaged_in_the_source_comes_from_elsewhere(copied, share):
     empty, damaged, sound = (_place() for _ in range(3))
     damaged.create(copied.name, b"\0" * len(whole))
     source = Flipping(copied.source, place, 10)
-    there = _with(copied, source=source, others=(empty.url, damaged.url))
+    there = _with(copied, source=source, others=lambda: (empty, damaged))
     with pytest.raises(CorruptionError, match="checksum"):
         _copy(there)
     assert _objects(copied.target) == []
     sound.create(copied.name, whole)
-    _copy(_with(there, others=(empty.url, damaged.url, sound.url)))
+    _copy(_with(there, others=lambda: (empty, damaged, sound)))
     assert copied.target.get(copied.to) == whole
 
 
