@@ -359,6 +359,8 @@ class FollowedLog:
 
         What is listed was there at some moment of the listing. A later purge keeps the newest.
         """
+        if not self.storage.trust_s:
+            start = 0  # a local folder is listed whole in any case, so every gap shows
         numbers = self.files.numbers(start)
         if not numbers and start:
             return self._newest_from(0)

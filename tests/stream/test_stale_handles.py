@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stream_kit import HOUR, SCHEMA, make_stream, numbers, objects, values, wait
+from stream_kit import HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -19,6 +19,7 @@ from segstore_ds.errors import (
     SegstoreError,
 )
 from segstore_ds.format.names import HINT_PATH
+from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.storage import open_storage
@@ -269,6 +270,48 @@ def test_versions_that_are_missing_in_the_log_are_an_error(
     assert mended.verify().check().ok
 
 
+@pytest.mark.parametrize("others", [0, 1, 2, 3])
+def test_commit_during_whose_put_the_folder_is_restored_leaves_nothing(
+    tmp_path: Path, others: int
+) -> None:
+    """Its file would close the restored log by a gap, or hide what was appended to it."""
+    folder = tmp_path / "s"
+    made = segstore.create(folder, SCHEMA)
+    made.append(numbers(0, 1))
+    shutil.copytree(folder, tmp_path / "backup")
+
+    def restore() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "backup", folder)
+        restored = segstore.open(folder)
+        for n in range(others):
+            restored.append(numbers(50 + n, 51 + n))
+
+    storage = Meddling(open_storage(folder), f"create log/{4:020d}", restore)
+    stream = open_on(storage)
+    stream.append(numbers(1, 2))
+    stream.append(numbers(2, 3))
+    with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
+        stream.append(numbers(3, 4))
+    assert storage.met
+    fresh = segstore.open(folder)
+    assert values(fresh) == [0, *(50 + n for n in range(others))]
+    fresh.append(numbers(90, 91))
+    assert values(segstore.open(folder))[-1] == 90
+    assert fresh.verify().check().ok
+
+
+@pytest.mark.parametrize("lost", [1, 3, 4])
+def test_gap_below_the_hint_shows_on_local_disk(tmp_path: Path, lost: int) -> None:
+    """A folder is listed whole there."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for n in range(5):
+        stream.append(numbers(n, n + 1))
+    log_file(tmp_path / "s", lost).unlink()
+    with pytest.raises(MissingObjectError, match=f"first={lost}, last={lost}, newest=5"):
+        segstore.open(tmp_path / "s")
+
+
 def test_handle_that_lists_again_sees_the_gap_before_it_commits() -> None:
     """After a minute it looks by name no longer."""
     stream, storage = make_stream(3)
@@ -300,6 +343,21 @@ def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
         log_file(tmp_path / "s", version).unlink()
     with pytest.raises(MissingObjectError, match=r"are gone.*seen=30.*newest=19"):
         segstore.open(tmp_path / "s")
+
+
+@pytest.mark.late_hints
+def test_late_hint_is_not_written_into_a_restored_folder(tmp_path: Path) -> None:
+    """It would say of the restored log that commits are gone, and nobody could open it."""
+    storage = open_storage(tmp_path / "s")
+    storage.trust_s = 1.0  # as on an object store
+    stream = create_on(storage, SCHEMA)
+    shutil.copytree(tmp_path / "s", tmp_path / "backup")
+    for n in range(3):
+        stream.append(numbers(n, n + 1))
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "backup", tmp_path / "s")
+    LATE_HINTS.flush()
+    assert segstore.open(tmp_path / "s").version == 0
 
 
 def test_hint_on_local_disk_is_that_of_the_newest_commit(tmp_path: Path) -> None:
