@@ -17,6 +17,8 @@ from segstore_ds.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("verified")
 SCHEMA = pa.schema([("n", pa.int64())])
+# Spark gives a Python process ten seconds to start, and a busy machine takes longer.
+LATE_WORKER = "Python worker failed to connect back"
 
 
 class Sink:
@@ -49,9 +51,16 @@ class Sink:
         """Write everything that is available, then end."""
         writer = df.writeStream.format(source).options(**options).outputMode(mode)
         writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
-        query = writer.option("path", self.url).trigger(availableNow=True).start()
-        query.awaitTermination()
-        return query
+        writer = writer.option("path", self.url).trigger(availableNow=True)
+        while True:
+            query = writer.start()
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                if LATE_WORKER not in str(error):
+                    raise
+            else:
+                return query
 
     def stream(self) -> Stream:
         """Open what was written."""
