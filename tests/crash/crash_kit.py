@@ -11,9 +11,11 @@ import pyarrow as pa
 from segstore_ds.errors import NotFoundError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import Fault
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ABSENT = "absent"
+READS = ("get", "get_range", "info", "list")
 
 
 def events(start: int, end: int) -> pa.Table:
@@ -21,6 +23,11 @@ def events(start: int, end: int) -> pa.Table:
     return pa.table(
         {"n": list(range(start, end)), "s": [f"event {n}" for n in range(start, end)]}, SCHEMA
     )
+
+
+def is_as_before(fault: Fault, call: str) -> bool:
+    """Tell whether a fault after a call leaves what it leaves before: the call only reads."""
+    return fault.when == "after" and fault.calls == 1 and call.startswith(READS)
 
 
 @contextmanager

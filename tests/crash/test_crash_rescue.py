@@ -18,6 +18,7 @@ from crash_kit import (
     events,
     files_of,
     fresh_storage,
+    is_as_before,
     quick_folder,
     restore,
 )
@@ -125,6 +126,9 @@ def sweep(
         inner = TimedStorage(restore(fresh_storage(*where), files), time)
         faulty = FaultStorage(inner, replace(fault, at=number))
         error = attempt(lambda faulty=faulty, time=time: run(faulty, time.clock))
+        if faulty.struck and is_as_before(fault, faulty.calls[number - 1]):
+            discard(inner)
+            continue
         yield Step(inner, time.clock, error, f"call {number}: {faulty.calls[-1:]}, {error!r}")
         discard(inner)
         if not faulty.struck:
