@@ -243,7 +243,7 @@ def test_salvage_survives_a_fault_at_every_call(
 def test_drop_survives_a_fault_at_every_call(
     kind: str, fault: Fault, stride: int, folder: Path
 ) -> None:
-    """The stream is complete or unreadable; a second drop leaves nothing."""
+    """The stream is complete or unreadable; a second drop leaves the log alone."""
     storage, time = prepared(kind, folder)
     open_on(storage, clock=time.clock).reader("etl", owner="a")
     files, before = files_of(storage), seen(storage)
@@ -259,4 +259,5 @@ def test_drop_survives_a_fault_at_every_call(
             open_on(step.storage).verify().check()
         again = attempt(lambda step=step: run(step.storage, step.clock))
         assert again is None or isinstance(again, NotFoundError), step.place
-        assert files_of(step.storage) == {}, step.place
+        left = {path.partition("/")[0] for path in files_of(step.storage)}
+        assert left == {"log"}, step.place  # for an hour
