@@ -13,7 +13,6 @@ Invariants of this module; breaking any one of them can lose data:
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, TypeVar
@@ -52,7 +51,6 @@ from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import StorageStats
 
-EARLIER_S = 1.0
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
 CLOCK_MOVED_S = 5.0  # more than a correction by NTP, or the time between two readings
@@ -145,7 +143,6 @@ class StreamLog(FollowedLog):
         )
         self.history = History(storage)
         self._hinted_s = float("-inf")
-        self._earlier: deque[Base] = deque(maxlen=2)
         self._clock_checked_s = float("-inf")
         self._clock_offset_s = self._offset_s()
         self._turns = Turns(clock)
@@ -235,9 +232,8 @@ class StreamLog(FollowedLog):
                     raise
                 continue
             # A folder that was restored or emptied meanwhile no longer holds the base.
-            if not self._stands_now(base) or not self._earlier_stands(base):
+            if not self._stands_now(base):
                 self.reopen()
-                self._earlier.clear()
                 continue
             if change.root is None:
                 # This acknowledges an earlier commit again, so the followers must have it.
@@ -279,22 +275,6 @@ class StreamLog(FollowedLog):
         """
         age_s = self.clock.boot_s() - base.seen_s
         return age_s < self.storage.trust_s or self._stands(base)
-
-    def _earlier_stands(self, base: Base) -> bool:
-        """Tell, once a second, whether a base of one or two seconds ago is still in the log.
-
-        A restore beside a busy writer can delete what was in the log when it began, and leave the
-        commits that followed: each of them has its base, and there is a gap below them.
-        """
-        earlier, now_s = self._earlier, self.clock.boot_s()
-        if earlier and now_s - earlier[0].seen_s > self.grace_s / 2:
-            earlier.clear()  # it may have been purged
-        if earlier and now_s - earlier[-1].seen_s < EARLIER_S:
-            return True
-        if len(earlier) == earlier.maxlen and not self._stands(earlier[0]):
-            return False
-        earlier.append(replace(base, seen_s=now_s))
-        return True
 
     def new_transaction(self) -> str:
         """Return the id of a new transaction, which also tells writers of one stream apart."""

@@ -301,20 +301,6 @@ def test_commit_during_whose_put_the_folder_is_restored_leaves_nothing(
     assert fresh.verify().check().ok
 
 
-def test_busy_writer_notices_a_gap_below_its_own_commits() -> None:
-    """A restore deletes what it has listed, and leaves what was committed since."""
-    stream, storage = make_stream(3)
-    for n in range(4):
-        wait(storage, 1.5)
-        stream.append(numbers(30 + n, 31 + n))
-    for version in (4, 5, 6):
-        storage.delete(f"log/{version:020d}")
-    for _ in range(2):
-        wait(storage, 1.5)
-        with pytest.raises(MissingObjectError, match="first=4, last=6, newest=7"):
-            stream.append(numbers(0, 1))
-
-
 @pytest.mark.parametrize("lost", [1, 3, 4])
 def test_gap_below_the_hint_shows_on_local_disk(tmp_path: Path, lost: int) -> None:
     """A folder is listed whole there."""
