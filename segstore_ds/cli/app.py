@@ -11,8 +11,15 @@ from typer.core import TyperGroup
 import segstore_ds as segstore
 from segstore_ds.cli import care, change, learn, look, rows
 from segstore_ds.cli.arguments import spell_flags
-from segstore_ds.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, NOT_CONFIRMED, RETRYABLE
-from segstore_ds.errors import SegstoreError
+from segstore_ds.cli.status import (
+    BROKEN_PIPE,
+    DAMAGED,
+    FAILED,
+    INTERRUPTED,
+    NOT_CONFIRMED,
+    RETRYABLE,
+)
+from segstore_ds.errors import FormatError, SegstoreError, UnsupportedVersionError
 from segstore_ds.options.printable import printable
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
@@ -22,6 +29,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Care": care.VERBS,
     "Learn": learn.VERBS,
 }
+_RESCUES = ("verify", "repair", "salvage")
 
 
 class _Commands(TyperGroup):
@@ -36,6 +44,9 @@ class _Commands(TyperGroup):
             options = command.params if command else ()
             error.respell(lambda text: spell_flags(text, options))
             _complain(error)
+            newer = isinstance(error, UnsupportedVersionError)
+            if ctx.invoked_subcommand in _RESCUES and isinstance(error, FormatError) and not newer:
+                raise typer.Exit(DAMAGED) from None
             raise typer.Exit(RETRYABLE if error.retryable else FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

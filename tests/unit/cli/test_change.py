@@ -159,3 +159,12 @@ def test_damage_that_stays_and_salvage_with_losses_have_a_status_of_their_own(tm
     new = str(tmp_path / "new")
     assert main(["salvage", stream.url, new, "--skip-damaged"]) == DAMAGED
     assert "LOST [0, 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_repair_that_refuses_to_lose_a_commit_has_the_status_of_damage(
+    stream, tmp_path, capsys, damage
+):
+    damage(tmp_path / f"clicks/log/{stream.version:020d}")
+    assert main(["repair", stream.url]) == DAMAGED
+    assert "--allow-loss" in capsys.readouterr().err
