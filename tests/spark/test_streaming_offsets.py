@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import segstore_ds as segstore
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
@@ -348,8 +350,8 @@ def test_purged_versions_break_no_restart(
     _, end = next(follow(first))
     for start in range(30, 60, 10):
         stream.append(numbers(start, start + 10))
-    for version in range(5):
-        stream.storage.delete(stream._log.files.path(version))
+    stream._log.commit(lambda root, _: Change(replace(root, log_start=5, operation="purge")))
+    stream._log.files.purge(5)
     again = query(startCut="version:1")
     found = rows(again, as_spark(again.initialOffset()), end)
     assert [row["n"] for row in found] == list(range(10, 15))
