@@ -373,10 +373,6 @@ class StreamLog(FollowedLog):
                 error.fact, transaction=root.transaction, **error.fields
             ) from error.__cause__
         won, put_s = found is None, self.clock.boot_s() - began
-        if won and self._take_back(base, root):
-            self._refuse_base()
-            self.reopen()  # says what is gone
-            raise self._unknown(root)
         # A won race counts while the base is fresh; a lost one while nothing can have been purged.
         if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
             won = self._settle_late(root, began, won=won)
@@ -388,24 +384,6 @@ class StreamLog(FollowedLog):
         else:
             meter.races_lost += 1
         return won
-
-    def _take_back(self, base: Base, root: Root) -> bool:
-        """Delete a commit whose base has gone during the put; tell whether it has.
-
-        The folder was restored or emptied meanwhile. Nothing is acknowledged, and what was put
-        would leave the log with a gap, or hide what the restored log goes on with.
-        """
-        if self.clock.boot_s() - base.confirmed_s > self.grace_s / 2:
-            return False  # the base may have been purged
-        try:
-            if self._stands_now(base):
-                return False
-            put = Base(root, base.confirmed_s, base.seen_s, self.files.added_mark)
-            if self._stands(put):
-                self.storage.delete(self.files.path(root.version))
-        except StorageError as error:
-            raise self._unknown(root) from error
-        return True
 
     def _wait_turn(self) -> None:
         """Wait until it is this handle's turn to commit; only ever a delay, not a decision."""

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stream_kit import HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import HOUR, SCHEMA, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -268,37 +268,6 @@ def test_versions_that_are_missing_in_the_log_are_an_error(
     assert values(mended) == [0, 1, 2, 3, 4]
     mended.append(numbers(5, 6))
     assert mended.verify().check().ok
-
-
-@pytest.mark.parametrize("others", [0, 1, 2, 3])
-def test_commit_during_whose_put_the_folder_is_restored_leaves_nothing(
-    tmp_path: Path, others: int
-) -> None:
-    """Its file would close the restored log by a gap, or hide what was appended to it."""
-    folder = tmp_path / "s"
-    made = segstore.create(folder, SCHEMA)
-    made.append(numbers(0, 1))
-    shutil.copytree(folder, tmp_path / "backup")
-
-    def restore() -> None:
-        shutil.rmtree(folder)
-        shutil.copytree(tmp_path / "backup", folder)
-        restored = segstore.open(folder)
-        for n in range(others):
-            restored.append(numbers(50 + n, 51 + n))
-
-    storage = Meddling(open_storage(folder), f"create log/{4:020d}", restore)
-    stream = open_on(storage)
-    stream.append(numbers(1, 2))
-    stream.append(numbers(2, 3))
-    with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
-        stream.append(numbers(3, 4))
-    assert storage.met
-    fresh = segstore.open(folder)
-    assert values(fresh) == [0, *(50 + n for n in range(others))]
-    fresh.append(numbers(90, 91))
-    assert values(segstore.open(folder))[-1] == 90
-    assert fresh.verify().check().ok
 
 
 @pytest.mark.parametrize("lost", [1, 3, 4])
