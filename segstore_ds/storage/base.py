@@ -222,7 +222,7 @@ class Storage(ABC):
         """Write a non-empty object, replacing any object there. Not durable: for hints only."""
 
     def note(self, path: str, data: bytes) -> None:
-        """Write a hint as cheaply as possible; a reader may see it half written."""
+        """Write a hint as cheaply as possible; a reader may see none, or half of it."""
         self.put(path, data)
 
     @abstractmethod

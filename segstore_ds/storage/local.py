@@ -119,7 +119,7 @@ class LocalStorage(CheckedStorage):
             raise
 
     def note(self, path: str, data: bytes) -> None:  # noqa: D102
-        self.run("put", path, _write_in_place, self._full(path), data)
+        self.run("put", path, _write_anew, self._full(path), data)
 
     def _open_staged(self, path: str, full: str) -> "LocalStagedWriter":
         return LocalStagedWriter(self, path, full, self._folders.open_staged(full))
@@ -398,11 +398,13 @@ class LocalScatteredWriter(ScatteredWriter):
 _PROBED: set[tuple[int, int]] = set()
 
 
-def _write_in_place(full: str, data: bytes) -> None:
+def _write_anew(full: str, data: bytes) -> None:
+    # A new file: the old one may be a hard link, of a backup.
+    with suppress(FileNotFoundError):
+        os.unlink(full)
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        os.pwrite(descriptor, data, 0)
-        os.ftruncate(descriptor, len(data))
+        os.write(descriptor, data)
     finally:
         os.close(descriptor)
 

@@ -1,5 +1,6 @@
 """Handles that outlive their stream or their log: what they acknowledge, a fresh open shows."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -327,6 +328,15 @@ def test_late_hint_is_not_written_into_a_restored_folder(tmp_path: Path) -> None
     shutil.copytree(tmp_path / "backup", tmp_path / "s")
     LATE_HINTS.flush()
     assert segstore.open(tmp_path / "s").version == 0
+
+
+def test_backup_of_hard_links_keeps_its_hint(tmp_path: Path) -> None:
+    """A hint is written anew: in place it would change in the backup, too."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 1))
+    shutil.copytree(tmp_path / "s", tmp_path / "backup", copy_function=os.link)
+    stream.append(numbers(1, 2))
+    assert segstore.open(tmp_path / "backup").version == 1
 
 
 def test_hint_on_local_disk_is_that_of_the_newest_commit(tmp_path: Path) -> None:
