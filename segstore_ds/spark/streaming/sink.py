@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InternalError
+from segstore_ds.errors import InternalError, NotFoundError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
@@ -160,7 +160,10 @@ def _open_kept(storage: Storage, stream_id: str) -> Stream:
     """
     key = pickle.dumps(storage)
     kept = _KEPT.pop(key, None)
-    if kept is None or kept.refresh().stream_id != stream_id:
+    try:
+        if kept is None or kept.refresh().stream_id != stream_id:
+            kept = open_to_commit(storage)
+    except NotFoundError:  # the stream of the handle was dropped
         kept = open_to_commit(storage)
     while len(_KEPT) >= KEPT_HANDLES:
         _KEPT.pop(next(iter(_KEPT)))
