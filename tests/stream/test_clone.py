@@ -585,6 +585,7 @@ def test_clone_may_end_at_any_cut(
     for name, value in limits.items():
         monkeypatch.setattr(f"segstore_ds.status.table_status.{name}", value)
     stream, _ = make_stream(0)
+    stream.set_upkeep(None)
     for n in range(12):
         stream.append(numbers(4 * n, 4 * n + 4), layout=layout)
     stream.truncate(5)
