@@ -135,9 +135,10 @@ class MetadataLog(Generic[T]):
 
     def holds_added(self, number: int) -> bool:
         """Tell whether a batch exists; the one that was added last, whether as it was put."""
-        if self._added is None or self._added[0] != number:
+        added = self._added  # another thread may add the next one
+        if added is None or added[0] != number:
             return self.exists(number)
-        return self.read(number) == self._added[1]
+        return self.read(number) == added[1]
 
     @property
     def added_mark(self) -> bytes:
