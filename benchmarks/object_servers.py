@@ -215,12 +215,14 @@ def fetch(program: Program) -> Path:
 def _fetch_into(program: Program, folder: str) -> None:
     # The installed Go builds what it can; it downloads no other one.
     settings = {"GOBIN": folder, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+    # A Spark Connect session of this process would be asked for by the child, too.
+    own = {name: text for name, text in os.environ.items() if not name.startswith("SPARK_")}
     command = shlex.join(program.command)
     try:
         done = subprocess.run(
             program.command,
             cwd=folder,
-            env={**os.environ, **settings},
+            env={**own, **settings},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.retention.upkeep import AutoUpkeep, Round
@@ -136,7 +138,8 @@ def test_threads_share_a_handle(
         stream.position("tail", replicated=place == "followed")
 
     def care() -> None:
-        stream.compact()
+        with suppress(ConflictError):  # the other one compacts the same segments
+            stream.compact()
         stream.tag(f"t{next(numbers)}", move=True)
         stream.reader("etl", owner="a").publish(stream.tail)
 
