@@ -3,6 +3,7 @@
 What Spark itself decides is tested in tests/spark.
 """
 
+import datetime as dt
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,20 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from segstore_ds.spark.source import SegstoreDataSource
+
+SCHEMA = pa.schema([("n", pa.int64()), ("user", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
+T0 = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+USERS = ["ada", "bob", None, "eve", "Ada"]
+
+
+def rows(start: int, end: int) -> pa.Table:
+    """Return numbered events of five users, an hour apart; each seventh has no number."""
+    columns = {
+        "n": [n if n % 7 else None for n in range(start, end)],
+        "user": [USERS[n % 5] for n in range(start, end)],
+        "ts": [T0 + dt.timedelta(hours=n) for n in range(start, end)],
+    }
+    return pa.table(columns, schema=SCHEMA)
 
 
 def source(url: str | None, options: dict[str, object]) -> SegstoreDataSource:

@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import venv
 from collections import defaultdict
 from itertools import product
@@ -128,17 +129,13 @@ def environment_with(folder: Path, requirement: str) -> Path:
     if not (target / "made").exists():
         shutil.rmtree(target, ignore_errors=True)
         venv.create(target, with_pip=True)
-        packages = subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout.strip()
         install = [str(python), "-m", "pip", "install", "--quiet", requirement]
         subprocess.run(install, check=True)
-        here = [path for path in sys.path if Path(path).name == "site-packages"]
-        Path(packages, "here.pth").write_text("\n".join(here) + "\n")
         (target / "made").touch()
+    # Each time: the environment that made it may be another one, or gone.
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(target)})
+    here = [path for path in sys.path if Path(path).name == "site-packages"]
+    Path(packages, "here.pth").write_text("\n".join(here) + "\n")
     return python
 
 

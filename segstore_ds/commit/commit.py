@@ -30,7 +30,6 @@ from segstore_ds.errors import (
     SegstoreError,
     StorageError,
 )
-from segstore_ds.format import names
 from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
@@ -336,7 +335,10 @@ class StreamLog(FollowedLog):
         asked_us, offset_s = self.clock.wall_us(), self._offset_s()
         try:
             if staged is None:
-                self.storage.put(self.files.hint_path, names.build_hint(hint_of(self.root)))
+                base = self._base
+                if base is None or not self._stands(base):
+                    self.refresh()  # a hint of a commit that is gone would close the stream
+                self.files.put_hint(hint_of(self.root))
             store_us = self.storage.info(staged or self.files.hint_path).modified_us
         except MissingObjectError:
             return  # another process deletes the stream; the commit itself will detect that

@@ -72,7 +72,7 @@ class SeenReader:
 
 def store_now_us(context: StreamContext) -> int:
     """Return the store's time: write the log's hint and read its modification time."""
-    context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(context.log.root)))
+    context.log.files.put_hint(hint_of(context.log.root))
     return context.storage.info(context.log.files.hint_path).modified_us
 
 

@@ -258,7 +258,7 @@ def _set_aside(context: StreamContext, base: Root) -> list[str]:
         path = files.path(number)
         data = context.storage.get(path)
         aside = f"{names.ASIDE_FOLDER}/{names.build_log_name(number)}-{digest_of(data)}"
-        context.storage.put(aside, data)
+        context.storage.create(aside, data)  # durable, before the other name goes
         context.storage.delete(path)
         moved.append(f"{path} is no commit of this stream, and lies in {aside} now")
     return moved

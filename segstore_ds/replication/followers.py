@@ -135,7 +135,7 @@ def purge_followers(context: StreamContext, root: Root) -> None:
     for follower in context.log.replicas.of(root):
         try:
             # Advance the hint first: it must not point to a deleted version.
-            follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
+            follower.files.put_hint(hint_of(root))
             follower.files.purge(root.log_start)
         except StorageError as error:
             _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
@@ -147,7 +147,7 @@ def trim_followers(
     """Delete purged versions from followers without listing; a follower that fails keeps them."""
     for follower in context.log.replicas.of(root):
         try:
-            follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
+            follower.files.put_hint(hint_of(root))
             low = follower.files.lowest(old_start)
             follower.files.trim(low, root.log_start, until=until)
         except StorageError as error:

@@ -11,7 +11,6 @@ from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import find_moment
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
-from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.seen import hint_of
@@ -117,7 +116,7 @@ def run_purge(
     done = context.log.commit(build)
     root = done.root
     # Advance the hint before deleting, or an open could follow it to a leftover version.
-    context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(root)))
+    context.log.files.put_hint(hint_of(root))
     if done.written or may_delete_below(context, root):
         context.log.files.purge(root.log_start)
         purge_followers(context, root)

@@ -3,28 +3,15 @@
 import datetime as dt
 import json
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql.types import LongType, StructField, StructType
+from source_kit import SCHEMA, T0, rows
 
 import segstore_ds as segstore
 from segstore_ds.options import READ, TABLE
 
 pytestmark = pytest.mark.usefixtures("verified")
-
-SCHEMA = pa.schema([("n", pa.int64()), ("user", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
-T0 = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
-USERS = ["ada", "bob", None, "eve", "Ada"]
-
-
-def rows(start: int, end: int) -> pa.Table:
-    columns = {
-        "n": [n if n % 7 else None for n in range(start, end)],
-        "user": [USERS[n % 5] for n in range(start, end)],
-        "ts": [T0 + dt.timedelta(hours=n) for n in range(start, end)],
-    }
-    return pa.table(columns, schema=SCHEMA)
 
 
 @pytest.fixture

@@ -207,6 +207,19 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
     assert segstore.open(tmp_path / "s").verify().check().ok
 
 
+def test_first_commit_of_a_handle_writes_no_hint_into_a_restored_folder(tmp_path: Path) -> None:
+    """It compares the clocks by a hint, which would say that the restored log has lost commits."""
+    made = segstore.create(tmp_path / "s", SCHEMA)
+    shutil.copytree(tmp_path / "s", tmp_path / "backup")
+    made.append(numbers(0, 1))
+    stream = segstore.open(tmp_path / "s")
+    shutil.rmtree(tmp_path / "s")
+    shutil.copytree(tmp_path / "backup", tmp_path / "s")
+    with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
+        stream.append(numbers(1, 2))
+    assert segstore.open(tmp_path / "s").version == 0
+
+
 def test_repeated_batch_is_not_known_after_a_restore(tmp_path: Path) -> None:
     """A handle that still has the root with the batch must not acknowledge it."""
     stream = segstore.create(tmp_path / "s", SCHEMA)

@@ -14,23 +14,10 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from source_kit import Loaded, load
+from source_kit import SCHEMA, Loaded, load, rows
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
-
-SCHEMA = pa.schema([("n", pa.int64()), ("user", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
-T0 = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
-USERS = ["ada", "bob", None, "eve", "Ada"]
-
-
-def rows(start: int, end: int) -> pa.Table:
-    columns = {
-        "n": [n if n % 7 else None for n in range(start, end)],
-        "user": [USERS[n % 5] for n in range(start, end)],
-        "ts": [T0 + dt.timedelta(hours=n) for n in range(start, end)],
-    }
-    return pa.table(columns, schema=SCHEMA)
 
 
 @pytest.fixture
