@@ -13,10 +13,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from benchmarks.datasets import EVENTS, events
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 T = TypeVar("T")
 DAY_S = 86_400

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.faults import LatencyStorage
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import LatencyStorage
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import pytest
 from stream_kit import SCHEMA
 
+from benchmarks.faults import WrappedStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import WrappedStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 Call = tuple[str, str, str]
 # At which calls a root is lost: the sweep takes all of them, and minutes.

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from benchmarks.faults import WrappedStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import WrappedStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import StagedTask

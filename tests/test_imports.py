@@ -44,7 +44,6 @@ ROOMS: dict[str, set[str]] = {
     "monitor": VERBS | {"compact", "publish"},
     "picture": VERBS | {"monitor"},
     "stream": ALL | {"monitor", "picture"},
-    "testing": ALL | {"stream"},
     "public": ALL | {"monitor", "stream"},
     "__init__": {"public", "spark", "version"},
     "spark": {"errors", "options", "version", "format", "stream", "__init__"},
@@ -57,7 +56,7 @@ DOORS = {
 }
 # Third parties: who may import them.
 OWNERS = {
-    "fsspec": {"storage", "testing"},
+    "fsspec": {"storage"},
     "s3fs": {"storage"},
     "gcsfs": {"storage"},
     "adlfs": {"storage"},
@@ -77,8 +76,8 @@ OWNERS = {
     "rich": {"cli"},
     "prometheus_client": {"monitor"},
     "opentelemetry": {"monitor"},
-    "hypothesis": {"testing"},
-    "pytest": {"testing"},
+    "hypothesis": set(),
+    "pytest": set(),
 }
 # Purity: bytes to values touch no clock, no file, no chance and no process.
 IMPURE = {

@@ -14,12 +14,12 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
+from benchmarks.faults import LatencyStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.session import delayable_requests, spark_session
 from benchmarks.workload import Settings, Workload, folder_bytes
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import LatencyStorage
 
 MEANING = (
     "find one key's 100 events in each of 1 % of the segments, of 100,000 events each: with "

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.datasets import EVENTS, events
+from benchmarks.faults import LatencyStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.testing.faults import LatencyStorage
 from segstore_ds.write.layout import Layout
 
 MEANING = "append with 0, 1 and 2 followers, each place 30 ms away (rows: how many small appends)"

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
+from benchmarks.faults import WrappedStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import commit_entries, fill
 from benchmarks.workloads.table_status_rivals import pyiceberg_table
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import WrappedStorage
 
 T = TypeVar("T")
 MEANING = "publish single commits of 10^4 and 10^5 segments; open and count 10^4 files by delta-rs"

@@ -8,6 +8,7 @@ from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
+from benchmarks.faults import FaultStorage
 from benchmarks.object_servers import MINIO, running
 from benchmarks.places import S3Meter
 from benchmarks.report import Ratio, Report, machine
@@ -15,7 +16,6 @@ from benchmarks.workload import Settings, Workload
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.testing.faults import FaultStorage
 
 MEANING = (
     "scan 64 MiB from S3 twice, 30 ms a request: in 64 segments, in one, and in one of Parquet"

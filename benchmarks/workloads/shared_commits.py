@@ -10,11 +10,11 @@ from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
+from benchmarks.faults import LatencyStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import LatencyStorage
 
 MEANING = "acknowledged events/s of threads that wait for each event, 30 ms away (rows: seconds)"
 DELAY_S = 0.03

@@ -16,11 +16,11 @@ import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.rival_stores import STORES, installed
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 MEANING = (
     "append 10 events at a time (rows: how many times), synced: requests, log bytes, time beside "

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.datasets import events
+from benchmarks.faults import WrappedStorage, WrappedWriter
 from benchmarks.object_servers import MINIO, running
 from benchmarks.places import S3Meter
 from benchmarks.report import Ratio, Report, machine
@@ -18,7 +19,6 @@ from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
-from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentWriter, open_pool
 

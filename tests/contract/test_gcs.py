@@ -2,9 +2,9 @@
 
 import pytest
 from fixtures_servers import FETCHES, LARGE_BODIES
+from storage_contract import StorageContract
 
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.storage_contract import StorageContract
 
 pytestmark = [*FETCHES, LARGE_BODIES]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from process_kit import forkserver
+from storage_contract import StorageContract
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage, local_files, local_folders, open_storage
-from segstore_ds.testing.storage_contract import StorageContract
 
 _NOBODY = 65534
 

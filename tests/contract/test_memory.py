@@ -4,9 +4,9 @@ import secrets
 
 import fsspec
 import pytest
+from storage_contract import StorageContract
 
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.storage_contract import StorageContract
 
 
 class TestMemory(StorageContract):

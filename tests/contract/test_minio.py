@@ -4,10 +4,10 @@ import pytest
 from fault_proxy import Answer, HttpFault, fault_proxy
 from fixtures_servers import FETCHES
 from s3fs.core import S3FileSystem
+from storage_contract import StorageContract
 
 from segstore_ds.errors import UnsafeFilesystemError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.storage_contract import StorageContract
 
 pytestmark = FETCHES
 

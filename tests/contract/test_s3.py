@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 from s3fs.core import S3FileSystem
+from storage_contract import StorageContract
 
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
@@ -16,7 +17,6 @@ from segstore_ds.errors import (
     UnsafeFilesystemError,
 )
 from segstore_ds.storage import Storage, objects, open_storage
-from segstore_ds.testing.storage_contract import StorageContract
 from segstore_ds.write import segment_writer
 
 

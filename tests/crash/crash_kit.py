@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from benchmarks.faults import Fault
 from segstore_ds.errors import NotFoundError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import Fault
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ABSENT = "absent"

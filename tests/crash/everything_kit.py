@@ -11,11 +11,11 @@ from crash_kit import discard, files_of, restore
 from publish_kit import shown, shown_iceberg
 from rebuild_kit import TIGHT
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("key", pa.string())])

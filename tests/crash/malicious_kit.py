@@ -11,12 +11,12 @@ from typing import Any
 from crash_kit import discard, events, files_of, fresh_storage, restore
 from limits import memory_limit
 
+from benchmarks.faults import FaultStorage
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope, envelope_digest
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage
 
 SECRET = b"what lies outside the stream"
 MEMORY = 768 << 20

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from crash_kit import SCHEMA, events, files_of, restore
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

@@ -7,6 +7,7 @@ from types import ModuleType
 import pyarrow as pa
 from crash_kit import SCHEMA, events
 
+from benchmarks.virtual_time import VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.format.retention import RetentionPolicy
@@ -17,7 +18,6 @@ from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.virtual_time import VirtualTime
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

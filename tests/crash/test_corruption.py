@@ -15,6 +15,7 @@ from everything_kit import WAYS, Everything, ask_all, make_everything, named_in,
 from everything_kit import kind_of as object_kind
 from limits import memory_limit
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,
@@ -28,7 +29,6 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

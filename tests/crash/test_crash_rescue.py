@@ -23,6 +23,8 @@ from crash_kit import (
     restore,
 )
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.drop import run_drop
@@ -30,8 +32,6 @@ from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_inline")]
 

@@ -28,6 +28,8 @@ from crash_kit import (
 from fixtures_servers import MOST_FETCH_S, Server
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -38,8 +40,6 @@ from segstore_ds.format.redactions import redactions_of
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 # Every fault in memory; on a disk those that its own code could answer in another way. A crash
 # before a call leaves what a crash after the call before it leaves.

@@ -11,6 +11,7 @@ import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
 from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 
+from benchmarks.faults import FaultStorage
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.parts.kinds import RETIRED
@@ -21,7 +22,6 @@ from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.faults import FaultStorage
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

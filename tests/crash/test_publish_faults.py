@@ -14,14 +14,14 @@ from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_stora
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import Meddling
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.publish import delta, iceberg
 from segstore_ds.publish.delta_log import read_newest, read_table
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")

@@ -35,12 +35,12 @@ import golden_parquet
 import golden_times
 import pyarrow as pa
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

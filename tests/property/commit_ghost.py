@@ -8,6 +8,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from actors import WALL_START_US, Actor, Request, answer
+from interleaving import Event, Violation
+
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
@@ -16,8 +19,6 @@ from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.newest import LOG_GRACE_S, ROOT_CODEC
 from segstore_ds.status.history import begin_history
-from segstore_ds.testing.actors import WALL_START_US, Actor, Request, answer
-from segstore_ds.testing.interleaving import Event, Violation
 
 NOW_S = 100_000
 GONE = "no stream"

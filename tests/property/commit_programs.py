@@ -4,7 +4,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from actors import Actor, Program
 from commit_ghost import NOW_S, Ghost, check_world, decode, first_files, first_root, observe
+from interleaving import Scene
 
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -20,8 +22,6 @@ from segstore_ds.log.transition import Slot
 from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.status.history import NO_NOTE, describe_commit
-from segstore_ds.testing.actors import Actor, Program
-from segstore_ds.testing.interleaving import Scene
 
 HOURS = 2 * 3600  # past the grace
 PUTS = 2  # how often a commit file is put before its outcome is unknown

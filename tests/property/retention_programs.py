@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import pyarrow as pa
+from actors import Actor, Program, Request, answer
 from commit_ghost import NOW_S, first_root
 from commit_programs import open_log
+from interleaving import Event, Play, Scene, Violation
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -50,8 +52,6 @@ from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.retention.vacuum import run_vacuum
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
-from segstore_ds.testing.actors import Actor, Program, Request, answer
-from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 from segstore_ds.write.append import Appender, AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout

@@ -25,11 +25,11 @@ from commit_programs import (
     straggler,
     writer,
 )
+from interleaving import Play, Scene, Violation, explore
 
 from segstore_ds.commit.lookup import version_at
 from segstore_ds.log import newest
 from segstore_ds.retention import purge as retention
-from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Traces that would lose or repeat a commit, each told step by step over the real code."""
 
 import pytest
+from actors import Actor
 from commit_ghost import Ghost
 from commit_programs import (
     HOURS,
@@ -20,12 +21,11 @@ from commit_programs import (
     straggler,
     writer,
 )
+from interleaving import Play, Scene, Violation
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.format.names import Hint
 from segstore_ds.status import history
-from segstore_ds.testing.actors import Actor
-from segstore_ds.testing.interleaving import Play, Scene, Violation
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from commit_programs import PUTS
+from interleaving import Play, Violation, explore
 from retention_programs import (
     DAY,
     appender,
@@ -30,7 +31,6 @@ from segstore_ds.compact import commit as compact_commit
 from segstore_ds.log import newest
 from segstore_ds.retention import readers, restore, vacuum
 from segstore_ds.status import references, table_status
-from segstore_ds.testing.interleaving import Play, Violation, explore
 from segstore_ds.write import append
 
 pytestmark = pytest.mark.slow

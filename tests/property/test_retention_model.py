@@ -12,6 +12,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from model import ModelStream
+from strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
 from test_stream_model import GRACE_S, StreamMachine
 
 from segstore_ds.commit.lookup import OutcomeState
@@ -25,8 +27,6 @@ from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.model import ModelStream
-from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
 
 pytestmark = pytest.mark.slow
 

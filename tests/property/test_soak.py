@@ -5,10 +5,10 @@ import statistics
 import pytest
 from stream_kit import SCHEMA, make_stream, numbers, objects, values, wait
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream import Stream
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules, WriteRequest
 

@@ -14,7 +14,17 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from model import Batch, Event, ModelStream
+from strategies import (
+    COLUMNS,
+    FIRST_COLUMNS,
+    events,
+    filters,
+    layouts,
+    to_table,
+)
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     NotFoundError,
     PositionError,
@@ -25,16 +35,6 @@ from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.model import Batch, Event, ModelStream
-from segstore_ds.testing.strategies import (
-    COLUMNS,
-    FIRST_COLUMNS,
-    events,
-    filters,
-    layouts,
-    to_table,
-)
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 pytestmark = pytest.mark.slow
 

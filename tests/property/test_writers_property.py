@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.format.names import build_token
 from segstore_ds.status import table_status
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout

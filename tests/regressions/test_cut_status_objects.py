@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from stream_kit import values
 
+from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.faults import Crash, WrappedStorage
 
 T = TypeVar("T")
 WIDE = pa.schema([("n", pa.int64()), *((f"column {n:03}", pa.string()) for n in range(400))])

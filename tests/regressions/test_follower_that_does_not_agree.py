@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from stream_kit import DAY, make_stream, numbers, values, wait
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope
@@ -18,7 +19,6 @@ from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, segment_format="arrow")

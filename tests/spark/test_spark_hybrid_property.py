@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import COLUMNS, events, to_table
 
 import segstore_ds as segstore
-from segstore_ds.testing.strategies import COLUMNS, events, to_table
 
 pytestmark = pytest.mark.slow
 

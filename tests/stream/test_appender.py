@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import WrappedStorage
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import (
     ClosedError,
@@ -20,7 +21,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
-from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 

@@ -10,6 +10,8 @@ from publish_kit import shown
 from stream_kit import HOUR, Meddling, make_stream, numbers, wait
 
 import segstore_ds as segstore
+from benchmarks.faults import FaultStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
@@ -17,8 +19,6 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.retention.maintain import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")

@@ -27,6 +27,8 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing
@@ -51,8 +53,6 @@ from segstore_ds.log.transition import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 EACH = pytest.mark.usefixtures("each_format")

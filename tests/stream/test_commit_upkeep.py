@@ -7,10 +7,10 @@ from typing import TypeVar
 import pytest
 from stream_kit import STAGED, TIGHT, make_stream, numbers, values
 
+from benchmarks.faults import WrappedStorage
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import WrappedStorage
 
 T = TypeVar("T")
 

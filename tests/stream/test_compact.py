@@ -18,6 +18,7 @@ from stream_kit import (
     values,
 )
 
+from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.commit import commit_groups
@@ -35,7 +36,6 @@ from segstore_ds.format import names
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import Stream, after_commit, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules
 

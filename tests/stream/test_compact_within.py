@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from benchmarks.faults import FaultStorage, WrappedStorage
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import TINY_THREADS, frames_of, plan_job
 from segstore_ds.options.compaction import CompactRules
@@ -15,7 +16,6 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import FaultStorage, WrappedStorage
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -21,6 +21,7 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
 from segstore_ds.copy.request import CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (
@@ -36,7 +37,6 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage, WrappedStorage
 
 pytestmark = pytest.mark.usefixtures("each_format")
 

@@ -22,6 +22,8 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.destination import find_copy, find_done
@@ -47,8 +49,6 @@ from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 
 
 @pytest.fixture(autouse=True)

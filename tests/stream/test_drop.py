@@ -8,6 +8,7 @@ import pytest
 from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ConflictError,
@@ -20,7 +21,6 @@ from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
 

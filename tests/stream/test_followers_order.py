@@ -10,10 +10,10 @@ import pytest
 from follower_kit import content, found
 from stream_kit import SCHEMA, STAGED, numbers
 
+from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import Crash, WrappedStorage
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")

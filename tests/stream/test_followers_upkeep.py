@@ -8,6 +8,7 @@ import pytest
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
+from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
@@ -23,7 +24,6 @@ from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
-from segstore_ds.testing.faults import Crash, WrappedStorage
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

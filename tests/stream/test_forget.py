@@ -13,14 +13,14 @@ from erasure_kit import NEEDLE, holders
 from follower_kit import Pair
 from stream_kit import DAY, HOUR, make_stream, numbers, wait
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.retention import forget
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -13,6 +13,8 @@ from publish_kit import DELTA, ICEBERG, TABLES, Table
 from pyiceberg.table import StaticTable
 from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact.redacted import Forgotten
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
@@ -20,8 +22,6 @@ from segstore_ds.publish import delta
 from segstore_ds.publish.iceberg_table import read_newest as read_iceberg
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from stream_kit import ROOT_BYTES
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root_codec import encode_root
@@ -15,7 +16,6 @@ from segstore_ds.status import history as rules
 from segstore_ds.status.history import History, plan_history_merge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -5,6 +5,7 @@ import uuid
 import pytest
 from stream_kit import make_stream, numbers, values, wait
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.log.newest import ROOT_CODEC
@@ -14,7 +15,6 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
-from segstore_ds.testing.virtual_time import TimedStorage
 
 
 def _log(version: int) -> str:

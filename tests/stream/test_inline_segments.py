@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from stream_kit import CHOSEN, SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
 
+from benchmarks.faults import FaultStorage, WrappedStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -16,8 +18,6 @@ from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage, WrappedStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 

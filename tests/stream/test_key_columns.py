@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import WrappedStorage
 from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parquet.filters import CAN_WRITE
@@ -17,7 +18,6 @@ from segstore_ds.repair import verify
 from segstore_ds.status.inline import with_inline
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import WrappedStorage
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int32()), ("x", pa.float64())])
 FRAMES = segstore.Layout(inline_bytes=0, frame_rows=100, segment_format="arrow")

@@ -17,6 +17,7 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
+from benchmarks.faults import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -34,7 +35,6 @@ from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
-from segstore_ds.testing.faults import WrappedStorage
 
 GONE = "commits that were in the log are gone"
 LOST = "was taken at a commit that is gone"

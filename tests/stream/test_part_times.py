@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import FaultStorage
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.fields import build_json, parse_json
@@ -18,7 +19,6 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import repair_on
-from segstore_ds.testing.faults import FaultStorage
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64())])
 LAYOUT = segstore.Layout(inline_bytes=0, segment_format="arrow", stats_columns=())

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import FaultStorage, WrappedStorage
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.read import segments
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import FaultStorage, WrappedStorage
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.int64())])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from stream_kit import STAGED, Meddling, make_stream, numbers, objects
 
+from benchmarks.faults import WrappedStorage
 from segstore_ds.compact import redact as redact_module
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.redact import run_redact
@@ -27,7 +28,6 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write.layout import Layout
 
 PARQUET = Layout(inline_bytes=0, segment_format="parquet")

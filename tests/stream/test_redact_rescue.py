@@ -10,6 +10,7 @@ import pytest
 from follower_kit import Pair
 from stream_kit import TIGHT, make_stream, numbers, objects
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.compact import redact as redact_module
 from segstore_ds.compact.redact import run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
@@ -20,7 +21,6 @@ from segstore_ds.format.redactions import redactions_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 SECRETS = {"s13", "s27", "s41", "s66"}

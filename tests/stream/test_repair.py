@@ -6,6 +6,8 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
+from benchmarks.faults import FaultStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.commit.lookup import Outcome, OutcomeState, version_at
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -23,8 +25,6 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
-from segstore_ds.testing.faults import FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")

@@ -5,6 +5,8 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
+from benchmarks.faults import WrappedStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -12,8 +14,6 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
-from segstore_ds.testing.faults import WrappedStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, compression="none")

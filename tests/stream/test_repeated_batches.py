@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, values, wait
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import SealedError, WriterConflictError
 from segstore_ds.stream import Stream
-from segstore_ds.testing.virtual_time import TimedStorage
 
 
 def compact(stream: Stream, _: TimedStorage) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import FaultStorage
 from segstore_ds.commit import merges
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.errors import CorruptionError, FormatError
@@ -16,7 +17,6 @@ from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("noise", pa.binary())])
 ROWS, SEGMENTS = 40, 20

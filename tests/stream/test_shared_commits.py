@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import WrappedStorage
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -20,7 +21,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import WrappedStorage
 
 T = TypeVar("T")
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -8,6 +8,7 @@ import pytest
 from stream_kit import SCHEMA, STAGED, Meddling, numbers
 
 import segstore_ds as segstore
+from benchmarks.faults import WrappedStorage
 from segstore_ds.copy.event_rows import CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.errors import InvalidInputError, NotFoundError
@@ -15,7 +16,6 @@ from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import WrappedStorage
 
 
 class _StoppedError(Exception):

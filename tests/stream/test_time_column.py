@@ -8,6 +8,7 @@ import pytest
 from stream_kit import TIGHT, make_stream, numbers
 
 import segstore_ds as segstore
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.statistics import ColumnStats
@@ -19,7 +20,6 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.rescue import repair_on
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 FORMATS = pytest.mark.parametrize("form", ["arrow", "parquet"])

@@ -11,6 +11,8 @@ import pytest
 from stream_kit import DAY, HOUR, SCHEMA, STAGED, Meddling, numbers, objects, staged_job, values
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
@@ -21,8 +23,6 @@ from segstore_ds.retention import upkeep
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 WEEK = 7 * DAY
 

@@ -19,6 +19,8 @@ from stream_kit import (
     wait,
 )
 
+from benchmarks.faults import WrappedStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
@@ -32,8 +34,6 @@ from segstore_ds.log.operations import ObjectState
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import WrappedStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from stream_kit import STAGED, make_stream, numbers
 
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.virtual_time import TimedStorage
 
 LIES = {
     "a column that there is not": '{"zz":[1,2,0]}',

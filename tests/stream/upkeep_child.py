@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stream_kit import numbers
 
+from benchmarks.faults import WrappedStorage
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import WrappedStorage
 
 T = TypeVar("T")
 

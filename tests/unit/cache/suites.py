@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.buffer import Buffer
 from segstore_ds.cache.composite import join
@@ -23,7 +24,6 @@ from segstore_ds.errors import (
     InvalidInputError,
     StorageError,
 )
-from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
 
 CAPACITY = 256
 BORDERS = [0, 1 << 31, (1 << 31) - 32, (1 << 32) - 1, 1 << 32, LAST_OFFSET - CAPACITY]

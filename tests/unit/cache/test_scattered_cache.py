@@ -1,12 +1,12 @@
 """The scattered buffer: what the suite of both asks, positions in any order, and packing."""
 
 import pytest
+from channels import MemoryChannel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.cache.scattered_cache import ScatteredCache
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.testing.channels import MemoryChannel
 from unit.cache.suites import CAPACITY, BufferSuite
 
 

@@ -7,12 +7,12 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.pool import SharedPool
 from segstore_ds.cache.record import Record
 from segstore_ds.cache.scattered_service import ScatteredCacheService
 from segstore_ds.errors import CorruptionError, InvalidInputError, StorageError
-from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
 from unit.cache.suites import SIZE, ServiceSuite, background, until
 
 

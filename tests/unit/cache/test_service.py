@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from channels import FailingChannel, GatedChannel, MemoryChannel
 
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.pool import BufferPool
@@ -18,7 +19,6 @@ from segstore_ds.errors import (
     InvalidInputError,
     StorageError,
 )
-from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
 from unit.cache.suites import SIZE, ServiceSuite, background, until
 
 

@@ -1,13 +1,13 @@
 """The append-only buffer: what the suite of both asks, records side by side, and its memory."""
 
 import pytest
+from channels import MemoryChannel
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.cache.record import LAST_OFFSET
 from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.testing.channels import MemoryChannel
 from unit.cache.suites import BORDERS, CAPACITY, BufferSuite
 
 

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
+from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.errors import StorageError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import Crash, WrappedStorage
 
 
 class _Defective(WrappedStorage):

@@ -8,6 +8,8 @@ from functools import partial
 import pytest
 from stream_kit import Meddling
 
+from benchmarks.faults import Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
@@ -35,8 +37,6 @@ from segstore_ds.log.transition import Slot
 from segstore_ds.retention.purge import plan_purge, run_purge
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 COMMITTED, NOT_COMMITTED, UNKNOWN = (
     OutcomeState.COMMITTED,

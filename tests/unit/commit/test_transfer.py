@@ -14,12 +14,12 @@ import pytest
 from stream_kit import SCHEMA, make_stream
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
 from segstore_ds.commit import transfer
 from segstore_ds.commit.transfer import Checks, CopiedObject, Extent, Transfer
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage, WrappedStorage
 
 pytestmark = pytest.mark.usefixtures("each_format")
 PARTS = 4

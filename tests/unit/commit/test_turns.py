@@ -5,15 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from virtual_threads import VirtualThreads
 
+from benchmarks.faults import LatencyStorage
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.turns import WRITER_DIGITS, Look, Turns
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage
-from segstore_ds.testing.faults import LatencyStorage
-from segstore_ds.testing.virtual_threads import VirtualThreads
 
 DELAY_S, SECONDS = 0.03, 15.0
 ROOT = Root("stream", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),))

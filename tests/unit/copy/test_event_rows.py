@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from stream_kit import KINDS, STAGED, WHENS, make_stream, values
 
+from benchmarks.faults import Crash, Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
@@ -21,8 +23,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask

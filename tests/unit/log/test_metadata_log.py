@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from process_kit import forkserver
 
+from benchmarks.faults import Fault, FaultStorage
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
@@ -28,7 +29,6 @@ from segstore_ds.format.names import Hint
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import Fault, FaultStorage
 
 IDS, RACERS = 12, 5
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
@@ -29,7 +30,6 @@ from segstore_ds.read.cuts import (
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 HOUR = dt.timezone(dt.timedelta(hours=1))
 ROOT = Root("s", 5, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), generation=2, head=10, tail=30)

@@ -3,6 +3,7 @@
 import pytest
 from stream_kit import STAGED, make_stream, numbers
 
+from benchmarks.faults import FaultStorage
 from segstore_ds.compact.replace import Replacement, listed_runs
 from segstore_ds.format.parts.kinds import WRITERS
 from segstore_ds.format.retention import RetentionPolicy
@@ -12,7 +13,6 @@ from segstore_ds.status import store
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage
 
 pytestmark = pytest.mark.usefixtures("tight")
 

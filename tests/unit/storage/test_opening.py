@@ -6,11 +6,11 @@ import sys
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import register_implementation
+from storage_contract import StorageContract
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.stores import STORES, version_tuple
-from segstore_ds.testing.storage_contract import StorageContract
 
 
 class UnknownFileSystem(MemoryFileSystem):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.storage import Overlap, Storage, compare_names, find_overlap, open_storage
 from segstore_ds.storage.base import PROBE
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage, WrappedStorage
 
 
 class _Alias(WrappedStorage):

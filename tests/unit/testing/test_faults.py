@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import Crash, Fault, FaultStorage, LatencyStorage
 from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage, LatencyStorage
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from benchmarks.faults import Fault, FaultStorage
+from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ClosedError,
@@ -29,8 +31,6 @@ from segstore_ds.status.table_status import INLINE_SOFT, WRITERS_INLINE
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create, create_on, drop, open_on
-from segstore_ds.testing.faults import Fault, FaultStorage
-from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.layout import Layout
 
@@ -631,7 +631,7 @@ def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer)
     shaky = open_on(storage, clock=time.clock)
     job, done = staged(shaky, 1, 2, writer=writer, expected_tail=0)
     shaky._log.recent()
-    storage.fault = Fault(len(storage.calls) + 4, "fail", "after", 1000)
+    storage.fault = Fault(len(storage.calls) + 5, "fail", "after", 1000)
     with pytest.raises(CommitUnknownError):
         shaky.commit(job, done)
     storage.fault = None

@@ -8,6 +8,7 @@ import pytest
 from follower_kit import Pair, content, found
 from stream_kit import SCHEMA, STAGED, numbers
 
+from benchmarks.faults import WrappedStorage
 from segstore_ds.cache.second_copy import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import (
@@ -19,7 +20,6 @@ from segstore_ds.errors import (
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.shipping import BufferMessage, Receiver

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.names import build_token
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.target import Target

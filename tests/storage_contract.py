@@ -6,7 +6,6 @@ objects in the storage afterwards, not only by the results of `create`.
 """
 
 # pytest asserts, one sentence names a test, and fixtures are methods.
-# ruff: noqa: S101, D102
 
 import multiprocessing
 import os

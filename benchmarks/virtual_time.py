@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from benchmarks.faults import WrappedStorage
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, Storage
-from segstore_ds.testing.faults import WrappedStorage
 
 T = TypeVar("T")
 START_US = 1_760_000_000_000_000

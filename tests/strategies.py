@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from model import Event
 
-from segstore_ds.testing.model import Event
 from segstore_ds.write.layout import Layout
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -105,31 +105,31 @@ class ModelStorage(Storage):
             raise StorageError("the model made the request fail", request=str(request))
         return answer
 
-    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102, ARG002
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: ARG002
         data: bytes | None = self._call(Request("get", path))
         if data is None:
             raise MissingObjectError("no such object", path=path)
         return data
 
-    def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+    def get_range(self, path: str, start: int, end: int) -> bytes:
         return self.get(path)[start:end]
 
-    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+    def info(self, path: str) -> ObjectInfo:
         found = self._call(Request("info", path))
         if found is None:
             raise MissingObjectError("no such object", path=path)
         return _info(path, *found)
 
-    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
+    def create(self, path: str, data: bytes) -> bool:
         return bool(self._call(Request("create", path, data)))
 
-    def put(self, path: str, data: bytes) -> None:  # noqa: D102
+    def put(self, path: str, data: bytes) -> None:
         self._call(Request("put", path, data))
 
-    def delete(self, path: str) -> None:  # noqa: D102
+    def delete(self, path: str) -> None:
         self._call(Request("delete", path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         after = ""
         while found := self._call(Request("list", prefix, after=after)):
             page = found[: self._page]
@@ -138,7 +138,7 @@ class ModelStorage(Storage):
                 return
             after = page[-1][0]
 
-    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: ARG002, D102
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: ARG002
         raise InternalError("the model has no staged objects", path=path)
 
     def ensure_exclusive(self) -> None:
@@ -221,7 +221,7 @@ class Place:
         self._parent = parent
         self._answer = answer
         self._children: dict[Any, Place] = {}
-        self._ends: dict[str, Place] = parent._ends if parent else {}  # noqa: SLF001 - a place too
+        self._ends: dict[str, Place] = parent._ends if parent else {}
         self.request = self._run()
 
     def after(self, answer: Any) -> tuple["Place", bool]:

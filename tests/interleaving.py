@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from actors import FAILED, Actor, Place, Program, Request, answer, is_dated
+
 from segstore_ds.errors import InternalError, SegstoreError
-from segstore_ds.testing.actors import FAILED, Actor, Place, Program, Request, answer, is_dated
 
 
 class Violation(AssertionError):  # noqa: N818 - what a checker finds is no failure of its own
@@ -351,7 +352,7 @@ class Play:
                 self.sleep(int(str(request.payload[0])))
                 return None
             said = answer(self.state.files, self.state.now_s, request, self.state.made)
-            self.state = self._model._effect(self.state, name, request)  # noqa: SLF001
+            self.state = self._model._effect(self.state, name, request)
             return said
 
         program(Actor(name, ask, self._scene.page))
