@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.spark_peers import INSTALLATIONS, start_session
+from benchmarks.spark_peers import INSTALLATIONS, Delta, start_session
 
 
 def write_versions(spark: SparkSession, table: str, target: Path, newest: int) -> None:
@@ -77,7 +77,7 @@ def try_changes(spark: SparkSession, table: str) -> list[str]:
 def main(table: str, target: str, newest: str) -> None:
     """Read the table into its target, then try to change it."""
     installed = INSTALLATIONS["delta"]
-    conf = {**installed.conf, **of_hive(Path(target))}
+    conf = {**installed.conf, **Delta.tuned, **of_hive(Path(target))}
     spark = start_session(replace(installed, conf=conf), Path(target), "tuned")
     write_versions(spark, table, Path(target), int(newest))
     sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
