@@ -73,11 +73,6 @@ def test_paths_that_the_documents_name_exist():
     assert not [path for path in found if not (ROOT / path).exists()]
 
 
-def test_pages_of_design_are_linked_from_their_decisions():
-    pages = {f"docs/design/{page.name}" for page in PAGES if page.parent.name == "design"}
-    assert {link.partition("#")[0] for link in links(DESIGN)} >= pages
-
-
 def links(text: str) -> list[str]:
     """Return the targets of the links of a page that lead to files."""
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
