@@ -4,18 +4,36 @@ Only ancestors of the newest root count: a version that a repair left behind ass
 and numbers to other events. Files that can't be read are skipped; another version may say the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.read.segments import open_segment
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.levels import readable_parts
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
 
 _ROOTS_KEPT = 64
 MOST_ROOTS = 4096  # read to find one object, whose facts are near its own version
+
+
+class _Placed(Protocol):
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Placed)
 
 
 class KeptVersions:
@@ -110,3 +128,77 @@ class KeptVersions:
         except FormatError:
             return None
         return root if root is not None and root.version == version else None
+
+
+def epochs_by_fingerprint(kept: KeptVersions, root: Root) -> dict[str, int]:
+    """Return the newest epoch of each schema of a root, as far as schemas can be read."""
+    found: dict[str, int] = {}
+    for epoch in root.epochs:
+        try:
+            schema: pa.Schema | None = epoch_schema(kept.status, epoch)
+        except FormatError:
+            schema = find_schema(kept, epoch.number)
+        if schema is not None:
+            found[fingerprint(schema)] = epoch.number
+    return found
+
+
+def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
+    """Return an epoch's schema as one of its segments stores it; None if none can be read."""
+    root = kept.newest
+    storage = with_inline(kept.storage, root)
+    for placed in kept.segments_of(root, root.listed_start, root.tail, inline=True):
+        if placed.entry.epoch != number:
+            continue
+        try:
+            segment = open_segment(storage, placed.entry, whole=False)
+            if isinstance(segment.index, ParquetIndex):
+                schema = segment.index.schema.remove_metadata()
+            else:
+                with pa.ipc.open_stream(segment.stored(0)) as stream:
+                    schema = stream.schema
+        except (FormatError, pa.ArrowInvalid, OSError):
+            continue
+        if fingerprint(schema) == segment.frames[0].fingerprint:
+            return schema
+    return None
+
+
+def covers(found: Mapping[int, T], start: int, end: int) -> bool:
+    """Tell whether pieces hold every offset of a range. Pure."""
+    cursor = start
+    for place in sorted(found):
+        if place > cursor:
+            return False
+        cursor = max(cursor, found[place].end)
+    return cursor >= end
+
+
+def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
+    """Return the pieces that cover a range without gap or overlap, or None. Pure."""
+    tiled, missing = tile_known(found, start, end)
+    return None if missing else tiled
+
+
+def tile_known(
+    found: Mapping[int, T], start: int, end: int
+) -> tuple[list[T], list[tuple[int, int]]]:
+    """Return the pieces within a range that don't overlap, and the gaps between them. Pure.
+
+    >>> tile_known({}, 0, 5), tile_known({}, 5, 5)
+    (([], [(0, 5)]), ([], []))
+    """
+    tiled: list[T] = []
+    missing: list[tuple[int, int]] = []
+    cursor = start
+    for place in sorted(found):
+        piece = found[place]
+        if place < cursor or piece.end > end:
+            continue
+        if place > cursor:
+            missing.append((cursor, place))
+        tiled.append(piece)
+        cursor = piece.end
+    if cursor < end:
+        missing.append((cursor, end))
+    return tiled, missing

@@ -23,6 +23,7 @@ from segstore_ds.errors import (
     CorruptionError,
     FormatError,
     InternalError,
+    InvalidInputError,
     NotFoundError,
 )
 from segstore_ds.format import names
@@ -36,18 +37,18 @@ from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import Slot, broken_invariants
-from segstore_ds.repair.from_followers import (
+from segstore_ds.repair.copies import (
     refuse_promoted,
     restore_commits,
+    restore_frames,
     restore_objects,
 )
-from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
-from segstore_ds.repair.inline_frames import restore_frames
-from segstore_ds.repair.lost_redactions import refuse_lost_redactions
+from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
+from segstore_ds.status.references import read_references
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ def run_repair(
             )
         refuse_promoted(context, base, ignore_followers=ignore_followers)
         if not allow_redacted:
-            refuse_lost_redactions(context, base)
+            _refuse_lost_redactions(context, base)
         _go_on(context, base, lost)
         report.repaired.append(f"the log continues from version {base.version}")
         for url in followers_of(base):
@@ -336,3 +337,32 @@ def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
     if base.history:
         for version in range(base.version + 1, row.version):
             yield replace(row, version=version, operation=Operation.LOST, transaction="")
+
+
+def _refuse_lost_redactions(context: StreamContext, base: Root) -> None:
+    """Raise InvalidInputError if a redaction may be newer than what a repair follows.
+
+    What replaced segments lies under names that redactions alone give. If the newest readable
+    commit neither lists nor has retired it, it is of a lost commit, or of a redaction that died.
+    """
+    listed = (info.path for info in context.storage.list(names.SEGMENTS_FOLDER))
+    redacted = {path for path in listed if names.is_redacted(path)}
+    unknown = redacted - _known(context, base) if redacted else redacted
+    if unknown:
+        raise InvalidInputError(
+            "the lost commits may hold a redaction, and its values would come back",
+            remedy="restore the files from a backup; or repair with allow_redacted=True, then "
+            "redact again, with the same redact_id or another one",
+            url=context.storage.url,
+            version=base.version,
+            objects=sorted(unknown)[:20],
+        )
+
+
+def _known(context: StreamContext, base: Root) -> set[str]:
+    """Return what a version lists or has retired; nothing if that can't be read."""
+    try:
+        found = read_references(context.status, base)
+    except FormatError:
+        return set()
+    return {*found.live, *found.retired}

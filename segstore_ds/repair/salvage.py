@@ -22,10 +22,9 @@ from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.history_facts import read_facts
-from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.kept_versions import KeptVersions, find_schema
 from segstore_ds.repair.rebuild_parts import PartRebuilder
-from segstore_ds.repair.segment_schemas import find_schema
+from segstore_ds.repair.rebuild_rest import read_facts
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import with_inline

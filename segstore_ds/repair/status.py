@@ -20,11 +20,14 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY, KINDS, LIST, Kind, encode_object
 from segstore_ds.format.root import BlobRef, PartRef, Retired, Root
 from segstore_ds.log.transition import Slot
-from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions
-from segstore_ds.repair.rebuild_blobs import BlobRebuilder, FoundBlob
-from segstore_ds.repair.rebuild_history import HistoryRebuilder
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
+from segstore_ds.repair.rebuild_rest import (
+    BlobRebuilder,
+    FoundBlob,
+    HistoryRebuilder,
+    read_facts,
+)
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.levels import LevelledList, readable_parts
@@ -101,10 +104,9 @@ class _StatusRepair:
     def _repair_rows(self, ref: PartRef) -> PartRef:
         if _reads(partial(self._history.part, ref)):
             return ref
-        rebuilder = HistoryRebuilder(self._kept)
         refs = readable_parts(self._history.levels, self._planned)
         before = next((other for other in refs if other.end == ref.start), None)
-        data, unknown = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
+        data, unknown = HistoryRebuilder(self._kept).find_rows(ref, before)
         if unknown and not self._allow_loss:
             self._findings.damaged.append(
                 f"{ref.path} can't be built again: nothing tells the rows of versions "

@@ -8,7 +8,7 @@ from crash_kit import discard, events
 from fsspec.implementations.memory import MemoryFileSystem
 from rebuild_kit import KINDS, MAKERS, Made, damaged, named, said, tight
 
-from segstore_ds.format import envelope
+from segstore_ds.format import envelope, names
 from segstore_ds.repair.repair import RepairReport
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -47,15 +47,22 @@ def lose(storage: Storage, path: str, kind: str) -> None:
 
 
 def may_be_dropped(made: Made) -> set[str]:
-    """Return the lists of what was dropped, and the dropped parts of a stream that was restored."""
+    """Return the lists of what was dropped, and the dropped parts that nothing tells.
+
+    No version lists one that its own commit dropped; what was restored is not dropped any more.
+    """
     storage, _ = made.open()
     stream = open_on(storage)
     root = stream.root
     restored = "restore" in stream.history().read_all()["operation"].to_pylist()
     status = TableStatus(storage)
     blobs = [item for blob in root.retired_blobs for item in status.retired_blob(blob)]
-    retired = [*blobs, *root.retired] if restored else []
-    parts = {item.path for item in retired if item.kind == "part"}
+    parts = {
+        item.path
+        for item in (*blobs, *root.retired)
+        if item.kind == "part"
+        and (restored or names.parse_status_version(item.path) == item.version - 1)
+    }
     return {blob.path for blob in root.retired_blobs} | parts
 
 

@@ -19,8 +19,8 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import build_hint
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.log.seen import hint_of
+from segstore_ds.repair.kept_versions import tile
 from segstore_ds.repair.status import repair_status
-from segstore_ds.repair.tiling import tile
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
@@ -218,6 +218,24 @@ def test_list_of_parts_is_built_again(monkeypatch):
     open_on(storage).verify().check()
 
 
+@pytest.mark.parametrize("kind", ["segments", "history"])
+def test_list_of_parts_is_built_again_without_the_versions_that_knew_it(kind, monkeypatch):
+    """The parts that no list names have the digest of the lost one."""
+    monkeypatch.setattr(SOFT, 1)
+    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.history.ROWS_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.history.PARTS_INLINE", 3)
+    stream, storage = make_stream(18)
+    stream.purge(older_than_s=0)
+    lists = stream.root.lists if kind == "segments" else stream.root.history_lists
+    history = stream.history().read_all()
+    damage(storage, lists[0].path, "lost")
+    assert fix(stream).ok
+    seen = open_on(storage)
+    assert (values(seen), seen.history().read_all()) == (list(range(180)), history)
+    assert seen.version == stream.version  # the very same bytes
+
+
 @pytest.mark.usefixtures("no_inline")
 def test_events_that_nothing_proves_are_named(monkeypatch):
     """No version lists them, and the only segment of them is lost with its part."""
@@ -238,6 +256,62 @@ def test_events_that_nothing_proves_are_named(monkeypatch):
     saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
     assert [(lost.start, lost.end, lost.where) for lost in saved.lost] == [(30, 40, part.path)]
     assert values(open_on(new)) == [n for n in range(100) if not 30 <= n < 40]
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("twin", ["before", "after", "alone"])
+def test_segment_of_a_killed_job_is_never_taken_for_a_committed_one(twin, monkeypatch):
+    """The digest of the part tells two jobs of the same size apart: nothing else does."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(3)
+
+    def stage_and_die():
+        task = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0)).open_task(0, "a")
+        for batch in numbers(130, 140).to_batches():
+            task.append(batch)
+        task.finish()
+
+    if twin == "before":
+        stage_and_die()
+    job = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0))
+    if twin != "before":
+        stage_and_die()
+    staged = job.stage(0, "b", numbers(30, 40).to_batches())
+    stream.commit(job, [staged])
+    (part,) = stream.root.parts
+    assert part.end == 40
+    damage(storage, part.path, "lost")
+    if twin == "alone":
+        damage(storage, f"segments/{staged.segments[0].path}", "lost")
+    report = fix(stream)
+    assert report.ok == (twin != "alone")
+    if report.ok:
+        assert values(open_on(storage)) == list(range(40))
+        return
+    assert "nothing proves which segments hold [30, 40)" in report.damaged[0]
+    assert "segstore salvage" in report.damaged[0]
+    new = fresh(storage)
+    saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
+    assert [(lost.start, lost.end) for lost in saved.lost] == [(30, 40)]
+    assert values(open_on(new)) == list(range(30))
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_part_is_built_again_beside_a_killed_attempt_of_the_same_task(monkeypatch):
+    """It had staged fewer rows than the attempt that was committed."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(3)
+    job = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0))
+    for attempt, rows in (("z", 4), ("a", 4)):
+        job.stage(0, attempt, numbers(30, 30 + rows).to_batches())
+    tasks = [job.stage(0, "b", numbers(30, 40).to_batches())]
+    tasks += [job.stage(1, "c", numbers(40, 44).to_batches())]
+    stream.commit(job, tasks)
+    assert len(objects(storage, "segments/")) == 7
+    (part,) = stream.root.parts
+    damage(storage, part.path, "lost")
+    assert fix(stream).ok
+    assert values(open_on(storage)) == list(range(44))
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])

@@ -1,14 +1,13 @@
 """Lists of parts: what can be read of them, and how a lost one is found again."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.root import Epoch, PartRef, Root
-from segstore_ds.repair.lists import find_list
+from segstore_ds.repair.rebuild_rest import told_list
 from segstore_ds.status.levels import LevelledList, readable_parts
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
@@ -36,10 +35,6 @@ def root(levels: LevelledList) -> Root:
     return replace(ROOT, lists=lists, parts=PARTS[4:])
 
 
-def unasked() -> Iterator[tuple[PartRef, ...]]:
-    yield pytest.fail("nothing needs to be guessed")
-
-
 def test_parts_of_a_damaged_list_are_skipped_and_reported(levels, root):
     assert tuple(readable_parts(levels, root)) == PARTS
     fresh = TableStatus(levels._store.storage)
@@ -55,15 +50,14 @@ def test_parts_of_a_damaged_list_are_skipped_and_reported(levels, root):
 
 def test_list_is_found_in_older_roots(root):
     newer = [part(0, 20), *PARTS[2:]]
-    assert find_list(root.lists[1], [newer], unasked()) == PARTS[2:4]
-    assert find_list(root.lists[0], [PARTS[:1], PARTS[1:3]], unasked()) == PARTS[:2]
+    assert told_list(root.lists[1], [newer]) == PARTS[2:4]
+    assert told_list(root.lists[0], [PARTS[:1], PARTS[1:3]]) == PARTS[:2]
+    assert told_list(root.lists[0], []) is None
 
 
 def test_parts_that_overlap_the_end_of_the_list_are_not_its_own(root):
-    assert find_list(root.lists[0], [[PARTS[0], part(10, 40)]], []) is None
+    assert told_list(root.lists[0], [[PARTS[0], part(10, 40)]]) is None
 
 
-def test_guess_counts_only_if_it_is_the_list_itself(root):
-    wrong, right = (part(0, 10), part(10, 20, count=2)), PARTS[:2]
-    assert find_list(root.lists[0], [], [wrong]) is None
-    assert find_list(root.lists[0], [[*wrong]], [wrong, right]) == right
+def test_parts_with_another_number_of_rows_are_not_its_own(root):
+    assert told_list(root.lists[0], [(part(0, 10), part(10, 20, count=2))]) is None

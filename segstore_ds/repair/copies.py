@@ -1,0 +1,241 @@
+"""Put back what lies elsewhere byte for byte: on a follower, or in another commit file.
+
+Commits are restored from followers first, in order, as long as each one is the child of the one
+before; then the objects that the newest commit needs. Nothing is taken from a follower that was
+promoted: what it committed since then is not part of this folder's history.
+
+The commit files of several versions hold the same inline frame. One that fails its checksum is
+replaced by that of another kept version that lists the same segment, or of a follower's file of the
+same version. Nothing else of the file changes, so it is byte for byte what was committed. Only
+versions that may share inline events with the newest are looked at: what is inline in an older one
+lies in a segment by now, and a repair should not read the whole log.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
+from operator import attrgetter
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.follower import Follower
+from segstore_ds.commit.objects import copy_object, copy_objects
+from segstore_ds.commit.transfer import CopiedObject
+from segstore_ds.errors import FormatError, NotFoundError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.inline import frames_of
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.log.metadata_log import find_gaps
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.status import Findings, put_back
+from segstore_ds.repair.verify import run_verify
+from segstore_ds.status.inline import frame_is_sound
+
+_LOG = logging.getLogger(__name__)
+_FOLDERS = tuple(
+    f"{folder}/"
+    for folder in (
+        names.SEGMENTS_FOLDER,
+        names.STATUS_FOLDER,
+        names.LOG_FOLDER,
+    )
+)
+_PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
+
+_Found = tuple[InlineFrame, str]  # a sound frame, and whose it is
+
+
+def restore_commits(context: StreamContext, base: Root) -> list[str]:
+    """Copy commits newer than `base` from followers that hold them; return what and from where."""
+    restored: list[str] = []
+    newest = base
+    for follower in context.log.replicas.agreed(base):
+        try:
+            while (theirs := _next(follower, newest)) is not None:
+                path = context.log.files.path(theirs.version)
+                copy_object(follower.storage, context.storage, path)
+                restored.append(f"{path} from {follower.url}")
+                newest = theirs
+        except (FormatError, StorageError) as error:
+            _LOG.warning("follower %s can't restore commits: %s", follower.url, error)
+    return restored
+
+
+def restore_objects(context: StreamContext, root: Root) -> list[str]:
+    """Copy missing or damaged objects back from a follower whose copy is sound.
+
+    It reads all objects here and, if something is wrong here, those of the followers too. It is
+    safe to repeat. It returns what was restored, and from where.
+    """
+    restored: list[str] = []
+    followers = [*context.log.replicas.agreed(root)]
+    for _ in range(_PASSES if followers else 0):
+        wrong = _damaged(context)
+        before = len(restored)
+        for follower in followers if wrong else ():
+            try:
+                theirs = StreamLog(follower.storage, clock=context.clock)
+                ours = theirs.open().stream_id == root.stream_id
+                sound = wrong - _damaged(StreamContext.of(theirs)) if ours else set()
+                copies = (
+                    CopiedObject(follower.storage, path, context.storage, path)
+                    for path in sorted(sound)
+                )
+                # As they arrive: a failure must not hide what was restored before it.
+                restored.extend(f"{path} from {follower.url}" for path in copy_objects(copies))
+                wrong -= sound
+            except (FormatError, NotFoundError, StorageError) as error:
+                _LOG.warning("follower %s can't restore all of it: %s", follower.url, error)
+        if len(restored) == before:
+            break
+    return restored
+
+
+def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: bool) -> None:
+    """Refuse to go on if a follower was promoted in place of this folder, or may have been.
+
+    Raises:
+        FencedError: A follower was promoted.
+        StorageError: A follower can't be asked, and `ignore_followers` is not set.
+    """
+    unasked: dict[str, Exception | None] = {}
+    for follower in context.log.replicas.of(base):
+        try:
+            found = follower.files.latest()
+        except (FormatError, StorageError) as error:
+            unasked[follower.url] = error
+            continue
+        theirs = None if found is None else found[1]
+        if theirs is None or theirs.stream_id != base.stream_id:
+            unasked[follower.url] = None  # an unmounted disk looks like an empty folder
+        elif theirs.generation > base.generation:
+            raise follower.fenced(base)
+    if unasked and not ignore_followers:
+        raise StorageError(
+            "a follower can't be asked whether it was promoted, so nothing was changed",
+            remedy="make it reachable; or set ignore_followers=True if no follower was ever "
+            "promoted, or none will ever be used again",
+            followers=sorted(unasked),
+        ) from next(iter(unasked.values()))
+    for url in sorted(unasked):
+        _LOG.warning("follower %s was not asked whether it was promoted", url)
+
+
+def _next(follower: Follower, base: Root) -> Root | None:
+    found = follower.files.get(base.version + 1)
+    if found is None or found.parent != base.transaction:
+        return None
+    same = (found.stream_id, found.generation) == (base.stream_id, base.generation)
+    return found if same else None
+
+
+def _damaged(context: StreamContext) -> set[str]:
+    problems = run_verify(context).problems
+    # An inline frame is named behind its commit file, and any frame by its range.
+    paths = {re.split(r": |\[", problem.where)[0] for problem in problems}
+    paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
+    files, root = context.log.files, context.log.root
+    gaps = find_gaps(files.numbers(), root.log_start, root.version)
+    return paths | {files.path(number) for gap in gaps for number in gap}
+
+
+# --- inline frames -------------------------------------------------------------------------------
+
+
+def restore_frames(context: StreamContext, root: Root) -> Findings:
+    """Restore the inline frames of `root`, and of the versions before it; safe to repeat."""
+    return _FrameRepair(context, root).run()
+
+
+@dataclass(slots=True)
+class _FrameRepair:
+    context: StreamContext
+    root: Root
+    findings: Findings = field(default_factory=Findings)
+
+    def run(self) -> Findings:
+        kept = KeptVersions(self.context, self.root)
+        inline = takewhile(attrgetter("inline_bytes"), chain([self.root], kept.older()))
+        for root in inline:
+            damaged = [entry for entry in root.entries if not _is_sound(entry)]
+            if damaged:
+                self._restore(kept, root, damaged)
+        return self.findings
+
+    def _restore(self, kept: KeptVersions, root: Root, damaged: list[SegmentEntry]) -> None:
+        path = self.context.log.files.path(root.version)
+        found: dict[str, _Found] = {}
+        for entry in damaged:
+            copy = next(self._copies(kept, root, entry), None)
+            if copy is not None:
+                found[entry.path] = copy
+            else:
+                self.findings.damaged.append(_lost(root, entry, path))
+        if not found:
+            return
+        data = self.context.log.files.read(root.version) or b""
+        body = data[: len(data) - root.inline_bytes]
+        entries = (
+            replace(entry, frame=found[entry.path][0]) if entry.path in found else entry
+            for entry in root.entries
+        )
+        put_back(self.context.storage, path, body + frames_of(replace(root, entries=(*entries,))))
+        self.findings.repaired += [
+            f"{path}: {names.segment_object(segment)} from {source}"
+            for segment, (_, source) in found.items()
+        ]
+
+    def _copies(self, kept: KeptVersions, root: Root, entry: SegmentEntry) -> Iterator[_Found]:
+        """Yield the sound copies of a frame: of versions before and after, then of followers."""
+        files = self.context.log.files
+        for versions in (
+            range(root.version - 1, self.root.log_start - 1, -1),
+            range(root.version + 1, self.root.version + 1),
+        ):
+            for version in versions:
+                other = kept.at(version)
+                if other is None:
+                    continue  # a file that can't be read; the one behind it may list the segment
+                listed = _same_frame(other, entry)
+                if listed is None:
+                    break
+                if frame_is_sound(listed):
+                    yield listed, files.path(version)
+        for follower in self.context.log.replicas.agreed(self.root):
+            try:
+                theirs = follower.files.get(root.version)
+            except (FormatError, StorageError):
+                continue
+            listed = None if theirs is None else _same_frame(theirs, entry)
+            if listed is not None and frame_is_sound(listed):
+                yield listed, follower.url
+
+
+def _is_sound(entry: SegmentEntry) -> bool:
+    return entry.frame is None or frame_is_sound(entry.frame)
+
+
+def _same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
+    """Return a root's frame of the same segment, whatever its bytes; None if it lists none."""
+
+    def facts(other: SegmentEntry) -> tuple[object, ...]:
+        frame = other.frame
+        described = frame and (frame.crc, len(frame.data), frame.raw_bytes, frame.fingerprint)
+        return other.segment_id, other.rows, other.stats, described
+
+    wanted = facts(entry)
+    return next((other.frame for other in root.entries if facts(other) == wanted), None)
+
+
+def _lost(root: Root, entry: SegmentEntry, path: str) -> str:
+    start = root.inline_start
+    for other in root.entries:
+        if other is entry:
+            break
+        start += other.rows
+    events = f"[{start}, {start + entry.rows})"
+    return (
+        f"{path}: {names.segment_object(entry.path)}: no kept version has a sound copy of {events}"
+    )

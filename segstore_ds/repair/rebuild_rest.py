@@ -1,0 +1,344 @@
+"""Rebuild history, writers, tags and schemas from kept commits. This module writes nothing.
+
+Every root holds the rows of the newest commits up to its own. So the kept version that a history
+part is named after holds the very rows that were moved into the part. The versions before and after
+a commit tell which writers and tags it moved out of the root. A result is proven if it has the
+digest that the root names: then it is the lost object itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import pyarrow as pa
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.history import column_values, to_batch
+from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, TAGS, WRITERS, encode_object
+from segstore_ds.format.root import BlobRef, Epoch, PartRef, Root, Writer
+from segstore_ds.format.schema.codec import encode_schema
+from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile
+from segstore_ds.status.history import ROWS_HARD, History, history_ref
+from segstore_ds.status.levels import readable_parts
+from segstore_ds.status.store import ObjectStore, is_proven
+
+NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
+_MOST_TAGS = 500
+_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})
+_REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
+
+
+class HistoryFacts:
+    """What the history says about commits whose files may be gone: offsets, counts, numbers.
+
+    `next_segment` is the number that the next segment after version `newest` will get.
+    """
+
+    def __init__(self, rows: Mapping[int, HistoryRow], newest: int, next_segment: int) -> None:
+        self._rows = rows
+        self._next = dict(_count_down(rows, newest, next_segment))
+
+    def operation(self, version: int) -> str | None:
+        """Return the operation of a commit; None if its row can't be read."""
+        return self._rows[version].operation if version in self._rows else None
+
+    def numbers(self, version: int) -> range | None:
+        """Return the segment numbers that a commit assigned; None if they are not known."""
+        first, end = self._next.get(version - 1), self._next.get(version)
+        return None if first is None or end is None else range(first, end)
+
+    def writers(self, version: int, count: int) -> dict[str, HistoryRow]:
+        """Return the last batches of `count` writers, by writer id.
+
+        The writers are those whose last batch is the oldest; commits after `version` don't count.
+        """
+        last = {
+            row.writer_id: row
+            for _, row in sorted(self._rows.items())
+            if row.version <= version
+            and row.writer_id is not None
+            and row.operation != Operation.REDACT
+        }
+        oldest = sorted(last.items(), key=lambda item: item[1].version)[:count]
+        return dict(oldest)
+
+    def appended(self, start: int, end: int, *, before: int) -> list[HistoryRow] | None:
+        """Return the commits that appended exactly the events of `[start, end)`, in order.
+
+        Versions from `before` on don't count. It returns None if the rows don't cover the range
+        without a gap, or if a commit crosses its bounds.
+        """
+        found: list[HistoryRow] = []
+        cursor = start
+        for version in sorted(self._rows):
+            row = self._rows[version]
+            if version < before and row.rows and start < row.tail <= end:
+                if row.tail - row.rows != cursor or row.operation not in _WRITES:
+                    return None
+                found.append(row)
+                cursor = row.tail
+        return found if cursor == end else None
+
+    def rewritten_after(self, version: int) -> int | None:
+        """Return the first compaction or redaction after a version.
+
+        It may have added segments that were planned on that version.
+        """
+        later = (number for number in sorted(self._rows) if number > version)
+        return next((number for number in later if self._rows[number].operation in _REWRITES), None)
+
+
+def read_facts(history: History, root: Root) -> HistoryFacts:
+    """Read all history rows that can be read."""
+    rows: list[HistoryRow] = []
+    for part in readable_parts(history.levels, root):
+        try:
+            rows += _rows_of(history.part(part))
+        except FormatError:
+            continue
+    found = {row.version: row for row in (*rows, *root.history)}
+    return HistoryFacts(found, root.version, root.next_segment)
+
+
+def _count_down(
+    rows: Mapping[int, HistoryRow], newest: int, next_segment: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the next segment number after each version, as far back as rows are known."""
+    yield newest, next_segment
+    for version in range(newest, 0, -1):
+        row, before = rows.get(version), rows.get(version - 1)
+        if row is None or row.operation == Operation.UNKNOWN:
+            return
+        next_segment -= row.segments
+        if row.operation == Operation.REPAIR and (
+            before is None or before.operation == Operation.LOST
+        ):
+            next_segment -= NUMBERS_SKIPPED
+        yield version - 1, next_segment
+
+
+def told_list(ref: PartRef, told: Iterable[Iterable[PartRef]]) -> tuple[PartRef, ...] | None:
+    """Return the parts of a lost list as older roots name them; None if they don't.
+
+    `told` has the parts of each older root, newest first.
+    """
+    found: dict[int, PartRef] = {}
+    for parts in told:
+        for part in parts:
+            if ref.start <= part.start and part.end <= ref.end:
+                found.setdefault(part.start, part)
+        tiled = tile(found, ref.start, ref.end)
+        if tiled is not None and sum(part.count for part in tiled) == ref.count:
+            return tuple(tiled)
+    return None
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+class HistoryRebuilder:
+    """Rebuilds the lost history objects of one root."""
+
+    def __init__(self, kept: KeptVersions) -> None:
+        self._kept = kept
+        self._history = History(kept.storage)
+
+    def find_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
+        """Find the parts of a list; None if they are not known.
+
+        Without an older version that names them, the longest parts that lie there count if they
+        have the list's digest.
+        """
+        levels = self._history.levels
+        found = told_list(ref, (readable_parts(levels, root) for root in self._kept.older()))
+        if found is not None:
+            return found
+        longest: dict[int, PartRef] = {}
+        for _, part in self._stored(ref):
+            if part.start not in longest or part.end > longest[part.start].end:
+                longest[part.start] = part
+        parts = tile(longest, ref.start, ref.end)
+        proven = parts is not None and is_proven(ref, encode_object(LIST, tuple(parts)))
+        return tuple(parts) if parts is not None and proven else None
+
+    def find_rows(self, ref: PartRef, before: PartRef | None) -> tuple[bytes, tuple[int, ...]]:
+        """Find the rows of a history part: the object, and the versions whose rows are not known.
+
+        The object marks those as unknown. `before` is the part before, if there is one. Rows from
+        objects that no root lists count only if the result has the digest that the root names.
+        """
+        rows = self._told(ref)
+        if len(rows) == ref.count:
+            data = _packed(ref, rows)
+            if is_proven(ref, data) or _fits(ref, rows):
+                return data, ()
+        stored = {row.version: row for batch, _ in self._stored(ref) for row in _rows_of(batch)}
+        stored |= rows
+        if len(stored) == ref.count:
+            data = _packed(ref, stored)
+            if is_proven(ref, data):
+                return data, ()
+        return _marked(ref, rows, None if before is None else self._last_row(before))
+
+    def _last_row(self, ref: PartRef) -> HistoryRow | None:
+        try:
+            return _rows_of(self._history.part(ref).slice(ref.count - 1))[0]
+        except FormatError:
+            return None
+
+    def _told(self, ref: PartRef) -> dict[int, HistoryRow]:
+        """Return the rows of a part that kept roots hold, by version."""
+        found: dict[int, HistoryRow] = {}
+        newest = self._kept.newest
+        for version in range(ref.end - 1, ref.start - 1, -1):
+            # The version's own root holds the row and those before; the next roots keep it a while.
+            if version in found:
+                continue
+            for number in range(version, min(version + ROWS_HARD, newest.version) + 1):
+                root = self._kept.at(number)
+                if root is not None and root.history and root.history[0].version <= version:
+                    found.update((row.version, row) for row in root.history)
+                    break
+        return {version: row for version, row in found.items() if ref.start <= version < ref.end}
+
+    def _stored(self, ref: PartRef) -> Iterator[tuple[pa.RecordBatch, PartRef]]:
+        """Yield stored row objects within a range whose bytes have the digest in their name."""
+        store = ObjectStore(self._kept.storage)
+        for info in self._kept.objects(names.STATUS_FOLDER):
+            if names.parse_status_kind(info.path) != HISTORY.name or info.path == ref.path:
+                continue
+            try:
+                batch, _ = store.read(info.path, HISTORY)
+            except FormatError:
+                continue
+            if batch.num_rows:
+                part = history_ref(info.path, info.size, batch)
+                if ref.start <= part.start and part.end <= ref.end:
+                    yield batch, part
+
+
+def _packed(ref: PartRef, rows: dict[int, HistoryRow]) -> bytes:
+    batch = to_batch([rows[version] for version in range(ref.start, ref.end)])
+    return encode_object(HISTORY, batch)
+
+
+def _fits(ref: PartRef, rows: dict[int, HistoryRow]) -> bool:
+    return (rows[ref.start].time_us, rows[ref.end - 1].time_us) == (ref.time_us, ref.last_us)
+
+
+def _marked(
+    ref: PartRef, rows: dict[int, HistoryRow], before: HistoryRow | None
+) -> tuple[bytes, tuple[int, ...]]:
+    """Return a part whose missing rows are marked as unknown and say nothing else."""
+    unknown = tuple(version for version in range(ref.start, ref.end) if version not in rows)
+    last = before or HistoryRow(ref.start, ref.time_us, Operation.UNKNOWN, 0, 0)
+    filled = dict(rows)
+    for version in range(ref.start, ref.end):
+        time_us = ref.last_us if version == ref.end - 1 else max(last.time_us, ref.time_us)
+        known = rows.get(version)
+        last = known or HistoryRow(version, time_us, Operation.UNKNOWN, last.head, last.tail)
+        filled[version] = last
+    return _packed(ref, filled), unknown
+
+
+def _rows_of(batch: pa.RecordBatch) -> list[HistoryRow]:
+    times = column_values(batch, "time")
+    rows = batch.drop_columns(["time"]).to_pylist()
+    return [HistoryRow(time_us=int(time), **row) for row, time in zip(rows, times, strict=True)]
+
+
+# --- blobs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlob:
+    """What was found of a lost blob.
+
+    Attributes:
+        data: Its bytes.
+        partial: True if `data` lacks something that the lost blob held.
+    """
+
+    data: bytes
+    partial: bool = False
+
+
+class BlobRebuilder:
+    """Rebuilds the lost blobs of one root; `facts` reads the history when it is needed."""
+
+    def __init__(self, kept: KeptVersions, facts: Callable[[], HistoryFacts]) -> None:
+        self._kept = kept
+        self._facts = facts
+
+    def find_writers(self, blob: BlobRef) -> FoundBlob | None:
+        """Find the writers that one commit moved out of the root; None if they are not known."""
+        before, after = self._around(blob)
+        if before is None or after is None:
+            return self._writers_by_history(blob)
+        try:
+            old = self._kept.status.writers_blob(before.writers_blob) if before.writers_blob else {}
+        except FormatError:
+            return self._writers_by_history(blob)
+        inline = {**before.writers, **after.writers}
+        found: dict[str, Writer] = {n: value for n, value in old.items() if n not in inline}
+        found |= {n: value for n, value in inline.items() if n not in after.writers}
+        data = encode_object(WRITERS, found)
+        return FoundBlob(data) if is_proven(blob, data) or len(found) == blob.count else None
+
+    def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
+        """Find writers by the history rows of their last batches; None if a row is missing.
+
+        The history holds neither owners nor fingerprints.
+        """
+        made = names.parse_status_version(blob.path) or 0
+        found = {
+            name: Writer("", row.batch_id, row.version, row.rows, row.tail)
+            for name, row in self._facts().writers(made + 1, blob.count).items()
+            if row.batch_id is not None
+        }
+        if len(found) != blob.count:
+            return None
+        data = encode_object(WRITERS, found)
+        return FoundBlob(data, partial=not is_proven(blob, data))
+
+    def find_tags(self, blob: BlobRef) -> FoundBlob | None:
+        """Find the tags that one commit moved out of the root; None if they are not known."""
+        before, after = self._around(blob)
+        if before is None or after is None:
+            return None
+        try:
+            tags = self._kept.status.tags(before)
+        except FormatError:
+            return None
+        moved = {name: tag for name, tag in tags.items() if name not in after.tags}
+        data = encode_object(TAGS, moved)
+        if is_proven(blob, data):
+            return FoundBlob(data)
+        if after.operation != Operation.UNTAG:
+            return FoundBlob(data) if len(moved) == blob.count else None
+        # No record tells which tag was removed.
+        for gone in islice(tags, _MOST_TAGS):
+            kept = {name: tag for name, tag in tags.items() if name != gone}
+            data = encode_object(TAGS, kept)
+            if is_proven(blob, data):
+                return FoundBlob(data)
+        return None
+
+    def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
+        """Find an epoch's schema in one of its segments; None if no segment can be read.
+
+        No segment stores Spark's own types of the schema: if there were any, it lacks them.
+        """
+        schema = find_schema(self._kept, epoch.number)
+        if schema is None:
+            return None
+        data = encode_object(SCHEMA, (encode_schema(schema), None))
+        return FoundBlob(data, partial=not is_proven(blob, data))
+
+    def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
+        """Return the versions before and after the commit that made a blob."""
+        made = names.parse_status_version(blob.path) or 0
+        return self._kept.at(made), self._kept.at(made + 1)
