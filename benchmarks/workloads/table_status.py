@@ -26,8 +26,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
-from segstore_ds.format.root import PartRef, Root
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import PartRef, Root, encode_root
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage

@@ -8,6 +8,7 @@ the plan. Pure.
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ import pyarrow as pa
 from segstore_ds.compact.plan import Group
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.fields import Fields, build_json, parse_json
 from segstore_ds.format.inline import attach_to, join_frames
-from segstore_ds.format.root_codec import entry_value, parse_entry
+from segstore_ds.format.record import Positive, build_json, from_json, parse_json, to_json
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
@@ -37,20 +38,32 @@ PLAN_SCHEMA = pa.schema(
 _WHERE = "compaction plan"
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    mode: str
+    target_rows: Positive
+    target_bytes: Positive
+    epoch: int
+    pieces: Positive
+    inputs: tuple[SegmentEntry, ...]
+    frames: str
+
+
 def build_row(
     stream_id: str, version: int, number: int, group: Group, rules: CompactRules
 ) -> dict[str, Any]:
     """Return a group as a row of `PLAN_SCHEMA`."""
-    plan = {
-        "mode": rules.mode,
-        "target_rows": rules.target_rows,
-        "target_bytes": rules.target_bytes,
-        "epoch": group.epoch,
-        "pieces": group.pieces,
-        "inputs": [entry_value(placed.entry) for placed in group.inputs],
+    entries = tuple(placed.entry for placed in group.inputs)
+    plan = _Plan(
+        rules.mode,
+        rules.target_rows,
+        rules.target_bytes,
+        group.epoch,
+        group.pieces,
+        entries,
         # No task opens a log file, and the newest one may hold other events by then.
-        "frames": b64encode(join_frames(placed.entry for placed in group.inputs)).decode(),
-    }
+        b64encode(join_frames(entries)).decode(),
+    )
     row: dict[str, Any] = {
         "stream": stream_id,
         "version": version,
@@ -59,7 +72,7 @@ def build_row(
         "rows": group.rows,
         "bytes": group.bytes,
         "segments": len(group.inputs),
-        "plan": build_json(plan).decode(),
+        "plan": build_json(to_json(plan)).decode(),
     }
     return {**row, "digest": _digest(row)}
 
@@ -84,22 +97,16 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
             stream=stream_id,
         )
     try:
-        fields = Fields(parse_json(row["plan"].encode(), where=_WHERE), where=_WHERE)
-        rules = CompactRules(
-            fields.text("mode", limit=20),
-            fields.integer("target_rows", least=1),
-            fields.integer("target_bytes", least=1),
-        )
-        epoch, pieces = fields.integer("epoch"), fields.integer("pieces", least=1)
-        entries = [parse_entry(item, where=_WHERE) for item in fields.items("inputs")]
-        entries = list(attach_to(entries, b64decode(fields.text("frames", limit=1 << 20))))
+        plan = from_json(_Plan, parse_json(row["plan"], where=_WHERE), where=_WHERE)
+        rules = CompactRules(plan.mode, plan.target_rows, plan.target_bytes)
+        entries = attach_to(plan.inputs, b64decode(plan.frames))
     except CorruptionError as error:
         raise InvalidInputError("not a row of a compaction plan", number=row["number"]) from error
     placed, start = [], int(row["start"])
     for entry in entries:
         placed.append(PlacedSegment(start, entry))
         start += entry.rows
-    group = Group(tuple(placed), epoch, pieces)
+    group = Group(tuple(placed), plan.epoch, plan.pieces)
     if not placed or group.rows != row["rows"]:
         raise InvalidInputError("not a row of a compaction plan", number=row["number"])
     return group, rules, int(row["number"])

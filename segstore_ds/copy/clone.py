@@ -49,6 +49,7 @@ from segstore_ds.format.clones import Origin, Pin
 from segstore_ds.format.copies import CLONE
 from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.origins import pins_of, same_filesystem
@@ -328,7 +329,7 @@ def _first_root(
         lists=pinned.lists,
         parts=pinned.parts,
         entries=pinned.entries,
-        origins={pinned.stream_id: origin.to_value()},
+        origins={pinned.stream_id: to_json(origin)},
         copies={request.copy_id: record.to_value()},
         properties=inherited_properties(pinned),
     )

@@ -12,9 +12,10 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.clones import Origin, Pin, parse_pin
+from segstore_ds.format.clones import Origin, Pin, all_pins, pin_of
 from segstore_ds.format.copies import CLONE, mode_of, parse_copy
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root
 from segstore_ds.log.history_rules import refuse_redacted
 from segstore_ds.log.operations import GRACE_S
@@ -88,7 +89,7 @@ def run_pin(
         )
 
     root = context.log.commit(build).root
-    return parse_pin(name, root.pins[name])
+    return pin_of(root, name)
 
 
 def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
@@ -177,7 +178,7 @@ def last_sharing(newest: Root) -> Root:
         if mode_of(record) == CLONE:
             made = parse_copy(name, record)
             origin = Origin(made.source, made.origin, name, made.version)
-            origins[made.source] = origin.to_value()
+            origins[made.source] = to_json(origin)
     return replace(newest, origins=origins)
 
 
@@ -221,15 +222,14 @@ def _change(
 
 
 def _values(pins: dict[str, Pin]) -> dict[str, Any]:
-    return {name: pin.to_value() for name, pin in pins.items()}
+    return {name: to_json(pin) for name, pin in pins.items()}
 
 
 def _current(root: Root, slot: Slot) -> dict[str, Pin]:
     """Return the pins without those that were released more than two graces ago."""
     until_us = slot.time_us - int(2 * GRACE_S * 1e6)
-    pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
     return {
         name: pin
-        for name, pin in pins.items()
+        for name, pin in all_pins(root).items()
         if pin.released_us is None or pin.released_us > until_us
     }

@@ -7,7 +7,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.fields import build_json
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import Root
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")

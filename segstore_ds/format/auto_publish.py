@@ -2,22 +2,16 @@
 
 from collections.abc import Collection
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.root import Root
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.record import build_json
+from segstore_ds.format.root import Root, property_of
 
 PROPERTY = "publish"  # On disk. Never change; add a new one.
 
 
 def auto_publish_of(root: Root) -> tuple[str, ...]:
     """Return the formats of a stream's published tables; CorruptionError if it can't be read."""
-    text = root.properties.get(PROPERTY)
-    if text is None:
-        return ()
-    formats = parse_json(text, where=PROPERTY)
-    if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):
-        raise CorruptionError("formats of published tables can't be read", where=PROPERTY)
-    return tuple(formats)
+    return property_of(root, PROPERTY, tuple[str, ...]) or ()
 
 
 def build_auto_publish(formats: Collection[str] | None, known: Collection[str]) -> str | None:

@@ -6,9 +6,10 @@ parses it, so that a damaged record stops only what depends on it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from segstore_ds.format.fields import Fields
+from segstore_ds.format.record import UNSTORED, Limit, from_json
+from segstore_ds.format.root import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +28,10 @@ class Pin:
 
     version: int
     url: str
-    clone_id: str
+    clone_id: Annotated[str, Limit(100)]
     made: bool = False
     released_us: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_value(self) -> dict[str, Any]:
-        """Return the pin as a root stores it.
-
-        >>> Pin(3, "file:///c", "f00").to_value()["version"]
-        3
-        """
-        return {
-            **self.extra,
-            "version": self.version,
-            "url": self.url,
-            "clone_id": self.clone_id,
-            "made": self.made,
-            "released_us": self.released_us,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +46,18 @@ class Origin:
         extra: Fields of a newer version, carried through.
     """
 
-    stream_id: str
+    stream_id: Annotated[str, UNSTORED]
     url: str
-    pin: str
+    pin: Annotated[str, Limit(100)]
     version: int
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_value(self) -> dict[str, Any]:
-        """Return the origin as a root stores it, under its stream id."""
-        return {**self.extra, "url": self.url, "pin": self.pin, "version": self.version}
+
+def pin_of(root: Root, name: str) -> Pin:
+    """Return a pin of a root; CorruptionError if it is malformed."""
+    return from_json(Pin, root.pins[name], where=f"pin {name!r}")
 
 
-def parse_pin(name: str, value: Any) -> Pin:
-    """Parse a pin of a root; CorruptionError if it is malformed."""
-    fields = Fields(value, where=f"pin {name!r}")
-    return Pin(
-        version=fields.integer("version"),
-        url=fields.text("url"),
-        clone_id=fields.text("clone_id", limit=100),
-        made=fields.flag("made"),
-        released_us=fields.optional_integer("released_us"),
-        extra=dict(fields.rest()),
-    )
-
-
-def parse_origin(stream_id: str, value: Any) -> Origin:
-    """Parse an origin of a root; CorruptionError if it is malformed."""
-    fields = Fields(value, where=f"origin {stream_id!r}")
-    return Origin(
-        stream_id=stream_id,
-        url=fields.text("url"),
-        pin=fields.text("pin", limit=100),
-        version=fields.integer("version"),
-        extra=dict(fields.rest()),
-    )
+def all_pins(root: Root) -> dict[str, Pin]:
+    """Return the pins of a root by name; CorruptionError if one is malformed."""
+    return {name: pin_of(root, name) for name in root.pins}

@@ -6,10 +6,10 @@ needs one parses it, so that a damaged record stops only what depends on it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import Fields
+from segstore_ds.format.record import UNSTORED, Limit, from_json, to_json
 
 SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"  # On disk: modes. Never change.
 
@@ -36,14 +36,14 @@ class CopyRecord:
         extra: Fields of a newer version, carried through.
     """
 
-    copy_id: str
-    mode: str
-    source: str
+    copy_id: Annotated[str, UNSTORED]
+    mode: Annotated[str, Limit(20)]
+    source: Annotated[str, Limit(100)]
     generation: int
     version: int
     start: int
     end: int
-    digest: str
+    digest: Annotated[str, Limit(100)]
     segments: int = 0
     bytes: int = 0
     done: bool = False
@@ -81,54 +81,29 @@ class CopyRecord:
         )
         return replace(moved, done=moved.whole)
 
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if the mode is not known, or `done` does not fit `progress`."""
+        if self.mode not in (SEGMENTS, EVENTS, CLONE):
+            raise CorruptionError("copy has an unknown mode", where=where, mode=self.mode)
+        if not self.consistent:
+            raise CorruptionError("record of a copy contradicts itself", where=where)
+
     def to_value(self) -> dict[str, Any]:
         """Return the record as a root stores it, under its copy id."""
-        value = {
-            **self.extra,
-            "mode": self.mode,
-            "source": self.source,
-            "generation": self.generation,
-            "version": self.version,
-            "start": self.start,
-            "end": self.end,
-            "digest": self.digest,
-            "segments": self.segments,
-            "bytes": self.bytes,
-            "done": self.done,
-        }
-        if self.mode == CLONE:
-            value["origin"] = self.origin
-        if self.mode == EVENTS:
-            value.update(transformed=self.transformed, progress=self.progress)
-        return value
+        foreign = _foreign(self.mode)
+        return {name: item for name, item in to_json(self).items() if name not in foreign}
+
+
+def _foreign(mode: str) -> dict[str, Any]:
+    """Return the fields that no copy of this mode has."""
+    clone, events = {"origin": ""}, {"transformed": False, "progress": 0}
+    return {**({} if mode == CLONE else clone), **({} if mode == EVENTS else events)}
 
 
 def parse_copy(copy_id: str, value: Any) -> CopyRecord:
     """Parse a record of a copy; CorruptionError if it is malformed or contradicts itself."""
-    fields = Fields(value, where=f"copy {copy_id!r}")
-    mode = fields.text("mode", limit=20)
-    if mode not in (SEGMENTS, EVENTS, CLONE):
-        raise CorruptionError("copy has an unknown mode", where=fields.where, mode=mode)
-    record = CopyRecord(
-        copy_id=copy_id,
-        mode=mode,
-        source=fields.text("source", limit=100),
-        generation=fields.integer("generation"),
-        version=fields.integer("version"),
-        start=fields.integer("start"),
-        end=fields.integer("end"),
-        digest=fields.text("digest", limit=100),
-        segments=fields.integer("segments"),
-        bytes=fields.integer("bytes"),
-        done=fields.flag("done"),
-        origin=fields.text("origin") if mode == CLONE else "",
-        transformed=fields.flag("transformed") if mode == EVENTS else False,
-        progress=fields.integer("progress") if mode == EVENTS else 0,
-        extra=dict(fields.rest()),
-    )
-    if not record.consistent:
-        raise CorruptionError("record of a copy contradicts itself", where=fields.where)
-    return record
+    foreign = _foreign(mode_of(value))
+    return from_json(CopyRecord, value, where=f"copy {copy_id!r}", copy_id=copy_id, **foreign)
 
 
 def mode_of(value: Any) -> str:

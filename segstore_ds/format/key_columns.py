@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.bloom import has_filter
-from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.root import Root
-from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
+from segstore_ds.format.record import build_json
+from segstore_ds.format.root import TIME_COLUMN, Root, property_of
 
 PROPERTY = "key_columns"  # On disk. Never change; add a new one.
 _MOST = 8  # each takes its share of a frame's bytes
@@ -16,13 +15,7 @@ _MOST = 8  # each takes its share of a frame's bytes
 
 def key_columns_of(root: Root) -> tuple[str, ...]:
     """Return the key columns of a stream; a CorruptionError if the property can't be read."""
-    text = root.properties.get(PROPERTY)
-    if text is None:
-        return ()
-    names = parse_json(text, where=PROPERTY)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CorruptionError("a stream's key columns cannot be read", where=PROPERTY)
-    return tuple(names)
+    return property_of(root, PROPERTY, tuple[str, ...]) or ()
 
 
 def inherited_properties(source: Root) -> dict[str, str]:

@@ -6,20 +6,31 @@ of one stays true.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.batch_fingerprint import kind_of
-from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import PartRef, PartTimes, Root
+from segstore_ds.format.record import build_json, from_json
 from segstore_ds.format.statistics import ColumnStats, decode_bound, encode_bound
-from segstore_ds.format.time_column import PROPERTY
 
 _TYPES = {"int": int, "date": int, "timestamp": int, "timestamp_ntz": int, "float": float}
+
+
+@dataclass(frozen=True, slots=True)
+class PartTimes:
+    """What is known of the times of a part's events.
+
+    Attributes:
+        column: The kind and the name of the time column, as in fingerprints of batches.
+        bounds: What no time is outside of, both None if no event has a time; None if not known.
+    """
+
+    column: str
+    bounds: tuple[Any, Any] | None
 
 
 def label_of(field: pa.Field) -> str:
@@ -72,40 +83,36 @@ def covers(times: PartTimes | None, found: PartTimes | None) -> bool:
     return low is not None and bool(low <= least and most <= high)
 
 
-def encode_times(root: Root) -> dict[str, dict[str, Any]]:
+def encode_times(
+    found: Iterable[tuple[str, PartTimes | None]], column: str | None
+) -> dict[str, dict[str, Any]]:
     """Return the root's field: column -> name of a part or list -> bounds, or null.
 
-    Only those of the stream's time column: another column may be redacted.
+    Only those of the time column, given as the property says it: another column may be redacted.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for ref in (*root.lists, *root.parts):
-        if ref.times is not None:
-            bounds = ref.times.bounds
+    told: dict[str, dict[str, Any]] = {}
+    for path, times in found:
+        if times is not None and _is_of(times.column, column):
+            bounds = times.bounds
             value = None if bounds is None else [encode_bound(bound) for bound in bounds]
-            found.setdefault(ref.times.column, {})[ref.path] = value
-    return {column: parts for column, parts in found.items() if _is_of(column, root)}
+            told.setdefault(times.column, {})[path] = value
+    return told
 
 
-def attach_times(root: Root, value: Mapping[str, Any], *, where: str) -> Root:
-    """Return a root whose parts know what its field says of them; the field is untrusted."""
+def decode_times(value: Any, column: str | None, *, where: str) -> dict[str, PartTimes]:
+    """Return what the root's field says, by the name of the part or list; it is untrusted."""
     found: dict[str, PartTimes] = {}
-    for column, parts in value.items():
-        kind = _TYPES.get(column.partition(":")[0])
-        if kind is None or not _is_of(column, root):
+    for label, parts in from_json(dict[str, Any], value, where=where).items():
+        kind = _TYPES.get(label.partition(":")[0])
+        if kind is None or not _is_of(label, column):
             continue
-        if not isinstance(parts, dict):
-            raise CorruptionError("times of parts cannot be read", where=where, column=column)
-        for path, bounds in parts.items():
-            found[path] = PartTimes(column, _decode(bounds, kind, where))
-
-    def told(refs: Sequence[PartRef]) -> tuple[PartRef, ...]:
-        return tuple(replace(ref, times=found.get(ref.path)) for ref in refs)
-
-    return replace(root, lists=told(root.lists), parts=told(root.parts)) if found else root
+        for path, bounds in from_json(dict[str, Any], parts, where=where).items():
+            found[path] = PartTimes(label, _decode(bounds, kind, where))
+    return found
 
 
-def _is_of(label: str, root: Root) -> bool:
-    return build_json(label.partition(":")[2]).decode() == root.properties.get(PROPERTY)
+def _is_of(label: str, column: str | None) -> bool:
+    return build_json(label.partition(":")[2]).decode() == column
 
 
 def _decode(value: Any, kind: type, where: str) -> tuple[Any, Any] | None:

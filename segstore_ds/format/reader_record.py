@@ -2,14 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from segstore_ds.errors import UnsupportedVersionError
-from segstore_ds.format.fields import Fields, build_json, parse_json
+from segstore_ds.format.record import (
+    Limit,
+    Positive,
+    build_json,
+    from_json,
+    parse_json,
+    take_format,
+    to_json,
+)
 
 RECORD_FORMAT = 1  # On disk. Never change; add a new one.
 RECORD_LIMIT_BYTES = 64 << 10
 OWNER_LIMIT = 1000  # characters
+_Name = Annotated[str, Limit(100)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +41,23 @@ class ReaderRecord:
         extra: Fields of a newer version, carried through.
     """
 
-    stream_id: str
+    stream_id: _Name
     generation: int
     offset: int
-    owner: str
-    lapse_s: int
+    owner: Annotated[str, Limit(OWNER_LIMIT)]
+    lapse_s: Positive
     released: bool = False
     provisional: bool = False
     version: int = 0
-    transaction: str = ""
-    name: str = ""
+    transaction: _Name = ""
+    name: _Name = ""
     number: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def encode_record(record: ReaderRecord) -> bytes:
     """Return the body of a record's file."""
-    value = dict(record.extra)
-    value.update(
-        format=RECORD_FORMAT,
-        stream_id=record.stream_id,
-        generation=record.generation,
-        offset=record.offset,
-        owner=record.owner,
-        lapse_s=record.lapse_s,
-        released=record.released,
-        provisional=record.provisional,
-        version=record.version,
-        transaction=record.transaction,
-        name=record.name,
-        number=record.number,
-    )
-    return build_json(value)
+    return build_json({**to_json(record), "format": RECORD_FORMAT})
 
 
 def decode_record(body: bytes, where: str) -> ReaderRecord:
@@ -74,23 +67,6 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         CorruptionError: The body is not a reader's record.
         UnsupportedVersionError: The format is newer.
     """
-    fields = Fields(parse_json(body, where=where), where=where)
-    found = fields.integer("format", least=1)
-    if found > RECORD_FORMAT:
-        raise UnsupportedVersionError(
-            "reader's record has a newer format", where=where, found=found, known=RECORD_FORMAT
-        )
-    return ReaderRecord(
-        stream_id=fields.text("stream_id", limit=100),
-        generation=fields.integer("generation"),
-        offset=fields.integer("offset"),
-        owner=fields.text("owner", limit=OWNER_LIMIT),
-        lapse_s=fields.integer("lapse_s", least=1),
-        released=fields.flag("released"),
-        provisional=fields.flag("provisional"),
-        version=fields.integer("version"),
-        transaction=fields.text("transaction", limit=100),
-        name=fields.text("name", limit=100),
-        number=fields.integer("number"),
-        extra=dict(fields.rest()),
-    )
+    value = parse_json(body, where=where)
+    value = take_format(value, RECORD_FORMAT, what="reader's record", where=where)
+    return from_json(ReaderRecord, value, where=where)

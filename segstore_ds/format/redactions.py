@@ -6,9 +6,9 @@ record says what was looked for: neither the filter nor a digest of it, nor a va
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from segstore_ds.format.fields import Fields
+from segstore_ds.format.record import UNSTORED, Limit, TimeUs, from_json, to_json
 from segstore_ds.format.root import Root
 
 MOST_REDACTIONS = 16  # a root keeps the newest; an older one is done again if it is repeated
@@ -31,49 +31,23 @@ class Redaction:
         extra: Fields of a newer version, carried through.
     """
 
-    redact_id: str
+    redact_id: Annotated[str, UNSTORED]
     version: int
     tail: int
     rows: int = 0
     segments: int = 0
-    time_us: int = 0
+    time_us: TimeUs = 0
     done: bool = False
-    reason: str = ""
+    reason: Annotated[str, Limit(MOST_REASON)] = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_value(self) -> dict[str, Any]:
-        """Return the redaction as a root stores it, under its id."""
-        return {
-            **self.extra,
-            "version": self.version,
-            "tail": self.tail,
-            "rows": self.rows,
-            "segments": self.segments,
-            "time_us": self.time_us,
-            "done": self.done,
-            "reason": self.reason,
-        }
-
-
-def parse_redaction(redact_id: str, value: Any) -> Redaction:
-    """Parse a redaction of a root; CorruptionError if it is malformed."""
-    fields = Fields(value, where=f"redaction {redact_id!r}")
-    return Redaction(
-        redact_id=redact_id,
-        version=fields.integer("version"),
-        tail=fields.integer("tail"),
-        rows=fields.integer("rows"),
-        segments=fields.integer("segments"),
-        time_us=fields.time_us("time_us"),
-        done=fields.flag("done"),
-        reason=fields.text("reason", limit=MOST_REASON),
-        extra=dict(fields.rest()),
-    )
 
 
 def redactions_of(root: Root) -> dict[str, Redaction]:
     """Return the redactions that a root knows, by id."""
-    return {name: parse_redaction(name, value) for name, value in root.redactions.items()}
+    return {
+        name: from_json(Redaction, value, where=f"redaction {name!r}", redact_id=name)
+        for name, value in root.redactions.items()
+    }
 
 
 def redacted_since(root: Root) -> int:
@@ -85,5 +59,5 @@ def with_redaction(root: Root, redaction: Redaction) -> Root:
     """Return a root with a redaction noted, and without the oldest ones beyond the most."""
     known = {**redactions_of(root), redaction.redact_id: redaction}
     newest = sorted(known.values(), key=lambda each: (each.version, each.time_us))
-    kept = {each.redact_id: each.to_value() for each in newest[-MOST_REDACTIONS:]}
+    kept = {each.redact_id: to_json(each) for each in newest[-MOST_REDACTIONS:]}
     return replace(root, redactions=kept)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.root import Root
+from segstore_ds.format.record import build_json, to_json
+from segstore_ds.format.root import Root, property_of
 
 PROPERTY = "replication"  # On disk. Never change.
 
@@ -22,22 +21,12 @@ class Replication:
         >>> Replication("file:///a", ("file:///b",)).to_text()
         '{"followers":["file:///b"],"primary":"file:///a"}'
         """
-        value = {"primary": self.primary, "followers": list(self.followers)}
-        return build_json(value).decode()
+        return build_json(to_json(self)).decode()
 
 
 def replication_of(root: Root) -> Replication | None:
     """Return the replication of a stream as of a root; None where there is none."""
-    text = root.properties.get(PROPERTY)
-    if text is None:
-        return None
-    value = parse_json(text, where=PROPERTY)
-    match value:
-        case {"primary": str(primary), "followers": [*urls]} if all(
-            isinstance(url, str) for url in urls
-        ):
-            return Replication(primary, tuple(urls))
-    raise CorruptionError("the replication property can't be parsed", property=text)
+    return property_of(root, PROPERTY, Replication)
 
 
 def follows(theirs: Root, url: str, *, of: str) -> bool:

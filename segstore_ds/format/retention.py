@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.record import parse_json
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import Duration, Size
 

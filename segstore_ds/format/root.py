@@ -1,22 +1,40 @@
 """The root: the content of one commit file, from which everything else is found (FORMAT.md 3).
 
-A root is an immutable value, which `root_codec` encodes and decodes. Fields that a newer writer
-added are carried through unchanged in `extra`. Features are stored by name: this version of
-segstore cannot read a stream with an unknown reader feature, and cannot change one with an unknown
-writer feature.
+A root is an immutable value. The types of its fields and of its rows say how they are stored, and
+what of the untrusted input is corrupt (`format.record`). Fields that a newer writer added are
+carried through unchanged in `extra`. Features are stored by name: this version of segstore cannot
+read a stream with an unknown reader feature, and cannot change one with an unknown writer feature.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar
 
-from segstore_ds.errors import UnsupportedVersionError
-from segstore_ds.format.fields import check_known
-from segstore_ds.format.parts.history_rows import (
-    HistoryRow,
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import ALIGNMENT
+from segstore_ds.format.batch_fingerprint import decode_fingerprint
+from segstore_ds.format.part_times import PartTimes, decode_times, encode_times
+from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.record import (
+    ABSENT,
+    UNSTORED,
+    Limit,
+    Positive,
+    Range,
+    Row,
+    TimeUs,
+    build_json,
+    from_json,
+    is_text,
+    parse_json,
+    take_format,
+    to_json,
 )
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
+TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 # On disk: names of features that this version can read, or write. Format 1 needs none: a later
 # version adds a name where this one would misread its streams, or damage them.
@@ -24,13 +42,20 @@ READER_FEATURES: frozenset[str] = frozenset()
 WRITER_FEATURES: frozenset[str] = frozenset()
 
 
+T = TypeVar("T")
+_Id = Annotated[str, Limit(100)]
+_SegmentPath = Annotated[str, Limit(300), names.check_segment_path]
+_StatusPath = Annotated[str, Limit(300), names.check_status_path]
+_Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
+
+
 @dataclass(frozen=True, slots=True)
-class BlobRef:
+class BlobRef(Row):
     """An immutable status object, named by digest, for what no longer fits in the root."""
 
-    path: str
-    bytes: int
-    count: int = 0
+    path: _StatusPath
+    bytes: Positive
+    count: Annotated[int, Range(most=1 << 40)] = 0  # the sum of all in a root is an int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +71,11 @@ class Epoch:
     schema: str | None
     spark: str | None
     blob: BlobRef | None = None
+
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if there is no schema, or two."""
+        if (self.schema is None) == (self.blob is None):
+            raise CorruptionError("malformed epoch", where=where, epoch=self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +120,72 @@ class SegmentEntry:
         """The schema epoch of its bytes."""
         return self.segment_id >> 32
 
+    def to_row(self) -> list[Any]:
+        """Return its JSON row."""
+        if (frame := self.frame) is not None:
+            facts = [self.rows, len(frame.data), 0, 0, self.format, self.stats]
+            return [self.segment_id, None, *facts, [frame.crc, frame.raw_bytes, frame.fingerprint]]
+        row = [*_cells_of(self)]
+        return [*row, None, [self.frames, self.frame_raws]] if self.frames else row
+
+    @staticmethod
+    def from_row(value: Any, where: str) -> "SegmentEntry":
+        """Return the entry of a JSON row; an inline one lacks its bytes (`attach_frames`)."""
+        cells = from_json(_EntryCells, value, where=where)
+        frame, frames = [*value[8:10], None, None][:2]
+        if cells.path is None:
+            return cells.inline(from_json(_FrameCells, frame, where=where), where)
+        if not cells.footer_bytes:
+            raise CorruptionError("segment has no footer", where=where, path=cells.path)
+        found = _FramesCells() if frames is None else from_json(_FramesCells, frames, where=where)
+        return SegmentEntry(*_cells_of(cells), None, found.frames, found.frame_raws)  # type: ignore[call-arg]
+
+
+_cells_of = attrgetter(*(each.name for each in fields(SegmentEntry)[:8]))
+
 
 @dataclass(frozen=True, slots=True)
-class PartTimes:
-    """What is known of the times of a part's events.
-
-    Attributes:
-        column: The kind and the name of the time column, as in fingerprints of batches.
-        bounds: What no time is outside of, both None if no event has a time; None if not known.
-    """
-
-    column: str
-    bounds: tuple[Any, Any] | None
+class _FramesCells(Row):
+    frames: Positive = 0
+    frame_raws: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PartRef:
+class _FrameCells(Row):
+    crc: int
+    raw_bytes: int
+    schema: _Id
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryCells(Row):
+    segment_id: int
+    path: _SegmentPath | None
+    rows: Positive
+    bytes: Positive
+    footer_bytes: int
+    footer_crc: int
+    format: Annotated[str, Limit(20)]
+    stats: str | None
+
+    def inline(self, frame: _FrameCells, where: str) -> SegmentEntry:
+        arrow = self.format == "arrow"
+        if not arrow or self.bytes % ALIGNMENT or not is_text(frame.schema):
+            raise CorruptionError("malformed inline segment", where=where, segment=self.segment_id)
+        return SegmentEntry(
+            segment_id=self.segment_id,
+            path=names.build_inline_path(self.segment_id),
+            rows=self.rows,
+            bytes=self.bytes,
+            footer_bytes=0,
+            footer_crc=0,
+            stats=self.stats,
+            frame=InlineFrame(b"", frame.crc, frame.raw_bytes, frame.schema),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartRef(Row):
     """A reference to a part, or to a list of parts, of the segments or of the history.
 
     Attributes:
@@ -120,48 +200,58 @@ class PartRef:
             part's row.
     """
 
-    path: str
+    path: _StatusPath
     start: int
-    end: int
-    count: int
-    bytes: int
-    time_us: int = 0
-    last_us: int = 0
-    times: PartTimes | None = field(default=None, compare=False)
+    end: Positive
+    count: Positive
+    bytes: Positive
+    time_us: TimeUs = 0
+    last_us: TimeUs = 0
+    times: Annotated[PartTimes | None, UNSTORED] = field(default=None, compare=False)
+
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if a range is none."""
+        if self.start >= self.end or self.time_us > self.last_us:
+            raise CorruptionError("part has no range", where=where, path=self.path)
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
+class Retired(Row):
     """An object that a commit dropped from the stream.
 
     Kind ``segment`` is a segment's path, ``status`` is a status object alone, and ``part`` is a
     status part together with every segment that it lists.
     """
 
-    kind: str
-    path: str
+    kind: Annotated[str, Limit(20)]
+    path: Annotated[str, Limit(300)]
     version: int
-    time_us: int
+    time_us: TimeUs
+
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if the path is not one of its kind."""
+        segment = self.kind == "segment"
+        (names.check_segment_path if segment else names.check_status_path)(self.path, where=where)
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(Row):
     """The last commit of a writer id; `fingerprint` is that of the batch, if it has one."""
 
-    owner: str
+    owner: Annotated[str, Limit(1000)]
     batch_id: int
     version: int
     rows: int
     end: int
-    fingerprint: str = ""
+    fingerprint: _Fingerprint = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LastUpkeep:
+class LastUpkeep(Row):
     """The newest commit of an upkeep; `swept`: tokens of versions below it have no orphans left."""
 
     version: int
-    time_us: int
+    time_us: TimeUs
     swept: int
 
 
@@ -169,23 +259,23 @@ class LastUpkeep:
 class Root:
     """The state of a stream as of one version; the glossary defines each word."""
 
-    stream_id: str
+    stream_id: _Id
     version: int
-    transaction: str
-    parent: str
-    time_us: int
-    operation: str
+    transaction: _Id
+    parent: _Id
+    time_us: TimeUs
+    operation: _Id
     epochs: tuple[Epoch, ...]
     generation: int = 0
     head: int = 0
     tail: int = 0
     sealed: bool = False
     dropped: bool = False
-    next_segment: int = 0
+    next_segment: Annotated[int, Range(most=(1 << 32) - 1)] = 0  # its id holds the epoch, too
     log_start: int = 0
     staging_floor: int = 0
-    upkeep: LastUpkeep | None = None
-    restored: int | None = 0
+    upkeep: Annotated[LastUpkeep | None, ABSENT] = None
+    restored: Annotated[int | None, ABSENT] = 0
     lists: tuple[PartRef, ...] = ()
     parts: tuple[PartRef, ...] = ()
     entries: tuple[SegmentEntry, ...] = ()
@@ -198,15 +288,22 @@ class Root:
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
-    redactions: Mapping[str, Any] = field(default_factory=dict)
+    redactions: Annotated[Mapping[str, Any], ABSENT] = field(default_factory=dict)
     history: tuple[HistoryRow, ...] = ()
     history_parts: tuple[PartRef, ...] = ()
     history_lists: tuple[PartRef, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
-    client: str = ""
+    client: Annotated[str, Limit(400)] = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if the stream id or the numbers of the epochs are wrong."""
+        if not self.epochs or any(each.number != n for n, each in enumerate(self.epochs)):
+            raise CorruptionError("epochs are not numbered from 0", where=where)
+        if not self.stream_id.isascii():
+            raise CorruptionError("stream id is not ASCII, which a hint has to be", where=where)
 
     @property
     def epoch(self) -> Epoch:
@@ -230,10 +327,61 @@ class Root:
         return sum(len(entry.frame.data) for entry in self.entries if entry.frame)
 
 
+def property_of(root: Root, name: str, kind: type[T]) -> T | None:
+    """Return the value that the text of a property holds; None where it has none.
+
+    Raises:
+        CorruptionError: The text does not hold such a value.
+    """
+    text = root.properties.get(name)
+    if text is None:
+        return None
+    return from_json(kind, parse_json(text, where=name), where=f"property {name}")
+
+
+def encode_root(root: Root) -> bytes:
+    """Return the body of the commit file: canonical JSON, unknown fields included."""
+    value = to_json(root)
+    value["format"] = ROOT_FORMAT
+    column = root.properties.get(TIME_COLUMN)
+    if times := encode_times(((ref.path, ref.times) for ref in (*root.lists, *root.parts)), column):
+        value["part_times"] = times
+    return build_json(value)
+
+
+def decode_root(body: bytes, where: str) -> Root:
+    """Decode the body of a commit file; its frames are attached by `format.inline`.
+
+    Raises:
+        CorruptionError: The body is not a root, or contradicts itself.
+        UnsupportedVersionError: The format is newer, or this version lacks a reader feature.
+    """
+    value = {**take_format(parse_json(body, where=where), ROOT_FORMAT, what="root", where=where)}
+    features = from_json(_Features, value, where=where).reader_features
+    if unknown := sorted({*features} - READER_FEATURES):
+        raise UnsupportedVersionError(
+            "stream needs reader features this version lacks", where=where, features=unknown
+        )
+    times = value.pop("part_times", {})
+    root = from_json(Root, value, where=where)
+    told = decode_times(times, root.properties.get(TIME_COLUMN), where=where)
+    if not told:
+        return root
+
+    def tell(refs: tuple[PartRef, ...]) -> tuple[PartRef, ...]:
+        return tuple(replace(ref, times=told.get(ref.path)) for ref in refs)
+
+    return replace(root, lists=tell(root.lists), parts=tell(root.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    reader_features: tuple[str, ...]
+
+
 def check_writable(root: Root) -> None:
     """Raise UnsupportedVersionError if the stream needs an unknown writer feature."""
-    unknown = check_known(root.writer_features, WRITER_FEATURES)
-    if unknown:
+    if unknown := sorted({*root.writer_features} - WRITER_FEATURES):
         raise UnsupportedVersionError(
             "stream needs writer features this version lacks",
             remedy="write with a newer version of segstore-ds; this version can still read it",

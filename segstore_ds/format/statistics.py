@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import build_json, is_text, parse_json
+from segstore_ds.format.record import build_json, is_text, parse_json
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 BOUND_LENGTH = 32  # chars of a string, bytes of a binary

@@ -3,22 +3,16 @@
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.root import Root
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.record import build_json
+from segstore_ds.format.root import TIME_COLUMN, Root, property_of
 
-PROPERTY = "time_column"  # On disk. Never change; add a new one.
+PROPERTY = TIME_COLUMN
 
 
 def time_column_of(root: Root) -> str | None:
     """Return the time column of a stream; a CorruptionError if the property can't be read."""
-    text = root.properties.get(PROPERTY)
-    if text is None:
-        return None
-    name = parse_json(text, where=PROPERTY)
-    if not isinstance(name, str):
-        raise CorruptionError("a stream's time column cannot be read", where=PROPERTY)
-    return name
+    return property_of(root, PROPERTY, str)
 
 
 def build_time_column(column: str | None, schema: pa.Schema) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import MAX_INT, parse_json
+from segstore_ds.format.record import MAX_INT, parse_json
 from segstore_ds.format.root import Root
 
 PROPERTY = "upkeep"  # On disk: the property that holds the policy. Never change.

@@ -27,8 +27,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.inline import attach_frames, frames_of
 from segstore_ds.format.names import LOG_FOLDER, Hint
-from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
-from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
@@ -69,7 +68,7 @@ def _newest(root: Root) -> Root:
 
 ROOT_CODEC: Codec[Root] = Codec(
     encode_root,
-    lambda body, where: decode_root(body, where=where),
+    decode_root,
     ROOT_RAW_LIMIT_BYTES,
     _newest,
     frames_of,

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
-from segstore_ds.format.clones import Origin, Pin, parse_origin, parse_pin
-from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
-from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.format.clones import Origin, Pin, all_pins, pin_of
+from segstore_ds.format.record import from_json
+from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage
 
 _SHARED_FOLDERS = (f"{names.SEGMENTS_FOLDER}/", f"{names.STATUS_FOLDER}/")
 _WITHOUT_FRAMES: Codec[Root] = Codec(
     encode_root,
-    lambda body, where: decode_root(body, where=where),
+    decode_root,
     ROOT_RAW_LIMIT_BYTES,
     attach=lambda root, _frames, _where: root,
 )
@@ -51,19 +51,18 @@ class PinCheck:
         name = self.origin.pin
         if root.stream_id != self.origin.stream_id or name not in root.pins:
             return False
-        return parse_pin(name, root.pins[name]).clone_id == self.clone_id
+        return pin_of(root, name).clone_id == self.clone_id
 
 
 def pins_of(root: Root) -> dict[str, Pin]:
     """Return the pins of a root that are still needed, by their names."""
-    pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
-    return {name: pin for name, pin in pins.items() if pin.released_us is None}
+    return {name: pin for name, pin in all_pins(root).items() if pin.released_us is None}
 
 
 def origins_of(root: Root) -> Iterator[Origin]:
     """Yield the streams that a root shares objects with; CorruptionError if one is not valid."""
     for stream_id, value in root.origins.items():
-        yield parse_origin(stream_id, value)
+        yield from_json(Origin, value, where=f"origin {stream_id!r}", stream_id=stream_id)
 
 
 def share_origins(storage: Storage, root: Root) -> None:

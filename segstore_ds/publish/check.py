@@ -5,6 +5,7 @@ Segments that a table lists are the stream's, and so is the check of them.
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.fields import Fields, parse_json
+from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.publish import delta_log, iceberg_table
 from segstore_ds.publish.manifests import Form, decode_list, decode_manifest, read_sealed
 from segstore_ds.storage import ObjectInfo, Storage
@@ -67,15 +68,22 @@ def _delta(storage: Storage, objects: dict[str, ObjectInfo]) -> Damaged:
         yield from _own_files(storage, objects, sizes)
 
 
+@dataclass(frozen=True, slots=True)
+class _LastCheckpoint:
+    version: int
+    size: int
+    sizeInBytes: int  # noqa: N815 - Delta's name
+
+
 def _check_last(storage: Storage, objects: dict[str, ObjectInfo], known: set[int]) -> None:
     path = delta_log.LAST_CHECKPOINT
     where = storage.describe(path)
-    fields = Fields(parse_json(storage.get(path), where=where), where=where)
-    version, size = fields.integer("version"), fields.integer("sizeInBytes")
-    fields.integer("size")
-    named = names.build_delta_path(version, delta_log.CHECKPOINT)
-    if version not in known or objects[named].size != size:
-        raise CorruptionError("names a checkpoint that is not there", where=where, version=version)
+    last = from_json(_LastCheckpoint, parse_json(storage.get(path), where=where), where=where)
+    named = names.build_delta_path(last.version, delta_log.CHECKPOINT)
+    if last.version not in known or objects[named].size != last.sizeInBytes:
+        raise CorruptionError(
+            "names a checkpoint that is not there", where=where, version=last.version
+        )
 
 
 def _iceberg(storage: Storage, objects: dict[str, ObjectInfo]) -> Damaged:

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.publish.delta_types import DeltaSchema
-from segstore_ds.publish.life_cycle import Note, parse_note
+from segstore_ds.publish.life_cycle import Note
 from segstore_ds.publish.seal import check_digest, check_seal, seal
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -113,7 +113,7 @@ class DeltaTable:
                 case {"remove": {"path": str(path)}}:
                     self.adds.pop(_stream_path(path), None)
         where = names.build_delta_path(version, COMMIT)
-        self.version, self.note = version, parse_note(note, where=where) if note else None
+        self.version, self.note = version, from_json(Note, note, where=where) if note else None
 
 
 def read_newest(storage: Storage) -> DeltaTable:

@@ -14,11 +14,11 @@ from typing import Any
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.iceberg_types import IcebergSchema
-from segstore_ds.publish.life_cycle import Note, parse_note
+from segstore_ds.publish.life_cycle import Note
 from segstore_ds.publish.manifests import Form, Manifest
 from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.storage import Storage
@@ -162,7 +162,7 @@ def read_version(storage: Storage, version: int) -> IcebergTable | None:
 def note_of(snapshot: Mapping[str, Any], *, where: str) -> Note | None:
     """Return what a snapshot says of the stream; None for somebody else's."""
     text = (snapshot.get("summary") or {}).get(NOTE)
-    return None if text is None else parse_note(parse_json(text.encode(), where=where), where=where)
+    return None if text is None else from_json(Note, parse_json(text, where=where), where=where)
 
 
 def plan_form(

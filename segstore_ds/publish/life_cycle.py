@@ -18,7 +18,6 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.fields import Fields
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
@@ -77,21 +76,6 @@ class Note:
     created_ms: int
     own: int = 0
     linked: bool = False
-
-
-def parse_note(value: object, *, where: str) -> Note:
-    """Return a note as a table stores it; CorruptionError if it is none."""
-    fields = Fields(value, where=where)
-    return Note(
-        stream_id=fields.text("stream_id"),
-        generation=fields.integer("generation"),
-        version=fields.integer("version"),
-        head=fields.integer("head"),
-        tail=fields.integer("tail"),
-        created_ms=fields.integer("created_ms"),
-        own=fields.integer("own"),
-        linked=fields.flag("linked"),
-    )
 
 
 @dataclass(frozen=True, slots=True)

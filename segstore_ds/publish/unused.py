@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 
 from segstore_ds.errors import MissingObjectError
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.record import parse_json
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.storage import Storage
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.clones import parse_pin
-from segstore_ds.format.fields import escape_text
+from segstore_ds.format.clones import all_pins
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import build_upkeep, upkeep_of
 from segstore_ds.log.copy_record import check_complete
@@ -349,7 +349,7 @@ def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
     """Return what holds storage, and from when on the oldest dropped object may go."""
     policy = upkeep_of(root)
     dropped = next(iter(retired_items(context.status, root)), None)
-    pins = [parse_pin(name, value).version for name, value in root.pins.items()]
+    pins = [pin.version for pin in all_pins(root).values()]
     try:
         kept = context.log.history.moment(root, root.log_start)
     except SnapshotExpiredError:

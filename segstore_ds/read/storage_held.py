@@ -13,7 +13,7 @@ import pyarrow as pa
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.clones import parse_pin
+from segstore_ds.format.clones import all_pins
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
@@ -74,7 +74,7 @@ def storage_held(context: StreamContext, root: Root) -> dict[str, Held]:
     refs = read_references(context.status, root, gone_before=root.version, gone_until_us=1 << 62)
     versions = {retired.version for retired in refs.retired.values()}
     operations = context.log.history.operations(root, versions)
-    pins = sorted((parse_pin(name, value).version, name) for name, value in root.pins.items())
+    pins = sorted((pin.version, name) for name, pin in all_pins(root).items())
     found: dict[str, Held] = defaultdict(Held)
     for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
         for info in context.storage.list(folder):

@@ -23,9 +23,9 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.fields import MAX_INT, is_text
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
+from segstore_ds.format.record import MAX_INT, is_text
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import check_held, position_of

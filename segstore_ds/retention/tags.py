@@ -13,8 +13,9 @@ from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundEr
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import TAGS
+from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root
-from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, tag_value
+from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
 from segstore_ds.status.blobs import StatusBlobs
@@ -51,7 +52,7 @@ def plan_tag(
             "too many tags", remedy="remove some with untag(name)", tags=count, most=TAGS_LIMIT
         )
     tag = Tag(offset, slot.version, slot.time_us)
-    return replace(root, tags={**root.tags, name: tag_value(tag)}, operation=Operation.TAG)
+    return replace(root, tags={**root.tags, name: to_json(tag)}, operation=Operation.TAG)
 
 
 def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
@@ -75,7 +76,7 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
         blob = blobs.put(root.version, TAGS, moved, len(moved))
     if old is not None:
         retired = (*retired, slot.retire("status", old.path))
-    inline = {name: tag_value(tag) for name, tag in own.items()}
+    inline = {name: to_json(tag) for name, tag in own.items()}
     return replace(root, tags=inline, tags_blob=blob, retired=retired)
 
 

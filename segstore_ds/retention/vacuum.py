@@ -25,7 +25,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.clones import parse_pin
+from segstore_ds.format.clones import all_pins
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
@@ -124,7 +124,7 @@ class Horizon:
 
 def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
     """Return what may be deleted as of a root. Pure."""
-    pins = [parse_pin(name, value) for name, value in root.pins.items()]
+    pins = all_pins(root).values()
     # For the grace, readers of a clone's older versions need objects that the clone does not.
     held = [pin.version for pin in pins if pin.released_us is None or pin.released_us > until_us]
     oldest = min([root.log_start, *held])

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.parts.kinds import RETIRED, SCHEMA, TAGS, WRITERS, Kind, T
+from segstore_ds.format.record import from_json
 from segstore_ds.format.root import BlobRef, Epoch, Retired, Root, Writer
-from segstore_ds.format.tag import Tag, parse_tag, parse_tags
+from segstore_ds.format.tag import Tag
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
 
@@ -45,18 +46,15 @@ class StatusBlobs:
 
     def tags(self, root: Root) -> dict[str, Tag]:
         """Return all tags of a root by name."""
-        if root.tags_blob is None:
-            return parse_tags(root.tags, where=f"version {root.version}")
-        inline = {name: value for name, value in root.tags.items() if value is not None}
-        moved = self.tags_blob(root.tags_blob)
+        moved = {} if root.tags_blob is None else self.tags_blob(root.tags_blob)
         kept = {name: tag for name, tag in moved.items() if name not in root.tags}
-        return {**kept, **parse_tags(inline, where=f"version {root.version}")}
+        removed = {name for name, value in root.tags.items() if value is None and root.tags_blob}
+        return kept | {name: _inline_tag(root, name) for name in root.tags if name not in removed}
 
     def tag(self, root: Root, name: str) -> Tag | None:
         """Return a tag, wherever it is stored."""
-        value = root.tags.get(name)
-        if value is not None:
-            return parse_tag(value, where=f"version {root.version}, tag {name!r}")
+        if root.tags.get(name) is not None:
+            return _inline_tag(root, name)
         if name in root.tags or root.tags_blob is None:
             return None
         return self.tags_blob(root.tags_blob).get(name)
@@ -102,3 +100,7 @@ class StatusBlobs:
         """Write an object that holds `count` rows."""
         stored = self._store.put(version, kind, value)
         return BlobRef(stored.path, stored.bytes, count)
+
+
+def _inline_tag(root: Root, name: str) -> Tag:
+    return from_json(Tag, root.tags[name], where=f"version {root.version}, tag {name!r}")

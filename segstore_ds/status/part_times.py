@@ -10,8 +10,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
-from segstore_ds.format.part_times import label_of, times_of
-from segstore_ds.format.root import PartRef, PartTimes, Root, SegmentEntry
+from segstore_ds.format.part_times import PartTimes, label_of, times_of
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.time_column import PROPERTY, find_time_field
 from segstore_ds.status.inline import Schemas
 from segstore_ds.status.segment_bounds import segment_bounds

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats, from_json
 
 Texts = Sequence[str | None]

@@ -23,19 +23,19 @@ from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.part_times import PartTimes
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import (
     PartRef,
-    PartTimes,
     Retired,
     Root,
     SegmentEntry,
     Writer,
+    encode_root,
 )
-from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError, WriterConflictError
 from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
-from segstore_ds.format.fields import is_text
+from segstore_ds.format.record import is_text
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.log.seen import RESTORE
 from segstore_ds.status.table_status import TableStatus

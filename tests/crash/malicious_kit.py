@@ -14,7 +14,7 @@ from limits import memory_limit
 from benchmarks.faults import FaultStorage
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope, envelope_digest
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
 

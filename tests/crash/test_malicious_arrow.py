@@ -14,7 +14,7 @@ from malicious_kit import BODIES, MEMORY, NEWEST, attack, plant, put_back
 from segstore_ds.errors import FormatError
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on

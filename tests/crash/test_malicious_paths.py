@@ -16,8 +16,7 @@ from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.parts.kinds import RETIRED
 from segstore_ds.format.replication import PROPERTY
-from segstore_ds.format.root import PartRef, Retired, SegmentEntry
-from segstore_ds.format.root_codec import blob_value, part_value
+from segstore_ds.format.root import PartRef, Retired, SegmentEntry, to_json
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
@@ -135,13 +134,13 @@ def test_paths_that_leave_the_stream_are_refused(
 
 def _part(storage: Storage, path: str) -> dict[str, Any]:
     part = TableStatus(storage).put_part(0, 0, crafted_entries(storage, path))
-    return {"parts": [part_value(part), *root_json(storage)["parts"][1:]]}
+    return {"parts": [to_json(part), *root_json(storage)["parts"][1:]]}
 
 
 def _index(storage: Storage, path: str) -> dict[str, Any]:
     status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
     index = status.levels.put_list(0, (replace(first, path=path),))
-    return {"lists": [part_value(index)], "parts": [part_value(part) for part in parts]}
+    return {"lists": [to_json(index)], "parts": [to_json(part) for part in parts]}
 
 
 def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
@@ -152,7 +151,7 @@ def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
 def _retired_blob(storage: Storage, path: str) -> dict[str, Any]:
     items = tuple(Retired(kind, path, 1, 1) for kind in ("segment", "status", "part"))
     blob = TableStatus(storage).put(0, RETIRED, items, len(items))
-    return {"retired_blobs": [blob_value(blob)]}
+    return {"retired_blobs": [to_json(blob)]}
 
 
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def _history_list(storage: Storage, path: str) -> dict[str, Any]:
     part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
     history = History(storage).levels.put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
-    return {"history_lists": [part_value(history)], "history": kept}
+    return {"history_lists": [to_json(history)], "history": kept}
 
 
 OLD = {"log_start": 4}  # what was retired before may go

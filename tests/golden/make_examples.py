@@ -25,8 +25,7 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.packed import Packer
 from segstore_ds.format.parts.segments import Part, encode_chunks, encode_part
-from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 
 PAGE = Path(__file__).parents[2] / "segstore_ds/format/FORMAT.md"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.format.envelope import decode_envelope
-from segstore_ds.format.root_codec import decode_root
+from segstore_ds.format.root import decode_root
 
 PAGE = make_examples.PAGE.read_text(encoding="utf-8")
 SEGMENT, COMMIT, PART, LONG, PACKED = map(

@@ -14,8 +14,7 @@ from segstore_ds.commit.lookup import outcome
 from segstore_ds.errors import CommitUnknownError, ConflictError, NotFoundError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
-from segstore_ds.format.root import Root
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import Root, encode_root
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
 from segstore_ds.log.transition import Slot

@@ -38,8 +38,7 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.format.root import Epoch, Root
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.upkeep import PROPERTY, UpkeepPolicy
 from segstore_ds.log.newest import ROOT_CODEC

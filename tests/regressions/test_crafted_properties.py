@@ -9,7 +9,7 @@ import pytest
 
 from segstore_ds.errors import FormatError, SegstoreError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on

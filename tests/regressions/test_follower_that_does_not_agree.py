@@ -13,7 +13,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.replication import PROPERTY, Replication
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.storage import Storage, open_storage

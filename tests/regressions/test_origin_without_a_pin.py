@@ -11,7 +11,7 @@ import pytest
 
 from segstore_ds.errors import FormatError, MissingObjectError, SegstoreError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on, verify_on

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import PartRef
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import PartRef, encode_root
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 

@@ -46,8 +46,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format.root import Root
-from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.log.origins import origins_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.storage import Storage, open_storage
@@ -480,7 +479,7 @@ def test_an_origin_that_is_none_is_corrupt(value: object) -> None:
 
 def pa_json(value: object) -> bytes:
     """Return JSON."""
-    from segstore_ds.format.fields import build_json
+    from segstore_ds.format.record import build_json
 
     return build_json(value)
 

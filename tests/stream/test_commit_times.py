@@ -9,7 +9,7 @@ from stream_kit import HOUR, STAGED, make_stream, numbers, wait
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import history
 from segstore_ds.status.history import History

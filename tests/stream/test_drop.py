@@ -17,6 +17,7 @@ from segstore_ds.errors import (
     SegstoreError,
 )
 from segstore_ds.format.clones import Pin
+from segstore_ds.format.record import to_json
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
@@ -72,7 +73,7 @@ def test_pinned_stream_is_not_dropped():
     stream, storage = make_stream(1)
     stream._log.commit(
         lambda root, _: Change(
-            replace(root, pins={"c1": Pin(1, "memory://c", "f00").to_value()}, operation="pin")
+            replace(root, pins={"c1": to_json(Pin(1, "memory://c", "f00"))}, operation="pin")
         ),
         transaction="t" * 32,
     )

@@ -10,7 +10,7 @@ from stream_kit import ROOT_BYTES
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.status import history as rules
 from segstore_ds.status.history import History, plan_history_merge

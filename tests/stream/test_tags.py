@@ -17,8 +17,9 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
-from segstore_ds.format.tag import parse_tags
+from segstore_ds.format.record import from_json
+from segstore_ds.format.root import encode_root
+from segstore_ds.format.tag import Tag
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention import tags
 from segstore_ds.status.blobs import StatusBlobs
@@ -250,4 +251,4 @@ def test_a_lost_or_damaged_blob_of_tags_is_never_no_tags(monkeypatch):
 def test_damaged_tag_is_corruption(value):
     """What is no tag is never taken for one, nor passed over."""
     with pytest.raises(CorruptionError):
-        parse_tags({"x": value}, where="root")
+        from_json(Tag, value, where="root")

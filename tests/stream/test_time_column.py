@@ -10,7 +10,7 @@ from stream_kit import TIGHT, make_stream, numbers
 import segstore_ds as segstore
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read import segments
 from segstore_ds.read.micro_batch import BatchLimits

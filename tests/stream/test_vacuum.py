@@ -30,6 +30,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format.clones import Pin
+from segstore_ds.format.record import to_json
 from segstore_ds.log.operations import ObjectState
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
@@ -328,12 +329,12 @@ def test_pin_holds_back_what_its_version_lists():
 def pin(stream, name, version):
     held = Pin(version, "memory://c", "f00")
     stream._log.commit(
-        lambda root, _: Change(replace(root, pins={name: held.to_value()}, operation="pin")),
+        lambda root, _: Change(replace(root, pins={name: to_json(held)}, operation="pin")),
         transaction=stream._log.clock.new_id(),
     )
 
 
-GOOD_PIN = Pin(4, "memory://c", "f00").to_value()
+GOOD_PIN = to_json(Pin(4, "memory://c", "f00"))
 
 
 @pytest.mark.usefixtures("no_inline")

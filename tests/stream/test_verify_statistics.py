@@ -7,7 +7,7 @@ from stream_kit import STAGED, make_stream, numbers
 
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 from segstore_ds.stream import Stream, open_on
 
 LIES = {

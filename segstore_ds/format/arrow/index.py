@@ -7,12 +7,12 @@ few bytes per frame. Unknown fields are ignored.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
-from segstore_ds.format.fields import Fields, parse_json
+from segstore_ds.format.record import ABSENT, Range, from_json, parse_json
 from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
 
 MAX_INDEX_BYTES = 32 << 20
@@ -107,6 +107,18 @@ def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Index:
+    bytes: list[int]
+    rows: Annotated[list[int], Range(most=MAX_ROWS)]
+    crc: Annotated[list[int], Range(most=_MAX_CRC)]
+    raw: Annotated[list[int], Range(most=MAX_RAW_BYTES)]
+    schemas: list[str]
+    schema: list[int]
+    stats: dict[str, Any]
+    filters: Annotated[dict[str, Any], ABSENT]
+
+
 def parse_index(
     raw: bytes, *, frames_start: int, frames_end: int, where: str
 ) -> tuple[FrameEntry, ...]:
@@ -131,29 +143,24 @@ def parse_index_value(
 
     Each frame's length is a multiple of `alignment`.
     """
-    fields = Fields(value, where=where)
-    sizes = _numbers(fields, "bytes", limit=frames_end, where=where)
-    count = len(sizes)
-    rows = _numbers(fields, "rows", limit=MAX_ROWS, count=count, where=where)
-    crcs = _numbers(fields, "crc", limit=_MAX_CRC, count=count, where=where)
-    raws = _numbers(fields, "raw", limit=MAX_RAW_BYTES, count=count, where=where)
-    schemas = fields.texts("schemas")
-    places = _numbers(fields, "schema", limit=len(schemas) - 1, count=count, where=where)
-    stats = _frame_stats(fields.mapping("stats"), count, where=where)
-    filters = parse_arrays(
-        fields.mapping("filters") if fields.has("filters") else {}, count, where=where
-    )
+    index = from_json(_Index, value, where=where)
+    sizes, count = index.bytes, len(index.bytes)
+    arrays = (index.rows, index.crc, index.raw, index.schema)
+    if {count} != {*map(len, arrays)} or max(index.schema, default=-1) >= len(index.schemas):
+        raise CorruptionError("a segment's index is wrong", where=where)
+    stats = _frame_stats(index.stats, count, where=where)
+    filters = parse_arrays(index.filters, count, where=where)
     entries = []
     start = frames_start
     for place, size in enumerate(sizes):
         entry = FrameEntry(
             start=start,
             bytes=size,
-            rows=rows[place],
-            crc=crcs[place],
-            fingerprint=schemas[places[place]],
+            rows=index.rows[place],
+            crc=index.crc[place],
+            fingerprint=index.schemas[index.schema[place]],
             stats=stats[place],
-            raw_bytes=raws[place],
+            raw_bytes=index.raw[place],
             filters=filters[place],
         )
         entries.append(entry)
@@ -161,19 +168,6 @@ def parse_index_value(
     if start != frames_end or any(not size or size % alignment for size in sizes):
         raise CorruptionError("a segment's frames do not cover it", where=where)
     return tuple(entries)
-
-
-def _numbers(
-    fields: Fields, name: str, *, limit: int, where: str, count: int | None = None
-) -> list[int]:
-    values = fields.items(name)
-    if count is None:
-        count = len(values)
-    # Loops in C, because a small segment is opened for few events.
-    fits = set(map(type, values)) <= {int} and min(values, default=0) >= 0
-    if not fits or max(values, default=0) > limit or len(values) != count:
-        raise CorruptionError("a segment's index is wrong", where=where, field=name)
-    return values
 
 
 def _frame_stats(

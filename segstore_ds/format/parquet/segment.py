@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,12 +44,12 @@ from segstore_ds.format.arrow.index import (
     FrameEntry,
     parse_index_value,
 )
-from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.parquet.dictionaries import find_dictionaries
 from segstore_ds.format.parquet.encodings import leaf_types
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
+from segstore_ds.format.record import ABSENT, Positive, from_json, parse_json
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
 
@@ -237,6 +237,24 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(batch)
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    version: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    index: Any
+    lengths: list[Any]
+    crcs: list[Any]
+    filters: Annotated[list[str], ABSENT]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    bytes: list[int]
+
+
 class ParquetSegments:
     """The format `parquet`; a `SegmentFormat` (see `format.segment`)."""
 
@@ -249,32 +267,31 @@ class ParquetSegments:
     ) -> ParquetIndex:
         """Parse the index; raises as `SegmentFormat.parse_index`."""
         _check_end(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
-        metadata, schema, fields = _read_footer(tail, where)
-        version = fields.integer("version", least=1)
+        metadata, schema, value = _read_footer(tail, where)
+        version = from_json(_Version, value, where=where).version
         if version > VERSION:
             raise UnsupportedVersionError(
                 "a segment has a newer format version", where=where, version=version, known=VERSION
             )
+        footer = from_json(_Footer, value, where=where)
         frames = parse_index_value(
-            fields.take("index"),
+            footer.index,
             frames_start=len(MAGIC),
             frames_end=object_bytes - len(tail),
             alignment=1,
             where=where,
         )
-        lengths, crcs = fields.items("lengths"), fields.items("crcs")
-        _check_pieces(frames, lengths, crcs, where)
+        _check_pieces(frames, footer.lengths, footer.crcs, where)
         widths = tuple(len(list(leaf_types(pa.schema([column])))) for column in schema)
         _check_groups(frames, metadata, sum(widths), where)
-        if fields.has("filters"):
-            names = fields.texts("filters")
+        if footer.filters:
             leaves = dict(zip(schema.names, accumulate(widths, initial=0), strict=False))
             frames = tuple(
                 replace(
                     frame,
                     filters=_filters_of(
                         metadata.row_group(number),
-                        {name: leaves[name] for name in names if name in leaves},
+                        {name: leaves[name] for name in footer.filters if name in leaves},
                         tail,
                         object_bytes=object_bytes,
                         where=where,
@@ -288,8 +305,8 @@ class ParquetSegments:
             object_bytes,
             metadata,
             schema,
-            tuple(lengths),
-            tuple(crcs),
+            tuple(footer.lengths),
+            tuple(footer.crcs),
             widths,
         )
 
@@ -304,10 +321,10 @@ class ParquetSegments:
         if size > len(last):
             return size
         try:
-            _, _, fields = _read_footer(last[-size:], "")
-            frames = Fields(fields.take("index"), where="").items("bytes")
-            return max(size, object_bytes - len(MAGIC) - sum(map(int, frames)))
-        except (CorruptionError, TypeError, ValueError):
+            _, _, value = _read_footer(last[-size:], "")
+            frames = from_json(_Frames, from_json(_Footer, value, where="").index, where="").bytes
+            return max(size, object_bytes - len(MAGIC) - sum(frames))
+        except CorruptionError:
             return size
 
     def check_head(self, data: bytes, *, where: str) -> None:
@@ -318,7 +335,7 @@ class ParquetSegments:
             raise CorruptionError("a segment's header is damaged", where=where)
 
 
-def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, Fields]:
+def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, Any]:
     """Return what the end of a file says: its metadata, its schema and our index."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(end))
@@ -329,8 +346,7 @@ def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, Fi
         raise
     except (*PARQUET_ERRORS, binascii.Error) as error:
         raise CorruptionError("a segment's footer can't be read", where=where) from error
-    fields = Fields(parse_json(_decompress(compressed, where), where=where), where=where)
-    return metadata, schema, fields
+    return metadata, schema, parse_json(_decompress(compressed, where), where=where)
 
 
 def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -> None:

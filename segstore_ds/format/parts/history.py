@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import MAX_INT, MAX_TIME_US, escape_text
 from segstore_ds.format.parts.history_rows import (
     TEXTS,
     HistoryRow,
 )
 from segstore_ds.format.parts.packed import Packer, Unpacked, unpack
+from segstore_ds.format.record import MAX_INT, MAX_TIME_US, escape_text
 
 _UTC = pa.timestamp("us", "UTC")
 HISTORY_SCHEMA = pa.schema(

@@ -1,16 +1,16 @@
 """History rows as stored in a root (FORMAT.md 5.3)."""
 
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
-from segstore_ds.format.fields import parse_cells
+from segstore_ds.format.record import Limit, Row, TimeUs
 
-_TEXT_LIMIT = 1000
+_Text = Annotated[str, Limit(1000)]
+TEXTS = ("operation", "writer_id", "client", "application", "transaction")
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryRow:
+class HistoryRow(Row):
     """What one commit did and what it cost.
 
     Attributes:
@@ -34,41 +34,19 @@ class HistoryRow:
     """
 
     version: int
-    time_us: int
-    operation: str
+    time_us: TimeUs
+    operation: _Text
     head: int
     tail: int
     rows: int = 0
     segments: int = 0
     bytes: int = 0
-    writer_id: str | None = None
+    writer_id: _Text | None = None
     batch_id: int | None = None
-    client: str = ""
-    application: str = ""
+    client: _Text = ""
+    application: _Text = ""
     attempts: int = 1
     races_lost: int = 0
     requests: int = 0
     request_bytes: int = 0
-    transaction: str = ""
-
-
-_FIELDS = tuple(field.name for field in fields(HistoryRow))
-_cells = attrgetter(*_FIELDS)
-TEXTS = ("operation", "writer_id", "client", "application", "transaction")
-_NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id", "time_us"))
-
-
-def row_value(row: HistoryRow) -> list[Any]:
-    """Return the JSON row of a history row."""
-    return list(_cells(row))
-
-
-def parse_row(value: Any, *, where: str) -> HistoryRow:
-    """Parse the JSON row of a history row."""
-    taken = parse_cells(value, _FIELDS, where=where)
-    found: dict[str, Any] = {name: taken.integer(name) for name in _NUMBERS}
-    for name in ("operation", "client", "application", "transaction"):
-        found[name] = taken.text(name, limit=_TEXT_LIMIT)
-    found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
-    found["time_us"] = taken.time_us("time_us")
-    return HistoryRow(**found, batch_id=taken.optional_integer("batch_id"))
+    transaction: _Text = ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.bloom import BLOCK_BYTES, Filters, unite
-from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.record import build_json, parse_json
 
 SHARE = 0.004  # of a segment's bytes, for the filters of all of its key columns
 LEAST_BYTES, MOST_BYTES = 512, 16 << 10  # of one segment, however small or large it is

@@ -4,27 +4,19 @@ Parts are packed columns. Lists of parts and blobs, which hold what no longer fi
 JSON. All are in an envelope.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.fields import build_json, parse_json, parse_object
 from segstore_ds.format.parts.history import decode_history, encode_history
 from segstore_ds.format.parts.segments import Part, decode_part, encode_part
+from segstore_ds.format.record import build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import PartRef, Retired, Writer
-from segstore_ds.format.root_codec import (
-    parse_part,
-    parse_retired,
-    parse_writer,
-    part_value,
-    retired_value,
-    writer_value,
-)
-from segstore_ds.format.tag import Tag, decode_tags, encode_tags
+from segstore_ds.format.tag import Tag
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -53,40 +45,26 @@ class Kind(Generic[T]):
     tail: Callable[[T], int] | None = None
 
 
+def _records(name: str, value: Any) -> Kind[Any]:
+    """Return a kind whose objects hold the JSON of values of a type."""
+    return Kind(
+        name,
+        lambda found: build_json(to_json(found, value)),
+        lambda body, *, where: from_json(value, parse_json(body, where=where), where=where),
+        len,
+    )
+
+
 def encode_object(kind: Kind[T], value: T) -> bytes:
     """Return the envelope of a value."""
     return encode_envelope(kind.encode(value))
 
 
-def _encode_list(parts: Sequence[PartRef]) -> bytes:
-    return build_json([part_value(part) for part in parts])
-
-
 def _decode_list(body: bytes, *, where: str) -> tuple[PartRef, ...]:
-    value = parse_json(body, where=where)
-    if not isinstance(value, list) or not value:
+    parts = from_json(tuple[PartRef, ...], parse_json(body, where=where), where=where)
+    if not parts:
         raise CorruptionError("object holds no parts", where=where)
-    return tuple(parse_part(item, where=where) for item in value)
-
-
-def _encode_retired(retired: Sequence[Retired]) -> bytes:
-    return build_json([retired_value(item) for item in retired])
-
-
-def _decode_retired(body: bytes, *, where: str) -> tuple[Retired, ...]:
-    value = parse_json(body, where=where)
-    if not isinstance(value, list):
-        raise CorruptionError("blob holds no retired objects", where=where)
-    return tuple(parse_retired(item, where=where) for item in value)
-
-
-def _encode_writers(writers: Mapping[str, Writer]) -> bytes:
-    return build_json({name: writer_value(writer) for name, writer in writers.items()})
-
-
-def _decode_writers(body: bytes, *, where: str) -> dict[str, Writer]:
-    writers = parse_object(body, what="writers", where=where)
-    return {name: parse_writer(item, where=where) for name, item in writers.items()}
+    return parts
 
 
 def _decode_schema(body: bytes, *, where: str) -> tuple[str, str | None]:
@@ -110,10 +88,12 @@ def _batch_rows(batch: pa.RecordBatch) -> int:
 
 SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part, _part_rows, _part_tail)
 HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_history, decode_history, _batch_rows)
-LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list, len)
-WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", _encode_writers, _decode_writers, len)
-RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", _encode_retired, _decode_retired, len)
-TAGS: Kind[Mapping[str, Tag]] = Kind("tags", encode_tags, decode_tags, len)
+LIST: Kind[tuple[PartRef, ...]] = replace(
+    _records("list", tuple[PartRef, ...]), decode=_decode_list
+)
+WRITERS: Kind[Mapping[str, Writer]] = _records("writers", dict[str, Writer])
+RETIRED: Kind[tuple[Retired, ...]] = _records("retired", tuple[Retired, ...])
+TAGS: Kind[Mapping[str, Tag]] = _records("tags", dict[str, Tag])
 # An epoch's Arrow schema (base64), and Spark's JSON of it.
 SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema, len)
 KINDS: Mapping[str, Kind[Any]] = {

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import Fields, build_json, parse_json
+from segstore_ds.format.record import build_json, from_json, parse_json
 
 ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes; bounds decoding
 _PLAIN, _STEPS = 0, 1  # On disk. Never change; add a new one.
@@ -139,6 +139,13 @@ def check_range(values: Ints, least: int, most: int, *, name: str, where: str) -
         raise CorruptionError("value is out of range", where=where, column=name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Header:
+    rows: int
+    columns: list[Any]
+    extra: Mapping[str, Any]
+
+
 def unpack(body: bytes, *, where: str) -> Unpacked:
     """Decode a body of at most `ROWS_LIMIT` rows.
 
@@ -147,18 +154,18 @@ def unpack(body: bytes, *, where: str) -> Unpacked:
     start = _LENGTH.size + (_LENGTH.unpack_from(body)[0] if len(body) >= _LENGTH.size else 0)
     if not _LENGTH.size < start <= len(body):
         raise CorruptionError("header of packed columns is truncated", where=where)
-    fields = Fields(parse_json(body[_LENGTH.size : start], where=where), where=where)
-    rows = fields.integer("rows")
-    if rows > ROWS_LIMIT:
-        raise CorruptionError("part has too many rows", where=where, rows=rows, limit=ROWS_LIMIT)
+    value = parse_json(body[_LENGTH.size : start], where=where)
+    header = from_json(_Header, value, where=where)
+    if header.rows > ROWS_LIMIT:
+        raise CorruptionError("part has too many rows", where=where, rows=header.rows)
     columns: dict[str, Any] = {}
     cursor = start
-    for described in fields.items("columns"):
-        name, value, cursor = _take(body, cursor, described, rows, where)
+    for described in header.columns:
+        name, value, cursor = _take(body, cursor, described, header.rows, where)
         columns[name] = value
     if cursor != len(body):
         raise CorruptionError("columns do not fill the body", where=where, bytes=len(body))
-    return Unpacked(rows, columns, dict(fields.rest()), where)
+    return Unpacked(header.rows, columns, header.extra, where)
 
 
 def _take(body: bytes, cursor: int, described: Any, rows: int, where: str) -> tuple[str, Any, int]:

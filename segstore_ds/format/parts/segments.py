@@ -13,7 +13,6 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
-from segstore_ds.format.fields import MAX_INT, build_json, parse_json
 from segstore_ds.format.parts.columns import SegmentColumns, decode_columns, encode_columns
 from segstore_ds.format.parts.key_filters import (
     CHUNK_BYTES,
@@ -23,6 +22,7 @@ from segstore_ds.format.parts.key_filters import (
     measure,
 )
 from segstore_ds.format.parts.packed import Unpacked
+from segstore_ds.format.record import MAX_INT, build_json, parse_json
 
 CHUNK_ROWS = 8192  # a merge recompresses statistics of fewer rows than this
 CHUNK_TEXT = 8 << 20  # characters: of wide tables a chunk has fewer rows, and stays readable

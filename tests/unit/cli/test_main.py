@@ -17,7 +17,7 @@ from segstore_ds.cli.status import FAILED, RETRYABLE
 from segstore_ds.commit.commit import Change
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import encode_root
 
 
 @pytest.fixture

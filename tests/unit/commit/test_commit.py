@@ -28,8 +28,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
-from segstore_ds.format.root import Epoch, Root
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of

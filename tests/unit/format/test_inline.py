@@ -9,7 +9,6 @@ import pytest
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, encode_frame
-from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.format.inline import (
     attach_frames,
     encoded_entry,
@@ -17,8 +16,8 @@ from segstore_ds.format.inline import (
     inline_object,
     renumbered,
 )
-from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.format.root_codec import decode_root, encode_root, parse_entry
+from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, decode_root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.segment import ARROW, find_format
 
@@ -129,4 +128,4 @@ def test_metadata_names_no_inline_path() -> None:
     """The name that an inline segment has in memory is not one that metadata can give."""
     row = [0, names.build_inline_path(0), 1, 1, 1, 1, "arrow", None]
     with pytest.raises(CorruptionError, match="path"):
-        parse_entry(row, where="x")
+        SegmentEntry.from_row(row, "x")

@@ -6,8 +6,7 @@ from importlib import resources
 import pytest
 
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Epoch, Root
-from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.format.root import Epoch, Root, decode_root, encode_root
 
 FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(encoding="utf-8")
 STORED = (

@@ -17,8 +17,9 @@ from segstore_ds.format.root import (
     SegmentEntry,
     Writer,
     check_writable,
+    decode_root,
+    encode_root,
 )
-from segstore_ds.format.root_codec import decode_root, encode_root
 
 DIGEST = "0123456789abcdef" * 2
 STATUS = f"status/{7:020d}-segments-{DIGEST}"

@@ -14,6 +14,7 @@ from segstore_ds.copy import pins
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.record import to_json
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,
@@ -22,8 +23,8 @@ from segstore_ds.format.root import (
     Root,
     SegmentEntry,
     Writer,
+    encode_root,
 )
-from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention import tags
 from segstore_ds.retention.drop import plan_drop
@@ -177,12 +178,14 @@ def _full(chance: Chance) -> dict[str, object]:
             ),
         ),
         "pins": {
-            chance.digest(): Pin(
-                chance.number(1 << 30),
-                f"s3://b/{chance.text(12)}",
-                clone_id=chance.digest(),
-                made=True,
-            ).to_value()
+            chance.digest(): to_json(
+                Pin(
+                    chance.number(1 << 30),
+                    f"s3://b/{chance.text(12)}",
+                    clone_id=chance.digest(),
+                    made=True,
+                )
+            )
             for _ in range(pins.MOST_PINS)
         },
     }

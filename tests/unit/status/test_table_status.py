@@ -17,8 +17,8 @@ from segstore_ds.format.root import (
     Root,
     SegmentEntry,
     Writer,
+    encode_root,
 )
-from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import Slot, broken_invariants, check_transition
 from segstore_ds.status import store, table_status
 from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES

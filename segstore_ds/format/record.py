@@ -1,0 +1,355 @@
+"""Metadata as JSON: canonical texts, and one codec between JSON values and dataclasses.
+
+`from_json` checks every value by its type, in this file alone: anything unexpected is a
+CorruptionError that names the field. What the types of fields say:
+
+- A dataclass is stored as an object of its fields, a `Row` as the list of them.
+- Integers are from 0 to `MAX_INT` and texts have at most 2^24 characters, unless `Annotated` by a
+  `Range` or a `Limit`. A function there checks the value further; it is given `where`.
+- A field `extra` holds what the object has beside the known fields, and is written again under
+  them. Without it unknown fields are ignored, as are cells behind those of a row.
+- `UNSTORED` fields are given by the caller or have a default. An `ABSENT` one is left out while it
+  is None or empty.
+
+A class may have `check_stored`, which checks the fields against each other, or `to_row` and
+`from_row` if it is stored in another form. What a class needs is worked out once.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+
+MAX_INT = 2**63 - 1
+MAX_TIME_US = 253_402_300_799_999_999  # the end of the year 9999, the last that Python can show
+
+T = TypeVar("T")
+_Load = Callable[..., Any]  # (value, where)
+_Dump = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The integers that a field, or each item of a list, may be."""
+
+    least: int = 0
+    most: int = MAX_INT
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most characters of a text."""
+
+    characters: int = 1 << 24
+
+
+class Row:
+    """A dataclass that is stored as the list of its fields, in order; unstored ones come last."""
+
+    __slots__ = ()
+
+
+UNSTORED = "unstored"
+ABSENT = "absent"
+_NOTHING: Mapping[str, Any] = {}
+Positive = Annotated[int, Range(1)]
+TimeUs = Annotated[int, Range(most=MAX_TIME_US)]  # microseconds since 1970, before the year 10000
+
+
+def from_json(kind: type[T], value: Any, *, where: str, **given: Any) -> T:
+    """Return the value of a type that JSON holds, checked; `where` is its place, for errors.
+
+    `given` are fields of a dataclass that the JSON does not hold.
+
+    >>> from_json(tuple[str, ...], ["a", "b"], where="properties")
+    ('a', 'b')
+    """
+    load: Any = _loader(kind, "")  # type: ignore[arg-type]
+    return load(value, where, given) if given else load(value, where)  # type: ignore[no-any-return]
+
+
+def to_json(value: Any, kind: Any = None) -> Any:
+    """Return the JSON of a dataclass, or of another type if one is named, for `from_json`."""
+    dump = _dumper(kind or type(value))  # type: ignore[arg-type]
+    return value if dump is None else dump(value)
+
+
+def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str, Any]:
+    """Return an object without its `format`; UnsupportedVersionError if that is newer."""
+    found = from_json(_Format, value, where=where)
+    if found.format > known:
+        raise UnsupportedVersionError(
+            f"{what} has a newer format", where=where, found=found.format, supported=known
+        )
+    return found.extra
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: Positive
+    extra: Mapping[str, Any]
+
+
+def parse_json(body: bytes | str, *, where: str) -> Any:
+    """Parse a JSON text from storage; invalid or too deeply nested text is a CorruptionError."""
+    try:
+        text = body if isinstance(body, str) else body.decode("utf-8", "surrogatepass")
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError("not valid JSON", where=where) from error
+
+
+def _refuse_constant(name: str) -> None:
+    # Python's parser accepts NaN and Infinity, which are not JSON.
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def build_json(value: Any) -> bytes:
+    """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8.
+
+    A value carried over from storage may be nested too deeply, or hold a number too large for a
+    float; that is a CorruptionError.
+    """
+    try:
+        try:
+            return _ENCODER.encode(value).encode()
+        except UnicodeEncodeError:
+            # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through, too.
+            return _ASCII_ENCODER.encode(value).encode()
+    except RecursionError as error:
+        raise CorruptionError("value is nested too deeply") from error
+    except ValueError as error:
+        raise CorruptionError("number is too large to be written") from error
+
+
+_encoder_of = partial(json.JSONEncoder, sort_keys=True, separators=(",", ":"), allow_nan=False)
+_ENCODER, _ASCII_ENCODER = _encoder_of(ensure_ascii=False), _encoder_of(ensure_ascii=True)
+
+
+def escape_text(value: Any) -> Any:
+    r"""Write the lone surrogates of a text, which Arrow can't store, as backslash escapes.
+
+    >>> escape_text("x\udce9"), escape_text(7)
+    ('x\\udce9', 7)
+    """
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be stored, that is, without lone surrogates."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _notes(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a type without its annotations, and these."""
+    return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
+
+
+def _stored(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass that are stored, by name."""
+    found = {field.name: field.type for field in fields(kind) if field.name != "extra"}
+    return {name: each for name, each in found.items() if UNSTORED not in _notes(each)[1]}
+
+
+@cache
+def _loader(kind: Any, name: str) -> _Load:
+    """Return what checks a value of a type and returns it; `name` is its field, for errors."""
+    kind, notes = _notes(kind)
+    told = {type(note): note for note in notes}
+    if kind is int:
+        load = _integer(told.get(Range, Range()), name)
+    elif kind is str:
+        load = _text(told.get(Limit, Limit()).characters, name)
+    elif kind == list[int]:
+        load = _integers(told.get(Range, Range()), name)
+    else:
+        load = _composed(kind, name)
+    for check in (*notes, getattr(kind, "check_stored", None)):
+        load = _checked(load, check) if callable(check) else load
+    return load
+
+
+def _composed(kind: Any, name: str) -> _Load:
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value, _where: value
+    if kind is bool:
+        return _tested(lambda value: type(value) is bool, "a boolean", name)
+    if origin in (tuple, list):
+        return _items(origin, _loader(args[0], name), name)
+    if origin in (dict, Mapping):
+        return _values(args[1], name)
+    if type(None) in args:
+        inner = _loader(args[0], name)
+        return lambda value, where: None if value is None else inner(value, where)
+    found = getattr(kind, "from_row", None) or (_row if issubclass(kind, Row) else _object)(kind)
+    return cast("_Load", found)
+
+
+def _checked(load: _Load, check: Callable[..., Any]) -> _Load:
+    def loaded(value: Any, where: str, *given: Any) -> Any:
+        found = load(value, where, *given)
+        check(found, where=where)
+        return found
+
+    return loaded
+
+
+def _wrong(where: str, name: str, expected: str) -> CorruptionError:
+    return CorruptionError("field has an invalid value", where=where, field=name, expected=expected)
+
+
+def _tested(fits: Callable[[Any], bool], expected: str, name: str) -> _Load:
+    def load(value: Any, where: str) -> Any:
+        if fits(value):
+            return value
+        raise _wrong(where, name, expected)
+
+    return load
+
+
+def _integer(bounds: Range, name: str) -> _Load:
+    least, most = bounds.least, bounds.most
+
+    def load(value: Any, where: str) -> Any:  # without `_tested`: roots have hundreds of them
+        if type(value) is int and least <= value <= most:
+            return value
+        raise _wrong(where, name, f"an integer from {least} to {most}")
+
+    return load
+
+
+def _integers(bounds: Range, name: str) -> _Load:
+    least, most = bounds.least, bounds.most
+
+    def fits(value: Any) -> bool:
+        # Loops in C, because a small segment is opened for few events.
+        integers = type(value) is list and set(map(type, value)) <= {int}
+        return integers and (not value or least <= min(value) <= max(value) <= most)
+
+    return _tested(fits, f"a list of integers from {least} to {most}", name)
+
+
+def _text(most: int, name: str) -> _Load:
+    def load(value: Any, where: str) -> Any:
+        if type(value) is str and len(value) <= most:
+            return value
+        raise _wrong(where, name, f"a string of at most {most} characters")
+
+    return load
+
+
+def _items(kind: Any, item: _Load, name: str) -> _Load:
+    whole = _tested(lambda value: type(value) is list, "a list", name)
+    return lambda value, where: kind([item(each, where) for each in whole(value, where)])
+
+
+def _values(kind: Any, name: str) -> _Load:
+    whole = _tested(lambda value: type(value) is dict, "an object", name)
+    if kind is Any:
+        return whole
+    item = _loader(kind, name)
+    return lambda value, where: {
+        key: item(each, where) for key, each in whole(value, where).items()
+    }
+
+
+def _row(kind: Any) -> _Load:
+    loads = [_loader(each, name) for name, each in _stored(kind).items()]
+    columns = tuple(_stored(kind))
+
+    def load(value: Any, where: str) -> Any:
+        if type(value) is not list or len(value) < len(loads):
+            raise CorruptionError("not a row", where=where, columns=columns)
+        return kind(*[load(cell, where) for load, cell in zip(loads, value, strict=False)])
+
+    return load
+
+
+def _object(kind: Any) -> _Load:
+    stored = _stored(kind)
+    loads = [(name, *_absence(each, name)) for name, each in stored.items()]
+    is_open = any(field.name == "extra" for field in fields(kind))
+
+    def load(value: Any, where: str, given: Mapping[str, Any] = _NOTHING) -> Any:
+        if type(value) is not dict:
+            raise CorruptionError("not an object", where=where)
+        found = dict(given)
+        for name, load, empty in loads:
+            if name in given:
+                continue
+            if name in value:
+                found[name] = load(value[name], where)
+            elif empty is not None:
+                found[name] = empty()
+            else:
+                raise CorruptionError("missing field", where=where, field=name)
+        if is_open:
+            found["extra"] = {name: value[name] for name in value if name not in stored}
+        return kind(**found)
+
+    return load
+
+
+def _absence(kind: Any, name: str) -> tuple[_Load, Callable[[], Any] | None]:
+    """Return what loads a field, and what makes its value where it may be missing and is."""
+    plain, notes = _notes(kind)
+    if ABSENT not in notes:
+        return _loader(kind, name), None
+    inner, *rest = get_args(plain)
+    if type(None) in rest:
+        return _loader(inner, name), type(None)
+    return _loader(plain, name), list if get_origin(plain) is list else dict
+
+
+@cache
+def _dumper(kind: Any) -> _Dump | None:
+    """Return what makes JSON of a value of a type; None where the value is its own JSON."""
+    kind, _ = _notes(kind)
+    if is_dataclass(kind):
+        return getattr(kind, "to_row", None) or _dumper_of(kind)
+    args, keyed = get_args(kind), get_origin(kind) in (dict, Mapping)
+    item = next((found for each in args if (found := _dumper(each))), None)
+    if item is None:
+        return dict if keyed else None
+    if keyed:
+        return lambda value: {name: item(each) for name, each in value.items()}
+    if type(None) in args:
+        return lambda value: None if value is None else item(value)
+    return lambda value: [item(each) for each in value]
+
+
+def _dumper_of(kind: Any) -> _Dump:
+    stored = _stored(kind)
+    cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
+    inner = [(place, dump) for place, each in enumerate(stored.values()) if (dump := _dumper(each))]
+    absent = [name for name, each in stored.items() if ABSENT in _notes(each)[1]]
+    is_open = any(field.name == "extra" for field in fields(kind))
+
+    def dump_row(record: Any) -> list[Any]:
+        found = [*cells(record)]
+        for place, dump in inner:
+            found[place] = dump(found[place])
+        return found
+
+    def dump_object(record: Any) -> dict[str, Any]:
+        value = dict(record.extra) if is_open else {}
+        value.update(zip(stored, dump_row(record), strict=True))
+        for name in absent:
+            if value[name] in (None, {}, []):
+                del value[name]
+        return value
+
+    if issubclass(kind, Row):
+        return dump_row if inner else lambda record: [*cells(record)]
+    return dump_object

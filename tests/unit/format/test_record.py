@@ -1,0 +1,172 @@
+"""Records come back whole, keep what they don't know, and refuse what their types don't allow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import pytest
+
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format.record import (
+    ABSENT,
+    MAX_INT,
+    UNSTORED,
+    Limit,
+    Positive,
+    Range,
+    Row,
+    from_json,
+    take_format,
+    to_json,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Row):
+    """Two numbers, of which the second is not below the first."""
+
+    low: int
+    high: Positive
+    note: Annotated[Any, UNSTORED] = None
+
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if the numbers have no order."""
+        if self.low > self.high:
+            raise CorruptionError("point has no order", where=where)
+
+
+def no_blank(text: str, *, where: str) -> None:
+    """Refuse a text with a blank."""
+    if " " in text:
+        raise CorruptionError("text has a blank", where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A field of every kind."""
+
+    name: Annotated[str, UNSTORED]
+    count: Annotated[int, Range(2, 5)]
+    text: Annotated[str, Limit(3), no_blank]
+    sure: bool
+    point: Point | None
+    points: tuple[Point, ...]
+    numbers: Annotated[list[int], Range(most=9)]
+    by_name: Mapping[str, Point]
+    raw: Mapping[str, Any]
+    anything: Any
+    maybe: Annotated[int | None, ABSENT] = None
+    more: Annotated[Mapping[str, Any], ABSENT] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+THING = Thing(
+    "n", 3, "abc", True, Point(1, 2), (Point(0, 1),), [0, 9], {"p": Point(3, 3)}, {"a": [1]}, None,
+    7, {"x": 1}, {"later": None},
+)  # fmt: skip
+VALUE = {
+    "count": 3, "text": "abc", "sure": True, "point": [1, 2], "points": [[0, 1]],
+    "numbers": [0, 9], "by_name": {"p": [3, 3]}, "raw": {"a": [1]}, "anything": None, "maybe": 7,
+    "more": {"x": 1}, "later": None,
+}  # fmt: skip
+
+
+def parse(value: Any) -> Thing:
+    """Return the thing that JSON holds."""
+    return from_json(Thing, value, where="thing", name="n")
+
+
+def test_record_comes_back_with_unknown_fields() -> None:
+    """What is stored is the fields by name, and what a newer version added beside them."""
+    assert to_json(THING) == VALUE
+    assert parse(VALUE) == THING
+
+
+def test_known_fields_are_written_over_unknown_ones() -> None:
+    """A field that was unknown never hides one that is known."""
+    hidden = replace(THING, extra={**dict.fromkeys(VALUE, "hidden"), "later": None})
+    assert to_json(hidden) == VALUE
+
+
+def test_absent_field_is_left_out_and_may_be_missing() -> None:
+    """None and an empty object are not written, and null is not a value of theirs."""
+    bare = {name: item for name, item in VALUE.items() if name not in ("maybe", "more")}
+    found = parse(bare)
+    assert (found.maybe, found.more) == (None, {})
+    assert to_json(found) == bare
+    assert to_json(parse({**bare, "maybe": 0}))["maybe"] == 0
+    with pytest.raises(CorruptionError, match="field='maybe'"):
+        parse({**bare, "maybe": None})
+
+
+@pytest.mark.parametrize("name", sorted(VALUE.keys() - {"maybe", "more", "later"}))
+def test_missing_field_is_named(name: str) -> None:
+    """Every other field has to be there."""
+    with pytest.raises(CorruptionError, match=f"missing field: where='thing'.*field='{name}'"):
+        parse({key: item for key, item in VALUE.items() if key != name})
+
+
+WRONG: dict[str, list[Any]] = {
+    "count": [1, 6, True, 3.0, "3", None, MAX_INT + 1],
+    "text": ["abcd", "a b", 3, None, ["a"]],
+    "sure": [0, 1, "true", None],
+    "point": [[1], [2, 1], [0, 0], [True, 2], {}, "x", 3],
+    "points": [None, {}, "x", [None], [[1]], [[1, 2], 3]],
+    "numbers": [None, [10], [-1], [True], [1.0], ["1"], {}],
+    "by_name": [None, [], {"p": None}, {"p": [1]}],
+    "raw": [None, [], "x"],
+    "maybe": ["1", -1],
+    "more": [[], 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_value_of_another_type_is_corrupt(name: str, wrong: Any) -> None:
+    """An error says where it is, and names the field unless a row within it is wrong."""
+    with pytest.raises(CorruptionError, match="where='thing'"):
+        parse({**VALUE, name: wrong})
+
+
+def test_error_says_what_is_expected() -> None:
+    """Bounds and limits are those of the field."""
+    with pytest.raises(CorruptionError, match=r"field='count'.*an integer from 2 to 5"):
+        parse({**VALUE, "count": 9})
+    with pytest.raises(CorruptionError, match=r"field='text'.*a string of at most 3 characters"):
+        parse({**VALUE, "text": "abcd"})
+    with pytest.raises(CorruptionError, match=r"not a row: where='thing'.*'low', 'high'"):
+        parse({**VALUE, "point": [1]})
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 3])
+def test_record_that_is_no_object_is_corrupt(value: Any) -> None:
+    """Nothing else holds fields."""
+    with pytest.raises(CorruptionError, match="not an object"):
+        parse(value)
+
+
+def test_cells_behind_those_of_a_row_are_ignored() -> None:
+    """A newer version adds cells under a feature."""
+    assert from_json(Point, [1, 2, "later"], where="x") == Point(1, 2)
+
+
+def test_other_types_than_records_are_read_and_written() -> None:
+    """A body may be a list or an object of records."""
+    points = {"a": Point(1, 2)}
+    assert to_json(points, dict[str, Point]) == {"a": [1, 2]}
+    assert from_json(dict[str, Point], {"a": [1, 2]}, where="x") == points
+    assert to_json((Point(1, 2),), tuple[Point, ...]) == [[1, 2]]
+    assert from_json(tuple[str, ...], ["a"], where="x") == ("a",)
+    with pytest.raises(CorruptionError, match="a list"):
+        from_json(tuple[str, ...], "ab", where="x")
+
+
+def test_newer_format_is_unsupported_before_fields_are_read() -> None:
+    """It may have other fields."""
+    assert take_format({"format": 1, "a": 2}, 1, what="thing", where="x") == {"a": 2}
+    with pytest.raises(UnsupportedVersionError, match=r"thing has a newer format.*found=2"):
+        take_format({"format": 2}, 1, what="thing", where="x")
+    for wrong in ({}, {"format": 0}, {"format": "1"}, []):
+        with pytest.raises(CorruptionError):
+            take_format(wrong, 1, what="thing", where="x")
