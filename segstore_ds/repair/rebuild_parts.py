@@ -21,6 +21,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.format.segment import FORMATS, find_end
@@ -92,6 +93,7 @@ class PartRebuilder:
         self._kept = kept
         self._facts = facts
         self._knows_dropped = True
+        self._filters: dict[str, SegmentFilters] = {}
 
     def find(self, part: PartRef) -> FoundPart:
         """Find the segments of a part."""
@@ -362,7 +364,10 @@ class PartRebuilder:
         """Return the part as an object if it has the digest that its reference names."""
         data, rest = build_part(entries)
         if not is_proven(part, data) and key_columns_of(self._kept.newest):
-            data, rest = build_part(entries, find_filters(self._kept.storage, entries))
+            new = [entry for entry in entries if entry.path not in self._filters]
+            filters = find_filters(self._kept.storage, new)
+            self._filters.update(zip((entry.path for entry in new), filters, strict=True))
+            data, rest = build_part(entries, [self._filters[entry.path] for entry in entries])
         return data + rest if is_proven(part, data) else None
 
 

@@ -160,23 +160,35 @@ class Salvager:
     def _segment(self, placed: PlacedSegment) -> Iterator[tuple[int, pa.RecordBatch]]:
         if placed.end <= self._root.head:
             return
+        whole = [(placed.start, placed.end)]
+        for start, end, where, found in self._frames(self._storage, placed, whole):
+            if isinstance(found, FormatError):
+                yield from self._elsewhere(start, end, where, found)
+            else:
+                yield start, found
+
+    def _frames(
+        self, storage: Storage, placed: PlacedSegment, ranges: list[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, str, pa.RecordBatch | FormatError]]:
+        """Yield the frames of a segment within ranges: offsets, place, events or what is wrong."""
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(self._storage, placed.entry, where=path, whole=False)
+            segment = open_segment(storage, placed.entry, where=path, whole=False)
         except FormatError as error:
-            yield from self._elsewhere(placed.start, placed.end, path, error)
+            yield placed.start, placed.end, path, error
             return
         start = placed.start
         for number, frame in enumerate(segment.frames):
-            try:
-                batch = _decode(segment, number, schema)
-            except FormatError as error:
-                where = f"{path}[{frame.start}:{frame.end}]"
-                yield from self._elsewhere(start, start + frame.rows, where, error)
-            else:
-                yield start, batch
-            start += frame.rows
+            end = start + frame.rows
+            if any(lower < end and upper > start for lower, upper in ranges):
+                found: pa.RecordBatch | FormatError
+                try:
+                    found = _decode(segment, number, schema)
+                except FormatError as error:
+                    found = error
+                yield start, end, f"{path}[{frame.start}:{frame.end}]", found
+            start = end
 
     # --- other versions ------------------------------------------------------------------------
 
@@ -220,7 +232,9 @@ class Salvager:
             storage = with_inline(self._context.storage, root)
             for placed in self._kept.segments_of(root, start, end, inline=True):
                 if any(placed.start < last and placed.end > first for first, last in missing):
-                    found += self._frames_within(storage, placed, missing)
+                    for place, _, _, batch in self._frames(storage, placed, missing):
+                        if not isinstance(batch, FormatError):
+                            found += _clips(place, batch, missing)
         found.sort(key=lambda item: item[0])
         cursor = start
         for first, batch in found:
@@ -228,29 +242,6 @@ class Salvager:
             yield first, batch
             cursor = first + batch.num_rows
         self._lose(cursor, end, where, error)
-
-    def _frames_within(
-        self, storage: Storage, placed: PlacedSegment, ranges: list[tuple[int, int]]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        path = names.segment_object(placed.entry.path)
-        try:
-            schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(storage, placed.entry, where=path, whole=False)
-        except FormatError:
-            return
-        start = placed.start
-        for number, frame in enumerate(segment.frames):
-            clips = [(max(start, lower), min(start + frame.rows, upper)) for lower, upper in ranges]
-            clips = [(lower, upper) for lower, upper in clips if lower < upper]
-            try:
-                batch = _decode(segment, number, schema) if clips else None
-            except FormatError:
-                batch = None
-            if batch is not None:
-                yield from (
-                    (lower, batch.slice(lower - start, upper - lower)) for lower, upper in clips
-                )
-            start += frame.rows
 
     def _schema(self, epoch: Epoch) -> pa.Schema:
         try:
@@ -294,6 +285,16 @@ def _gaps(
         cursor = max(cursor, first + batch.num_rows)
     if cursor < end:
         yield cursor, end
+
+
+def _clips(
+    start: int, batch: pa.RecordBatch, ranges: list[tuple[int, int]]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield what a batch holds of some ranges, each with its offset."""
+    for lower, upper in ranges:
+        first, last = max(start, lower), min(start + batch.num_rows, upper)
+        if first < last:
+            yield first, batch.slice(first - start, last - first)
 
 
 def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBatch:

@@ -119,40 +119,27 @@ class _StatusRepair:
     # --- blobs ---------------------------------------------------------------------------------
 
     def _repair_blobs(self) -> None:
-        root = self._planned
+        root, status = self._planned, self._context.status
         rebuilder = BlobRebuilder(self._kept, lambda: read_facts(self._history, self._planned))
-        for epoch in root.epochs:
-            if epoch.blob is None or _reads(partial(epoch_schema, self._context.status, epoch)):
-                continue
-            found = rebuilder.find_epoch(epoch, epoch.blob)
-            if found is not None and found.partial and not self._allow_loss:
-                self._findings.damaged.append(
-                    f"{epoch.blob.path} can't be built again: segments tell the schema, but not "
-                    "Spark's own types; allow_loss=True continues without those"
-                )
-                continue
-            changed = replace(epoch, blob=self._repair_blob(epoch.blob, found))
-            epochs = tuple(changed if other is epoch else other for other in self._planned.epochs)
-            self._planned = replace(self._planned, epochs=epochs)
-        blob = root.writers_blob
-        if blob is not None and not _reads(partial(self._context.status.writers_blob, blob)):
-            found = rebuilder.find_writers(blob)
-            if found is not None and found.partial and not self._allow_loss:
-                self._findings.damaged.append(
-                    f"{blob.path} can't be built again: the history tells each writer's last "
-                    "batch, not its owner and fingerprint; allow_loss=True continues without those"
-                )
-            else:
-                changed_blob = self._repair_blob(blob, found)
-                self._planned = replace(self._planned, writers_blob=changed_blob)
-        blob = root.tags_blob
-        if blob is not None and not _reads(partial(self._context.status.tags_blob, blob)):
-            changed_blob = self._repair_blob(blob, rebuilder.find_tags(blob))
-            self._planned = replace(self._planned, tags_blob=changed_blob)
+        epochs = list(root.epochs)
+        for number, epoch in enumerate(epochs):
+            if epoch.blob is not None and not _reads(partial(epoch_schema, status, epoch)):
+                found = rebuilder.find_epoch(epoch, epoch.blob)
+                lacks = "segments tell the schema, but not Spark's own types"
+                epochs[number] = replace(epoch, blob=self._repair_blob(epoch.blob, found, lacks))
+        writers, tags = root.writers_blob, root.tags_blob
+        if writers is not None and not _reads(partial(status.writers_blob, writers)):
+            lacks = "the history tells each writer's last batch, not its owner and fingerprint"
+            writers = self._repair_blob(writers, rebuilder.find_writers(writers), lacks)
+        if tags is not None and not _reads(partial(status.tags_blob, tags)):
+            tags = self._repair_blob(tags, rebuilder.find_tags(tags))
+        self._planned = replace(root, epochs=tuple(epochs), writers_blob=writers, tags_blob=tags)
 
-    def _repair_blob(self, blob: BlobRef, found: FoundBlob | None) -> BlobRef:
-        if found is None:
-            self._findings.damaged.append(f"{blob.path} can't be built again")
+    def _repair_blob(self, blob: BlobRef, found: FoundBlob | None, lacks: str = "") -> BlobRef:
+        """Return a reference to what was found, or the same one; `lacks` says what is not known."""
+        if found is None or (found.partial and not self._allow_loss):
+            why = f": {lacks}; allow_loss=True continues without those" if found else ""
+            self._findings.damaged.append(f"{blob.path} can't be built again{why}")
             return blob
         return self._put(blob, KINDS[names.parse_status_kind(blob.path) or ""], found.data)
 
