@@ -105,6 +105,10 @@ class PartRebuilder:
             data = None if entries is None else self._packed(part, entries)
             if entries is not None and data is not None:
                 return FoundPart(entries, data, _place(part.start, entries))
+        merged = self._merged(made) if missing else ()
+        data = self._packed(part, merged) if merged else None
+        if data is not None:
+            return FoundPart(merged, data, _place(part.start, merged))
         found = FoundPart(placed=runs, missing=missing)
         there = all(_is_there(self._kept.storage, segment.entry) for segment in runs)
         if not missing and len(runs) == part.count and there and self._knows_dropped:
@@ -185,6 +189,17 @@ class PartRebuilder:
             if tile(found, part.start, part.end) is not None or covers(listed, first, last):
                 break
         return found
+
+    def _merged(self, made: int) -> tuple[SegmentEntry, ...]:
+        """Return what the parts list that a part's own commit dropped, if they can all be read."""
+        found: list[SegmentEntry] = []
+        for item in self._retired:
+            if item.version == made + 1 and names.parse_status_kind(item.path) == SEGMENTS.name:
+                try:
+                    found += self._kept.status.whole_part(item.path)[0]
+                except FormatError:
+                    return ()
+        return tuple(found)
 
     @cached_property
     def _dropped(self) -> dict[str, list[int]]:

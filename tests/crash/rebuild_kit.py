@@ -155,6 +155,19 @@ def purged() -> Made:
     return _made(storage, time)
 
 
+def aged() -> Made:
+    """Return a stream that was compacted, purged and vacuumed: names and the history tell parts."""
+    stream, storage, time = _begin()
+    _append(stream, time, 12)
+    stream.compact(target_rows=8)
+    _append(stream, time, 5)
+    time.advance(86_400 * 2)
+    _append(stream, time, 2)
+    stream.purge(older_than_s=3600)
+    stream.vacuum()
+    return _made(storage, time)
+
+
 def listed() -> Made:
     """Return a stream whose oldest parts, of segments and of history, stand in lists."""
     stream, storage, time = _begin()
@@ -187,6 +200,7 @@ MAKERS: tuple[Callable[[], Made], ...] = (
     truncated,
     restored,
     purged,
+    aged,
     listed,
     cloned,
 )
