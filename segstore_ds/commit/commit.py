@@ -336,7 +336,7 @@ class StreamLog(FollowedLog):
         try:
             if staged is None:
                 base = self._base
-                if base is None or not self._stands(base):
+                if base is None or not self._stands_now(base):
                     self.refresh()  # a hint of a commit that is gone would close the stream
                 self.files.put_hint(hint_of(self.root))
             store_us = self.storage.info(staged or self.files.hint_path).modified_us

@@ -110,7 +110,8 @@ class Job:
 def after_producing(rows: str, code: str) -> str:
     """Return code whose session first fills the topic."""
     target = 'format("kafka").option("kafka.bootstrap.servers", "localhost:9092")'
-    write = f'{rows}.write.{target}.option("topic", "clicks").save()'
+    patient = '.option("kafka.delivery.timeout.ms", 600000)'  # a busy machine may take minutes
+    write = f'{rows}.write.{target}.option("topic", "clicks"){patient}.save()'
     start, rest = code.split("\ntopic = ", 1)
     return f"{start}\n{write}\ntopic = {rest}"
 

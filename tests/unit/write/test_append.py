@@ -631,7 +631,7 @@ def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer)
     shaky = open_on(storage, clock=time.clock)
     job, done = staged(shaky, 1, 2, writer=writer, expected_tail=0)
     shaky._log.recent()
-    storage.fault = Fault(len(storage.calls) + 5, "fail", "after", 1000)
+    storage.fault = Fault(len(storage.calls) + 4, "fail", "after", 1000)
     with pytest.raises(CommitUnknownError):
         shaky.commit(job, done)
     storage.fault = None
