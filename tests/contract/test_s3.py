@@ -35,6 +35,10 @@ class TestS3(StorageContract):
         assert not uploads.get("Uploads")
         return [name.removeprefix(f"{root}/") for name in fs.find(root)]
 
+    @pytest.mark.slow
+    def test_processes_that_race_have_one_winner_each(self, storage: Storage) -> None:
+        super().test_processes_that_race_have_one_winner_each(storage)
+
 
 @pytest.fixture
 def storage(s3_server) -> Storage:

@@ -236,7 +236,9 @@ def spoil(url: str, path: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", pytest.param("cut", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("folder", ["segments/", "status/", "log/"])
+@pytest.mark.parametrize(
+    "folder", ["segments/", pytest.param("status/", marks=pytest.mark.slow), "log/"]
+)
 def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
     """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""
     pair.stream.add_follower(pair.follower)
@@ -265,7 +267,7 @@ def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
             open_storage(pair.primary).put(name, whole[name])
 
 
-@pytest.mark.parametrize("how", ["lost", "cut"])
+@pytest.mark.parametrize("how", ["lost", pytest.param("cut", marks=pytest.mark.slow)])
 def test_repair_builds_again_what_both_folders_lost(pair, how):
     """Each from its own log; no commit is made, so both stay the same stream."""
     pair.stream.add_follower(pair.follower)

@@ -62,12 +62,14 @@ def test_round_is_brief_once_its_process_has_nothing_else_to_do(folder: Path) ->
     assert later.refresh()._log.files.numbers()[0] == later.root.log_start > COMMITS
 
 
+@pytest.mark.slow
 def test_round_that_can_not_connect_any_more_is_silent(folder: Path) -> None:
     """At a process's end no thread can be started; that is no bug, and no news either."""
     assert run(folder, "connects") == ""
     assert opened(folder).root.operation == "upkeep"
 
 
+@pytest.mark.slow
 def test_round_on_a_removed_folder_brings_nothing_back(folder: Path) -> None:
     """It says so in a line, without a traceback."""
     printed = run(folder, "removed")
