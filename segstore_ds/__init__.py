@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from segstore_ds.version import __version__
 
 if TYPE_CHECKING:
-    from segstore_ds.public import *  # noqa: F403 - the same names, for whoever checks types
+    from segstore_ds.public import *  # noqa: F403 - the same names, for type checkers
     from segstore_ds.spark import (
         activated,
         clone,

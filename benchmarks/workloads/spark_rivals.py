@@ -132,10 +132,12 @@ def environment_with(folder: Path, requirement: str) -> Path:
         install = [str(python), "-m", "pip", "install", "--quiet", requirement]
         subprocess.run(install, check=True)
         (target / "made").touch()
-    # Each time: the environment that made it may be another one, or gone.
+    # Looked at each time: the environment that made it may be another one, or gone.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(target)})
-    here = [path for path in sys.path if Path(path).name == "site-packages"]
-    Path(packages, "here.pth").write_text("\n".join(here) + "\n")
+    here = "".join(f"{path}\n" for path in sys.path if Path(path).name == "site-packages")
+    link = Path(packages, "here.pth")
+    if not link.exists() or link.read_text() != here:
+        link.write_text(here)
     return python
 
 

@@ -1,7 +1,7 @@
 """Pins and origins: the records that link a clone with the stream it was made of (FORMAT.md 4.9).
 
-Both are objects in a root, by name. A root carries them as they were stored; whoever needs one
-parses it, so that a damaged record stops only what depends on it.
+Both are objects in a root, by name. A root carries them as they were stored. They are
+parsed where they are needed, so that a damaged record stops only what depends on it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The record of a copy: what made a stream, in the stream's own root (FORMAT.md 4.8, 4.9).
 
-There is one record per copy id, for all modes. A root carries records as they were stored; whoever
-needs one parses it, so that a damaged record stops only what depends on it.
+There is one record per copy id, for all modes. A root carries records as they were stored. They
+are parsed where they are needed, so that a damaged record stops only what depends on it.
 """
 
 from collections.abc import Mapping

@@ -37,7 +37,7 @@ class ReaderRecord:
         version: The newest version that the reader had seen.
         transaction: The transaction of that version.
         name: The reader's name, filled in when the record is written.
-        number: The number of the record in the reader's log, filled in likewise.
+        number: The number of the record in the reader's log, also filled in then.
         extra: Fields of a newer version, carried through.
     """
 

@@ -285,11 +285,11 @@ def _object(kind: Any) -> _Load:
         if type(value) is not dict:
             raise CorruptionError("not an object", where=where)
         found = dict(given)
-        for name, load, empty in loads:
+        for name, check, empty in loads:
             if name in given:
                 continue
             if name in value:
-                found[name] = load(value[name], where)
+                found[name] = check(value[name], where)
             elif empty is not None:
                 found[name] = empty()
             else:

@@ -1,7 +1,7 @@
 """Redactions: the records by which a root knows which of its versions hold values no more.
 
-A root carries them as they were stored, the newest ones alone; whoever needs one parses it. No
-record says what was looked for: neither the filter nor a digest of it, nor a value.
+A root carries the newest ones as they were stored. They are parsed where they are needed. No record
+says what was looked for: neither the filter nor a digest of it, nor a value.
 """
 
 from collections.abc import Mapping
