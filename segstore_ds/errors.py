@@ -36,6 +36,13 @@ of Python arguments (``merge_schema=True``); `spark.boundary` respells them as o
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+# The remedy where commits are gone from the log.
+RESTORE_LOG = (
+    "stop writers, then restore the files of log/ from a backup, or run segstore.repair(url) "
+    "to restore them from a follower; without either, repair(url, allow_loss=True) continues "
+    "from the newest commit that is left, as another generation"
+)
+
 
 class SegstoreError(Exception):
     """The root of all errors that segstore raises on purpose.

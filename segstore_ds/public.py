@@ -1,13 +1,13 @@
 """The public names that need no pyspark; `segstore_ds` loads this module when one is used."""
 
 from segstore_ds.cache.read_cache import ReadCounters
-from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.redacted import Forgotten, Left, Redacted
 from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.log.lookup import Outcome, OutcomeState
 from segstore_ds.monitor.figures import Metrics
 from segstore_ds.publish.life_cycle import Published
 from segstore_ds.read.cached import read_cache_counters

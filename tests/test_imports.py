@@ -20,9 +20,9 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in 
 # row names; nothing else, and no row names a room that stands below it in this table.
 LEAVES = {"errors", "options", "version"}
 GROUND = LEAVES | {"format", "cache", "storage"}
-CORE = GROUND | {"log", "status", "commit"}
+CORE = GROUND | {"status", "log", "replication"}
 VERBS = CORE | {"write", "read"}
-ALL = VERBS | {"compact", "copy", "replication", "retention", "repair", "publish"}
+ALL = VERBS | {"compact", "copy", "retention", "repair", "publish"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
@@ -30,15 +30,14 @@ ROOMS: dict[str, set[str]] = {
     "format": LEAVES,
     "cache": LEAVES,
     "storage": LEAVES,
-    "log": LEAVES | {"format", "storage"},
-    "status": LEAVES | {"format", "storage", "log"},
-    "commit": GROUND | {"log", "status"},
+    "status": LEAVES | {"format", "storage"},
+    "log": LEAVES | {"format", "storage", "status"},
+    "replication": GROUND | {"log", "status"},
     "write": CORE,
     "read": CORE,
     "compact": VERBS,
     "copy": VERBS | {"compact"},
-    "replication": CORE,
-    "retention": VERBS | {"compact", "copy", "replication"},
+    "retention": VERBS | {"compact", "copy"},
     "publish": VERBS | {"compact"},
     "repair": VERBS | {"copy", "publish"},
     "monitor": VERBS | {"compact", "publish"},

@@ -6,14 +6,15 @@ waits for the stream's whole history. `Stream.compact` does the rest.
 
 from dataclasses import replace
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import joins_of, plan_job
 from segstore_ds.compact.run import run_batch
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import MINOR, CompactRules
+from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT
 from segstore_ds.write.request import AutoRules
@@ -51,7 +52,7 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
     if not groups:
         return None
-    job = replace(job, ship_to=context.log.replicas.ready(root))
+    job = replace(job, ship_to=replicas_of(context.log).ready(root))
     return run_batch(context, job, groups, attempts=3)
 
 

@@ -9,15 +9,15 @@ replace segments by equally many is dropped, because the next compaction would c
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import COMMIT_ATTEMPTS, Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError, StagedExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import ARROW, FORMATS
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.status.slot import Slot
 from segstore_ds.write.staged import delete_staged
 
 _ARROW_ENDING = FORMATS[ARROW].ending

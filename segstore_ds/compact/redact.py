@@ -16,8 +16,6 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import repeat
 
-from segstore_ds.commit.commit import Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import check_floor
 from segstore_ds.compact.redact_plan import (
     RedactRequest,
@@ -36,11 +34,14 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import WRITERS
 from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
 from segstore_ds.format.root import Root, Writer
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.key_filters import looks_up, segments_holding
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.history import Note
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
@@ -72,7 +73,7 @@ def run_redact(
     root = context.log.refresh()
     known = redactions_of(root).get(request.redact_id)
     if known is not None and known.done:
-        context.log.replicas.ship(root)  # this acknowledges it again
+        context.log.acknowledge(root)  # this acknowledges it again
         return _result(known, repeated=True)
     progress = _Progress(context, request, known or _begin(root, request))
     lost = 0
@@ -155,7 +156,7 @@ class _Progress:
 
     def _plan(self, root: Root) -> RedactJob:
         context = self._context
-        ship_to = context.log.replicas.ready(root)
+        ship_to = replicas_of(context.log).ready(root)
         rules, layout = CompactRules(), Layout()
         job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
         if {*job.epochs} != {*self._wanted}:

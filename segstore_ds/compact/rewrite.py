@@ -20,7 +20,6 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.compact.plan import Group, Joins, listed_frames, plan_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
@@ -45,6 +44,7 @@ from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus

@@ -6,15 +6,16 @@ so repeated calls do not rewrite them.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from segstore_ds.commit.commit import COMMIT_ATTEMPTS
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import Compaction, commit_groups, summarise
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
+from segstore_ds.log.commit import COMMIT_ATTEMPTS
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
@@ -53,7 +54,7 @@ def run_compact(
     for _ in range(ROUNDS):
         root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        ship_to = context.log.replicas.ready(root)
+        ship_to = replicas_of(context.log).ready(root)
         job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
         groups = plan_range_groups(context.status, root, job, (max(start, root.listed_start), end))
         if not groups:

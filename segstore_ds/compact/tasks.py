@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.compact.rows import build_row, parse_row
 from segstore_ds.errors import PositionError
 from segstore_ds.format.root import Root
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.inline import with_entries
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
@@ -93,6 +94,6 @@ def plan_compact_tasks(
 ) -> CompactTasks:
     """Fix what all tasks of a compaction share, on the newest root that was seen."""
     root = context.log.root
-    ship_to = context.log.replicas.ready(root)
+    ship_to = replicas_of(context.log).ready(root)
     job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
     return CompactTasks(job, context.clock.new_id(), client)

@@ -21,10 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from segstore_ds.commit.commit import NOTHING, Change, StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.first_root import first_root
-from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.destination import find_done
 from segstore_ds.copy.pins import (
@@ -51,12 +47,16 @@ from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.log.commit import NOTHING, Change, StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.first_root import first_root
 from segstore_ds.log.origins import pins_of, same_filesystem
-from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.replication.transfer import CopiedObject, Transfer
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 from segstore_ds.write.layout import Layout

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.clone import run_clone
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_range
 from segstore_ds.storage import Storage, open_storage

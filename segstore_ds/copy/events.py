@@ -18,11 +18,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Change, StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.first_root import first_root
-from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.copy.destination import check_target, copied_of, find_copy
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
@@ -39,13 +34,18 @@ from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.best_effort import best_effort
+from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.first_root import first_root
+from segstore_ds.log.merges import run_due_merge
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
 from segstore_ds.write.job import WriteJob

@@ -14,8 +14,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from segstore_ds.commit.follower import Follower, agreed
-from segstore_ds.commit.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
@@ -24,9 +22,10 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -165,7 +164,7 @@ class SegmentCopier:
     def _followers(self) -> Iterator[Storage]:
         source = self._source
         found = (
-            Follower(source.sibling(url), ROOT_CODEC, self._clock, of=source.url)
+            Follower(source.sibling(url), self._clock, of=source.url)
             for url in followers_of(self._root)
         )
         return (follower.storage for follower in agreed(found, self._root))

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.rewrite import CompactJob, plan_job
 from segstore_ds.copy.destination import check_target, find_done
 from segstore_ds.copy.request import Copied, CopyRequest
@@ -20,6 +18,8 @@ from segstore_ds.copy.segments import commit_copy
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage

@@ -15,9 +15,6 @@ Source: the second approach of Pravega's copyStream.
 from collections.abc import Callable
 from dataclasses import replace
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.first_root import first_root
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.destination import check_target, find_done
 from segstore_ds.copy.request import Copied, CopyRequest
@@ -29,10 +26,13 @@ from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.first_root import first_root
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout

@@ -10,17 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from segstore_ds.errors import FormatError, MissingObjectError, NotFoundError
+from segstore_ds.errors import RESTORE_LOG, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format.names import Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 
 ABANDONED = "abandoned"  # On disk: a property, set by a repair with loss. Never change.
-RESTORE = (
-    "stop writers, then restore the files of log/ from a backup, or run segstore.repair(url) "
-    "to restore them from a follower; without either, repair(url, allow_loss=True) continues "
-    "from the newest commit that is left, as another generation"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +122,8 @@ def is_proof(hint: Hint | None, newest: Root) -> bool:
 def hint_remedy(path: str) -> str:
     """Return the remedy for commits that the hint has seen."""
     return (
-        f"{RESTORE}. If an older log/ was put back on purpose, delete {path} and open again: what "
-        "was committed since is lost"
+        f"{RESTORE_LOG}. If an older log/ was put back on purpose, delete {path} and open again: "
+        "what was committed since is lost"
     )
 
 
@@ -148,7 +143,7 @@ def lost_commits(
     """Return the error for commits that were seen and are no longer in the log."""
     return MissingObjectError(
         "commits that were in the log are gone",
-        remedy=remedy or RESTORE,
+        remedy=remedy or RESTORE_LOG,
         url=url,
         seen=version,
         newest=newest,
@@ -161,7 +156,7 @@ def missing_versions(url: str, missing: Sequence[range], *, newest: int) -> Miss
     first, last = missing[0][0], missing[-1][-1]
     return MissingObjectError(
         "versions are missing in the log",
-        remedy=RESTORE,
+        remedy=RESTORE_LOG,
         url=url,
         missing=sum(map(len, missing)),
         first=first,

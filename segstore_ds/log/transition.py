@@ -4,28 +4,15 @@ Pure. A violation is a bug of ours, never a user's: it raises InternalError, and
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import RELISTING, Operation
-from segstore_ds.format.root import LastUpkeep, Retired, Root
+from segstore_ds.format.root import LastUpkeep, Root
 from segstore_ds.log.copy_record import broken_copies
 from segstore_ds.log.history_rules import broken_history, first_recorded
 from segstore_ds.log.operations import broken_by_operation
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a change will land: its version, its commit time, and how many races it has lost."""
-
-    version: int
-    time_us: int
-    attempt: int
-
-    def retire(self, kind: str, path: str) -> Retired:
-        """Return the record that the change drops an object."""
-        return Retired(kind, path, self.version, self.time_us)
 
 
 def check_transition(old: Root, new: Root) -> None:

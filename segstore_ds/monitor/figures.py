@@ -11,17 +11,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.follower import Follower
 from segstore_ds.compact.debt import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.publish.delta import published_delta
 from segstore_ds.publish.iceberg import published_iceberg
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.storage_held import storage_rows
+from segstore_ds.replication.follower import Follower
+from segstore_ds.replication.replicas import replicas_of
 
 T = TypeVar("T")
 _Pieces = list[tuple[Ints, Ints, Ints]]  # offsets at which segments begin, rows, bytes
@@ -221,7 +222,7 @@ def measure(
         readers=tuple(_readers(context, root, pieces, now_us, readable)),
         followers=tuple(
             _follower(replica, root)
-            for replica in readable.read(partial(context.log.replicas.of, root)) or ()
+            for replica in readable.read(partial(replicas_of(context.log).of, root)) or ()
         ),
         published=tuple(
             PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))

@@ -9,11 +9,11 @@ make rounds rarer or more frequent, by no more than commit times may differ from
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.auto_publish import PROPERTY, auto_publish_of, build_auto_publish
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.properties import run_set_properties
 from segstore_ds.publish.delta import run_publish_delta, run_unpublish_delta
 from segstore_ds.publish.delta_log import LOG_FOLDER
 from segstore_ds.publish.iceberg import run_publish_iceberg, run_unpublish_iceberg

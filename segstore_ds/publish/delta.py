@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
 from segstore_ds.publish.delta_files import (
     checkpoints,

@@ -4,8 +4,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format import names
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.delta_log import CHECKPOINT, COMMIT, LINK, DeltaTable, read_note
 from segstore_ds.publish.life_cycle import Erasure

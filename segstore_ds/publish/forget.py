@@ -6,11 +6,11 @@ names nothing older. What it named before goes after the grace of its readers.
 
 from collections.abc import Callable, Iterator
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.redacted import AGAIN, Left
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import Redaction
+from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.delta import forget_delta
 from segstore_ds.publish.iceberg import forget_iceberg
 from segstore_ds.publish.life_cycle import Erasure, Remains

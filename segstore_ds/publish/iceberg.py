@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import InvalidInputError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
 from segstore_ds.publish.iceberg_files import Named, delete_unused, remains
 from segstore_ds.publish.iceberg_table import (

@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.iceberg_types import IcebergSchema
 from segstore_ds.publish.life_cycle import Note

@@ -8,8 +8,6 @@ may stop anywhere.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from segstore_ds.commit.commit import CLOCK_LIMIT_US
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
     ConflictError,
@@ -21,6 +19,8 @@ from segstore_ds.format import names
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.commit import CLOCK_LIMIT_US
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.listing import Listing, plan_listing, shared_parts
 from segstore_ds.storage import ObjectInfo

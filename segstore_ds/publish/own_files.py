@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.listing import WantedFile
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading

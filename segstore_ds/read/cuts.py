@@ -8,19 +8,26 @@ import re
 from dataclasses import dataclass
 from typing import Any, Self
 
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at, newest_replicated, version_at
-from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
+from segstore_ds.errors import (
+    RESTORE_LOG,
+    InvalidInputError,
+    NotFoundError,
+    PositionError,
+    TruncatedError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.seen import RESTORE, is_gone, seen_by
+from segstore_ds.log.lookup import moment_at, version_at
+from segstore_ds.log.seen import is_gone, seen_by
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
+from segstore_ds.replication.replicas import newest_replicated
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, a time like "
@@ -268,7 +275,7 @@ def check_held(context: StreamContext, position: Position) -> None:
     if is_gone(context.log.files, seen, newest):
         raise PositionError(
             "position was taken at a commit that is gone from the log",
-            remedy=f"{RESTORE}; then start from a cut of this stream",
+            remedy=f"{RESTORE_LOG}; then start from a cut of this stream",
             offset=position.offset,
             seen=seen.version,
             newest=newest.version,

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import time_field
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.event_time import time_conditions
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask, part_test, plan_range

@@ -9,9 +9,6 @@ from itertools import islice
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.follower import Follower
 from segstore_ds.errors import (
     FormatError,
     MissingObjectError,
@@ -21,10 +18,12 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import replaced_stream
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
+from segstore_ds.replication.follower import Follower
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 
@@ -53,7 +52,7 @@ def read_or_fall_back(
     for url in reading.followers:
         try:
             storage, here = reading.storage.sibling(url), reading.storage.url
-            if not Follower(storage, ROOT_CODEC, SYSTEM_CLOCK, of=here).agrees(
+            if not Follower(storage, SYSTEM_CLOCK, of=here).agrees(
                 reading.stream_id, reading.version
             ):
                 _LOG.warning("%s does not say that it follows %s", url, here)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
@@ -20,6 +19,7 @@ from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import build_upkeep, upkeep_of
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import each_reader

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.part_times import label_of, may_meet
@@ -23,6 +22,7 @@ from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import parse_stats
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters

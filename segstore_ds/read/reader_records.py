@@ -9,7 +9,6 @@ one that was moved or copied is damage. Only the store's time decides whether a 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
@@ -27,6 +26,7 @@ from segstore_ds.format.reader_record import (
     encode_record,
 )
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.log.seen import hint_of

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import find_time_field, time_field
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cuts, take_range
 from segstore_ds.read.event_time import EventTime, time_conditions

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import find_time_field
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.time_index import least_from, limits_of, time_index
 from segstore_ds.status.epochs import epoch_schema
 

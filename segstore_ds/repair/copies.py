@@ -18,19 +18,20 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.follower import Follower
-from segstore_ds.commit.objects import copy_object, copy_objects
-from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.inline import frames_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.status import Findings, put_back
 from segstore_ds.repair.verify import run_verify
+from segstore_ds.replication.follower import Follower
+from segstore_ds.replication.objects import copy_object, copy_objects
+from segstore_ds.replication.replicas import replicas_of
+from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.inline import frame_is_sound
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def restore_commits(context: StreamContext, base: Root) -> list[str]:
     """Copy commits newer than `base` from followers that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
-    for follower in context.log.replicas.agreed(base):
+    for follower in replicas_of(context.log).agreed(base):
         try:
             while (theirs := _next(follower, newest)) is not None:
                 path = context.log.files.path(theirs.version)
@@ -70,7 +71,7 @@ def restore_objects(context: StreamContext, root: Root) -> list[str]:
     safe to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
-    followers = [*context.log.replicas.agreed(root)]
+    followers = [*replicas_of(context.log).agreed(root)]
     for _ in range(_PASSES if followers else 0):
         wrong = _damaged(context)
         before = len(restored)
@@ -101,7 +102,7 @@ def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: boo
         StorageError: A follower can't be asked, and `ignore_followers` is not set.
     """
     unasked: dict[str, Exception | None] = {}
-    for follower in context.log.replicas.of(base):
+    for follower in replicas_of(context.log).of(base):
         try:
             found = follower.files.latest()
         except (FormatError, StorageError) as error:
@@ -203,7 +204,7 @@ class _FrameRepair:
                     break
                 if frame_is_sound(listed):
                     yield listed, files.path(version)
-        for follower in self.context.log.replicas.agreed(self.root):
+        for follower in replicas_of(self.context.log).agreed(self.root):
             try:
                 theirs = follower.files.get(root.version)
             except (FormatError, StorageError):

@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline

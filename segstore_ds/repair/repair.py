@@ -16,8 +16,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.commit.commit import Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
@@ -33,10 +31,12 @@ from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
+from segstore_ds.log.commit import Change
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
-from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.log.transition import broken_invariants
 from segstore_ds.repair.copies import (
     refuse_promoted,
     restore_commits,
@@ -49,6 +49,7 @@ from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.status.references import read_references
+from segstore_ds.status.slot import Slot
 
 
 @dataclass(slots=True)

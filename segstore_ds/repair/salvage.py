@@ -13,7 +13,6 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -21,6 +20,7 @@ from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.conversion import lift
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema
 from segstore_ds.repair.rebuild_parts import PartRebuilder

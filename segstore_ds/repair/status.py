@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from segstore_ds.commit.commit import Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY, KINDS, LIST, Kind, encode_object
 from segstore_ds.format.root import BlobRef, PartRef, Retired, Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.log.context import StreamContext
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
 from segstore_ds.repair.rebuild_rest import (
@@ -32,6 +31,7 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.levels import LevelledList, readable_parts
 from segstore_ds.status.references import read_references
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, put_named

@@ -8,7 +8,6 @@ from itertools import repeat
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -25,6 +24,7 @@ from segstore_ds.format.root import BlobRef, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import lost_commits

@@ -8,12 +8,13 @@ After the witnesses are read, the log is listed again, since it may have grown m
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by, seen_by_hint
 from segstore_ds.read.reader_records import newest_record
+from segstore_ds.replication.replicas import replicas_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
 
 def _followers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     try:
-        followers = [*context.log.replicas.agreed(newest)]
+        followers = [*replicas_of(context.log).agreed(newest)]
     except (FormatError, InvalidInputError):
         return
     for follower in followers:

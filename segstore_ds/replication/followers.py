@@ -4,11 +4,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.commit import NOTHING, Change, Committed
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.follower import Follower
-from segstore_ds.commit.objects import copy_objects, copy_small, has_same_end
-from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     AlreadyExistsError,
     FencedError,
@@ -20,10 +15,15 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import PROPERTY, Replication, replication_of
 from segstore_ds.format.root import Root
-from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot
+from segstore_ds.replication.follower import Follower
+from segstore_ds.replication.objects import copy_objects, copy_small, has_same_end
+from segstore_ds.replication.replicas import replicas_of
+from segstore_ds.replication.transfer import CopiedObject
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
     root = context.log.refresh()
     _refuse_clone(root)
-    follower = Follower(target, ROOT_CODEC, context.clock, of=storage.url)
+    follower = Follower(target, context.clock, of=storage.url)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nobody.
     for other in (storage, *follower_storages(context, root)):
@@ -65,7 +65,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     else:
         _check_same(context, follower)
 
-    context.log.replicas.invite(target.url)
+    replicas_of(context.log).invite(target.url)
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
@@ -127,12 +127,12 @@ def run_promote(context: StreamContext) -> Committed[None]:
 
 def follower_storages(context: StreamContext, root: Root) -> tuple[Storage, ...]:
     """Return the folders of a root's followers; sends no request."""
-    return tuple(follower.storage for follower in context.log.replicas.of(root))
+    return tuple(follower.storage for follower in replicas_of(context.log).of(root))
 
 
 def purge_followers(context: StreamContext, root: Root) -> None:
     """Delete purged versions from followers; a follower that fails keeps them."""
-    for follower in context.log.replicas.of(root):
+    for follower in replicas_of(context.log).of(root):
         try:
             # Advance the hint first: it must not point to a deleted version.
             follower.files.put_hint(hint_of(root))
@@ -145,7 +145,7 @@ def trim_followers(
     context: StreamContext, root: Root, old_start: int, *, until: Callable[[], bool]
 ) -> None:
     """Delete purged versions from followers without listing; a follower that fails keeps them."""
-    for follower in context.log.replicas.of(root):
+    for follower in replicas_of(context.log).of(root):
         try:
             follower.files.put_hint(hint_of(root))
             low = follower.files.lowest(old_start)
@@ -156,7 +156,7 @@ def trim_followers(
 
 def _refuse_second(context: StreamContext, root: Root) -> None:
     """Refuse to promote a second follower: both would acknowledge commits of one generation."""
-    for follower in context.log.replicas.of(root):
+    for follower in replicas_of(context.log).of(root):
         if follower.url == context.storage.url:
             continue
         try:

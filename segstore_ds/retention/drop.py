@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from segstore_ds.commit.commit import Change, StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
@@ -23,10 +21,12 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below
 

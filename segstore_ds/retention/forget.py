@@ -10,7 +10,6 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.redact import Work, run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redacted import AGAIN, BEYOND, Forgotten, Left, Redacted
@@ -20,8 +19,10 @@ from segstore_ds.format.copies import parse_copy
 from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.origins import origins_of, pins_of
 from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.vacuum import (
     Deleted,
@@ -123,7 +124,7 @@ def _versions(storage: Storage, numbers: Iterable[int], version: int) -> Iterato
 
 
 def _followers(context: StreamContext, root: Root, until_us: int, version: int) -> Iterator[Left]:
-    followers = context.log.replicas.of(root)
+    followers = replicas_of(context.log).of(root)
     if not followers:
         return
     horizon = plan_horizon(root, floor=0, until_us=until_us)

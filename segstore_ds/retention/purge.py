@@ -7,16 +7,16 @@ is never purged, because a handle may still use it.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import NOTHING, Change
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import find_moment
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import find_moment
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import purge_followers
+from segstore_ds.status.slot import Slot
 from segstore_ds.write.inputs import as_integer
 
 

@@ -12,8 +12,6 @@ its time has passed since its last record) registers again before it relies on b
 from dataclasses import replace
 from typing import NoReturn
 
-from segstore_ds.commit.commit import Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     FormatError,
     InvalidInputError,
@@ -27,7 +25,8 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
 from segstore_ds.format.record import MAX_INT, is_text
 from segstore_ds.format.root import Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import check_held, position_of
 from segstore_ds.read.reader_records import (
     SeenReader,
@@ -36,6 +35,7 @@ from segstore_ds.read.reader_records import (
     newest_number,
     newest_record,
 )
+from segstore_ds.status.slot import Slot
 
 LAPSE_S = 7 * 86_400
 

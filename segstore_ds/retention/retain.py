@@ -19,10 +19,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.commit.commit import Change, Committed
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at
-from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
@@ -40,7 +36,10 @@ from segstore_ds.format.retention import (
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
 from segstore_ds.format.time_column import find_time_field
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change, Committed
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import moment_at
+from segstore_ds.log.properties import run_set_properties
 from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
@@ -54,6 +53,7 @@ from segstore_ds.retention.retained import (
 )
 from segstore_ds.retention.truncate import finish_truncate, plan_truncate
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
 
 EVERY_S = 60.0

@@ -7,8 +7,6 @@ of the blob is null in the root until the next move.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import NOTHING, Change, Committed
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -16,9 +14,11 @@ from segstore_ds.format.parts.kinds import TAGS
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
 from segstore_ds.status.blobs import StatusBlobs
+from segstore_ds.status.slot import Slot
 
 TAGS_INLINE = 64
 TAGS_INLINE_HARD = 256

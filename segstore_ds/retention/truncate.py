@@ -7,13 +7,13 @@ deletes them after the grace. Both operations are allowed on a sealed stream.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import NOTHING, Change, Committed
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import PositionError, TruncatedError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, resolve_cut
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.append import drop_below
 

@@ -19,11 +19,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import NOTHING, Change
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import find_moment
-from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -36,9 +31,13 @@ from segstore_ds.format.upkeep import (
     build_upkeep,
     upkeep_of,
 )
+from segstore_ds.log.best_effort import best_effort
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import find_moment
 from segstore_ds.log.operations import ObjectState, check_move
+from segstore_ds.log.properties import run_set_properties
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages, trim_followers
 from segstore_ds.retention.purge import find_log_start, may_delete_below
@@ -54,6 +53,7 @@ from segstore_ds.status.references import (
     read_references,
     retired_objects,
 )
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo
 
@@ -149,7 +149,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
         return None
     # Delete nothing in a folder that was promoted, or that never said that it follows.
-    context.log.replicas.ship(root)
+    context.log.acknowledge(root)
     now_us = store_now_us(context)
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.

@@ -20,16 +20,15 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import NOTHING, Change
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import moment_at
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
-from segstore_ds.log.transition import Slot
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages
@@ -39,6 +38,7 @@ from segstore_ds.status.references import (
     read_references,
     retired_items,
 )
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.transition import Slot
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, plan_merge
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
 

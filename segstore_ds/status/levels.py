@@ -15,7 +15,7 @@ from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.part_times import join_times
 from segstore_ds.format.parts.kinds import LIST
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 
 Wanted = Callable[[PartRef], bool]

@@ -37,7 +37,6 @@ from segstore_ds.format.root import (
     encode_root,
 )
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.status.inline import Schemas, join_inline, put_inline
 from segstore_ds.status.levels import (
@@ -51,6 +50,7 @@ from segstore_ds.status.levels import (
 from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.part_times import add_times, find_times, lacks_times
 from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import RowCache
 from segstore_ds.storage import Storage
 

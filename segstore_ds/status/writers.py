@@ -9,11 +9,10 @@ import logging
 from dataclasses import dataclass
 
 from segstore_ds import options
-from segstore_ds.errors import InvalidInputError, WriterConflictError
+from segstore_ds.errors import RESTORE_LOG, InvalidInputError, WriterConflictError
 from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
 from segstore_ds.format.record import is_text
 from segstore_ds.format.root import Root, Writer
-from segstore_ds.log.seen import RESTORE
 from segstore_ds.status.table_status import TableStatus
 
 _LOG = logging.getLogger(__name__)
@@ -119,7 +118,8 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
     if key.dense and key.batch_id > known.batch_id + 1:
         raise WriterConflictError(
             "batches that the query committed are gone from the stream",
-            remedy=f"{RESTORE}; writer_takeover=True, set once, lets the query go on without them",
+            remedy=f"{RESTORE_LOG}; writer_takeover=True, set once, lets the query go on without "
+            "them",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,

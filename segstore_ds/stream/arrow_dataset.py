@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.root import Root
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.expressions import bind
 from segstore_ds.read.request import ReadRequest
 from segstore_ds.storage import Storage

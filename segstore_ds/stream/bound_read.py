@@ -6,8 +6,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.filters import FilterLike, Filters
 from segstore_ds.read.plan import Reading, split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading

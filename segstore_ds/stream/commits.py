@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.log.context import StreamContext
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.after_commit import AfterCommit
 from segstore_ds.write.append import Appender, AppendPlan, check_stream

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.compact.redact import Work
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
@@ -33,6 +32,7 @@ from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.origins import origins_of

@@ -11,12 +11,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import newest_replicated
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import open_reader
+from segstore_ds.replication.replicas import newest_replicated
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader
 
 POLL_S = 0.05

@@ -6,10 +6,9 @@ per idle poll. Every version holds the same events, so nothing is pinned.
 
 from dataclasses import dataclass
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.commit import StreamLog
 from segstore_ds.read.cuts import (
     EVENT_TIME,
     Cut,
@@ -21,6 +20,7 @@ from segstore_ds.read.cuts import (
     take_range,
 )
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.replication.replicas import newest_replicated
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream, context_of
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.retention import PROPERTY as RETENTION
 from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.upkeep import PROPERTY as UPKEEP
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.place import first_version
 from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage

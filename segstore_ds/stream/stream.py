@@ -12,11 +12,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import Outcome, find_outcome
-from segstore_ds.commit.merges import add_times
-from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redacted import Redacted
@@ -39,8 +34,13 @@ from segstore_ds.format.tag import Tag
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 from segstore_ds.format.time_column import build_time_column, find_time_field
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import Outcome, find_outcome
+from segstore_ds.log.merges import add_times
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
+from segstore_ds.log.properties import run_set_properties
 from segstore_ds.monitor.figures import Metrics, measure
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules

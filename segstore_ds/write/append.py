@@ -13,9 +13,6 @@ from typing import Self
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import Change
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     InternalError,
     InvalidInputError,
@@ -31,9 +28,12 @@ from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint,
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.status.epochs import plan_epochs
 from segstore_ds.status.history import Note
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.read_back import decode_inline

@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.first_root import first_root
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
 from segstore_ds.format.key_columns import build_key_columns
@@ -17,6 +14,9 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 from segstore_ds.format.time_column import build_time_column
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.first_root import first_root
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import Storage

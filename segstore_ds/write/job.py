@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -21,6 +19,8 @@ from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.time_column import time_column_of
+from segstore_ds.log.context import StreamContext
+from segstore_ds.replication.replicas import ShipTo, replicas_of
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
@@ -139,7 +139,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         request=replace(request, schema=decode_schema(encode_schema(staged))),
         overwrite_to=root.tail if request.overwrite else None,
         repeated=repeated,
-        ship_to=None if repeated else context.log.replicas.ready(root),
+        ship_to=None if repeated else replicas_of(context.log).ready(root),
         stream_id=root.stream_id,
         key_columns=key_columns_of(root),
         time_column=time_column_of(root),
@@ -150,7 +150,7 @@ def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed; raise if the write can't be committed."""
     repeated = find_repeated(context.status, root, request.writer, batch=None) is not None
     # Check before staging: a follower's folder holds only objects of the primary.
-    context.log.replicas.check_primary(root)
+    context.log.check_staging(root)
     if not repeated:
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)

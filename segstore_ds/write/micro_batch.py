@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InternalError,
     SchemaMismatchError,
@@ -21,6 +20,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.log.context import StreamContext
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
@@ -85,7 +85,7 @@ class BatchPlan:
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
         # This acknowledges the batch again, so the followers must have it.
-        context.log.replicas.ship(root)
+        context.log.acknowledge(root)
         return None
 
     def _has_nothing_to_stage(self, storage: Storage, key: WriterKey | None) -> bool:

@@ -10,7 +10,6 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.record import Record
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -18,6 +17,7 @@ from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
 from segstore_ds.write.shipping import Shipment
 

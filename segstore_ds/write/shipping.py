@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from segstore_ds.cache.second_copy import FlushedBuffer
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from segstore_ds.commit.replicas import ShipTo
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 

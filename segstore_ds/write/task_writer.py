@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -31,6 +30,7 @@ from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
+from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch

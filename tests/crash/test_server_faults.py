@@ -16,9 +16,9 @@ from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
 from fixtures_servers import FETCHES, LARGE_BODIES, hasty_options
 
 from benchmarks.object_servers import Server
-from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout

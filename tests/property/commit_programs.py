@@ -8,19 +8,19 @@ from actors import Actor, Program
 from commit_ghost import NOW_S, Ghost, check_world, decode, first_files, first_root, observe
 from interleaving import Scene
 
-from segstore_ds.commit.commit import Change, StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import outcome
 from segstore_ds.errors import CommitUnknownError, ConflictError, NotFoundError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Root, encode_root
+from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import outcome
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
-from segstore_ds.log.transition import Slot
 from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.status.history import NO_NOTE, describe_commit
+from segstore_ds.status.slot import Slot
 
 HOURS = 2 * 3600  # past the grace
 PUTS = 2  # how often a commit file is put before its outcome is unknown

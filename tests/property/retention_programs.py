@@ -17,8 +17,6 @@ from commit_ghost import NOW_S, first_root
 from commit_programs import open_log
 from interleaving import Event, Play, Scene, Violation
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.redact import run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
@@ -41,6 +39,8 @@ from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.upkeep import PROPERTY, UpkeepPolicy
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge

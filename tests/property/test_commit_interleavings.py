@@ -27,15 +27,15 @@ from commit_programs import (
 )
 from interleaving import Play, Scene, Violation, explore
 
-from segstore_ds.commit.lookup import version_at
 from segstore_ds.log import newest
+from segstore_ds.log.lookup import version_at
 from segstore_ds.retention import purge as retention
 
 
 @pytest.fixture(autouse=True)
 def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let losers stand on the winner's commit, as on a slow store: calls take no time here."""
-    monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
+    monkeypatch.setattr("segstore_ds.log.turns.FAST_S", 0.0)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
     # The same few roots are decoded a thousand times.
     monkeypatch.setattr(newest, "decode_root", functools.cache(newest.decode_root))

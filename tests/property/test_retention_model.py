@@ -16,7 +16,6 @@ from model import ModelStream
 from strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
 from test_stream_model import GRACE_S, StreamMachine
 
-from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.errors import (
     NotFoundError,
     SealedError,
@@ -24,6 +23,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.stream import create_on, open_on

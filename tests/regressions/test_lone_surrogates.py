@@ -9,10 +9,10 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on

@@ -16,7 +16,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import segstore_ds as segstore
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
@@ -24,6 +23,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
     TruncatedError,
 )
+from segstore_ds.log.commit import Change
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader

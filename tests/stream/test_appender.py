@@ -10,7 +10,6 @@ import pytest
 
 import segstore_ds as segstore
 from benchmarks.faults import WrappedStorage
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -19,6 +18,7 @@ from segstore_ds.errors import (
     SealedError,
     StorageError,
 )
+from segstore_ds.log.commit import StreamLog
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.write import segment_writer

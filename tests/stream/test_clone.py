@@ -29,7 +29,6 @@ from stream_kit import (
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
-from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing
 from segstore_ds.copy.request import CopyRequest
@@ -47,8 +46,9 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format.root import Root, decode_root, encode_root
+from segstore_ds.log.commit import Change, StreamLog
 from segstore_ds.log.origins import origins_of
-from segstore_ds.log.transition import Slot
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on

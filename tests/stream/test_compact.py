@@ -19,7 +19,6 @@ from stream_kit import (
 )
 
 from benchmarks.faults import Crash, Fault, FaultStorage
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
@@ -33,6 +32,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import Stream, after_commit, open_on

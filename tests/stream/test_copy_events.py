@@ -24,7 +24,6 @@ from stream_kit import (
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.destination import find_copy, find_done
 from segstore_ds.copy.events import run_copy_events
@@ -44,6 +43,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.copies import parse_copy
 from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.log.commit import StreamLog
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage

@@ -9,7 +9,6 @@ from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, st
 
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -19,6 +18,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on

@@ -9,7 +9,6 @@ from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
-from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -22,6 +21,7 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
+from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
 from segstore_ds.replication.followers import follower_storages

@@ -9,7 +9,6 @@ from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
 from benchmarks.faults import Crash, WrappedStorage
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -19,6 +18,7 @@ from segstore_ds.errors import (
     WriterConflictError,
 )
 from segstore_ds.format.operation import Operation
+from segstore_ds.log.commit import Change
 from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage

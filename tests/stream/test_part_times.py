@@ -10,11 +10,11 @@ import pytest
 
 import segstore_ds as segstore
 from benchmarks.faults import FaultStorage
-from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.part_times import PartTimes
 from segstore_ds.format.record import build_json, parse_json
 from segstore_ds.format.root import Root, decode_root, encode_root
+from segstore_ds.log.merges import run_due_merge
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -210,8 +210,8 @@ def test_times_that_are_not_the_events_are_reported() -> None:
     wrong = replace(part, times=PartTimes(LABEL, (0, 31)))
 
     def plan(root: Root, _slot: Any) -> Any:
-        from segstore_ds.commit.commit import Change
         from segstore_ds.format.operation import Operation
+        from segstore_ds.log.commit import Change
 
         return Change(replace(root, parts=(wrong,), operation=Operation.MERGE_STATUS))
 

@@ -19,12 +19,12 @@ from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
-from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.restore import plan_restore
 from segstore_ds.status.slices import Slice
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on

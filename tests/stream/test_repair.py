@@ -8,7 +8,6 @@ from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
 from benchmarks.faults import FaultStorage
 from benchmarks.virtual_time import TimedStorage
-from segstore_ds.commit.lookup import Outcome, OutcomeState, version_at
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -18,6 +17,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.names import build_hint
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.log.lookup import Outcome, OutcomeState, version_at
 from segstore_ds.log.seen import hint_of
 from segstore_ds.repair.kept_versions import tile
 from segstore_ds.repair.status import repair_status

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from stream_kit import DAY, Meddling, make_stream, numbers, objects, values, wait
 
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -20,9 +19,10 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.record import from_json
 from segstore_ds.format.root import encode_root
 from segstore_ds.format.tag import Tag
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
 from segstore_ds.retention import tags
 from segstore_ds.status.blobs import StatusBlobs
+from segstore_ds.status.slot import Slot
 from segstore_ds.stream import open_on
 
 

@@ -9,10 +9,10 @@ import pytest
 from stream_kit import SCHEMA, make_stream, numbers, values
 
 import segstore_ds
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
+from segstore_ds.status.slot import Slot
 from segstore_ds.stream import open_on
 
 

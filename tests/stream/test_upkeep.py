@@ -13,11 +13,11 @@ from stream_kit import DAY, HOUR, SCHEMA, STAGED, Meddling, numbers, objects, st
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.retention import upkeep
 from segstore_ds.status import table_status

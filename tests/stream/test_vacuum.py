@@ -21,7 +21,6 @@ from stream_kit import (
 
 from benchmarks.faults import WrappedStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -31,6 +30,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.record import to_json
+from segstore_ds.log.commit import Change
 from segstore_ds.log.operations import ObjectState
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.commit.commit import Change, StreamLog
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
@@ -17,6 +15,8 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import (
     Cut,
     Position,

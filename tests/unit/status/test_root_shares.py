@@ -9,7 +9,6 @@ from random import Random
 import pytest
 from stream_kit import ROOT_BYTES, make_stream
 
-from segstore_ds.commit.commit import Change
 from segstore_ds.copy import pins
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
@@ -25,13 +24,14 @@ from segstore_ds.format.root import (
     Writer,
     encode_root,
 )
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
 from segstore_ds.retention import tags
 from segstore_ds.retention.drop import plan_drop
 from segstore_ds.status import blobs as status_blobs
 from segstore_ds.status import history, table_status
 from segstore_ds.status.history import History
 from segstore_ds.status.references import retired_items
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus, plan_retired_merge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on

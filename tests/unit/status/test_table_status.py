@@ -19,10 +19,11 @@ from segstore_ds.format.root import (
     Writer,
     encode_root,
 )
-from segstore_ds.log.transition import Slot, broken_invariants, check_transition
+from segstore_ds.log.transition import broken_invariants, check_transition
 from segstore_ds.status import store, table_status
 from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import (
     INLINE_HARD,
     INLINE_SOFT,

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.faults import Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -25,8 +24,9 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import run_task
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import INLINE_SOFT, WRITERS_INLINE
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage

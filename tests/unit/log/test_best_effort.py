@@ -8,9 +8,9 @@ import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
 from benchmarks.faults import Crash, WrappedStorage
-from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.errors import StorageError
 from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.log.best_effort import best_effort
 from segstore_ds.stream import open_on
 
 

@@ -17,11 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, TypeVar
 
-from segstore_ds.commit.log_line import log_commit
-from segstore_ds.commit.lost_attempts import discard_lost
-from segstore_ds.commit.replicas import Replicas
-from segstore_ds.commit.turns import Turns
-from segstore_ds.commit.watch import await_version, read_ahead
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -30,23 +25,28 @@ from segstore_ds.errors import (
     SegstoreError,
     StorageError,
 )
-from segstore_ds.format.operation import RELISTING, Operation
+from segstore_ds.format.operation import RELISTING
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_commit
 from segstore_ds.log.late_hints import LATE_HINTS
+from segstore_ds.log.log_line import log_commit
+from segstore_ds.log.lost_attempts import discard_lost
 from segstore_ds.log.newest import (
     CONFIRM_S,
     LOG_GRACE_S,
     REOPEN_ATTEMPTS,
-    ROOT_CODEC,
     Base,
     FollowedLog,
 )
 from segstore_ds.log.place import first_version
+from segstore_ds.log.seams import SEAMS
 from segstore_ds.log.seen import Seen, hint_of
-from segstore_ds.log.transition import Slot, check_first, check_transition
+from segstore_ds.log.transition import check_first, check_transition
+from segstore_ds.log.turns import Turns
+from segstore_ds.log.watch import await_version, read_ahead
 from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import StorageStats
 
@@ -145,7 +145,7 @@ class StreamLog(FollowedLog):
         self._clock_checked_s = float("-inf")
         self._clock_offset_s = self._offset_s()
         self._turns = Turns(clock)
-        self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
+        self.seams = [make(self.files, clock) for make in SEAMS]
 
     def create(self, first: Root) -> Root | None:
         """Put the first commit of a stream and return it; None when there already is a stream.
@@ -235,8 +235,7 @@ class StreamLog(FollowedLog):
                 self.reopen()
                 continue
             if change.root is None:
-                # This acknowledges an earlier commit again, so the followers must have it.
-                self.replicas.ship(base.root)
+                self.acknowledge(base.root)  # an earlier commit, again
                 return Committed(base.root, change.result, written=False, attempts=attempt)
             # Complete the root, and refuse it if the step from its base breaks a rule.
             root = self._next_root(
@@ -247,13 +246,12 @@ class StreamLog(FollowedLog):
                 note=change.note,
                 spent=meter.read(attempt),
             )
-            # Bring the followers up to the base and read back what they acknowledged: a failure
-            # here commits nothing.
-            whole = self._prepare(base.root, root, shipped)
+            # What the root refers to is durable wherever it must be: a failure commits nothing.
+            for seam in self.seams:
+                seam.before_put(base.root, root, shipped)
             # Put the root under the next version, if absent: this decides the race.
             if self._try(base, root, meter):
-                # The commit is in the log; it is acknowledged once the followers have it.
-                self.replicas.ship(root, whole, prepared=True)
+                self.acknowledge(root)
                 # Acknowledged. The hint only makes the next open cheaper.
                 self._hint(root)
                 log_commit(self.storage.url, root.history[-1])
@@ -265,6 +263,21 @@ class StreamLog(FollowedLog):
             url=self.storage.url,
             attempts=attempts,
         )
+
+    def check_staging(self, root: Root) -> None:
+        """Refuse to stage for a commit on a root that could not be committed."""
+        for seam in self.seams:
+            seam.before_staging(root)
+
+    def acknowledge(self, root: Root) -> None:
+        """Let a commit that is in the log be acknowledged, perhaps not for the first time.
+
+        Raises:
+            UnderReplicatedError: The commit is in the log, but a follower lacks it.
+            FencedError: A follower was promoted.
+        """
+        for seam in self.seams:
+            seam.before_ack(root)
 
     def _stands_now(self, base: Base) -> bool:
         """Tell whether the log still holds a base that was seen too long ago to be relied on.
@@ -313,13 +326,6 @@ class StreamLog(FollowedLog):
         root = replace(root, history=(*kept.history, replace(row, **asdict(spent))))
         check_transition(base, root)
         return root
-
-    def _prepare(
-        self, base: Root, root: Root, shipped: Mapping[str, frozenset[str]]
-    ) -> Mapping[str, frozenset[str]]:
-        if root.operation != Operation.PROMOTE:
-            self.replicas.check_primary(base)
-        return self.replicas.prepare(base, root, shipped)
 
     def check_clock(self, staged: str | None = None) -> None:
         """Refuse to commit when this machine's clock is far from the store's.

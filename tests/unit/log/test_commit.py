@@ -10,9 +10,6 @@ from stream_kit import Meddling
 
 from benchmarks.faults import Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.commit.commit import Change, StreamLog
-from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -29,12 +26,15 @@ from segstore_ds.errors import (
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot
 from segstore_ds.retention.purge import plan_purge, run_purge
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, open_storage
 
 COMMITTED, NOT_COMMITTED, UNKNOWN = (
@@ -119,7 +119,7 @@ def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
 @pytest.fixture
 def slow_store(monkeypatch):
     """Let losers act as where a put takes longer than the work around it."""
-    monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
+    monkeypatch.setattr("segstore_ds.log.turns.FAST_S", 0.0)
 
 
 @pytest.mark.usefixtures("slow_store")

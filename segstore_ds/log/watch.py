@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from segstore_ds.commit.turns import Look
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.turns import Look
 
 READS = 64  # of one wait
 LOOK_AHEAD = 24  # reads of a loser

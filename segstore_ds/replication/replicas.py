@@ -19,16 +19,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from segstore_ds.commit.at_once import at_once
-from segstore_ds.commit.follower import Follower, agreed
-from segstore_ds.commit.objects import (
-    copy_objects,
-    copy_small,
-    new_segments,
-    new_status,
-    whole_segments,
-)
-from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     FencedError,
     FormatError,
@@ -38,13 +28,25 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.seams import SEAMS, Seam
 from segstore_ds.log.seen import lost_commits
+from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.replication.objects import (
+    copy_objects,
+    copy_small,
+    new_segments,
+    new_status,
+    whole_segments,
+)
+from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage
+from segstore_ds.storage.at_once import at_once
 
 _NONE: Mapping[str, frozenset[str]] = {}
 
@@ -62,18 +64,16 @@ class ShipTo:
     followers: tuple[str, ...]
 
 
-class Replicas:
+class Replicas(Seam):
     """The followers of one stream, as one handle's log sees them."""
 
-    def __init__(
-        self, storage: Storage, files: MetadataLog[Root], codec: Codec[Root], clock: Clock
-    ) -> None:
-        self._storage = storage
+    def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
+        self._storage = files.storage
         self._files = files
-        self._codec = codec
         self._clock = clock
         self._followers: dict[str, Follower] = {}
         self._invited: set[str] = set()
+        self._prepared: tuple[str, Mapping[str, frozenset[str]]] | None = None
 
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
@@ -96,7 +96,7 @@ class Replicas:
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
         return ShipTo(root.stream_id, urls) if urls else None
 
-    def check_primary(self, root: Root) -> None:
+    def before_staging(self, root: Root) -> None:
         """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""
         known = replication_of(root)
         if known is not None and known.primary != self._storage.url:
@@ -108,19 +108,19 @@ class Replicas:
                 primary=known.primary,
             )
 
-    def prepare(
-        self, base: Root, planned: Root, shipped: Mapping[str, frozenset[str]] = _NONE
-    ) -> Mapping[str, frozenset[str]]:
+    def before_put(self, base: Root, planned: Root, shipped: Mapping[str, frozenset[str]]) -> None:
         """Ship what followers lack before a new commit is put; a failure here commits nothing.
 
-        `shipped` maps segments of `planned` to the followers that acknowledged them. Returns, for
-        each follower, those of them that it was seen to hold whole. All are asked at once.
+        `shipped` maps segments of `planned` to the followers that acknowledged them. Those of them
+        that a follower holds whole are not copied later. All are asked at once.
 
         Raises:
-            FencedError: A follower was promoted.
+            FencedError: This folder is not the primary, or a follower was promoted.
             MissingObjectError: A follower holds commits that the primary's log has lost.
             StorageError: A follower can't be brought up to date.
         """
+        if planned.operation != Operation.PROMOTE:
+            self.before_staging(base)
         followers = self.of(planned)
         sent = {
             path: entry
@@ -135,7 +135,7 @@ class Replicas:
             if (arrived := {p: e for p, e in sent.items() if follower.url in shipped[p]})
         ]
         at_once([*looks, *checks])
-        return whole
+        self._prepared = planned.transaction, whole
 
     def _bring_up_to_base(self, follower: Follower, base: Root) -> None:
         try:
@@ -164,28 +164,23 @@ class Replicas:
             witness=f"follower {follower.url}",
         )
 
-    def ship(
-        self,
-        root: Root,
-        whole: Mapping[str, frozenset[str]] = _NONE,
-        *,
-        prepared: bool = False,
-    ) -> None:
+    def before_ack(self, root: Root) -> None:
         """Bring all followers up to a root that is in the primary's log, at once.
-
-        `whole` is what `prepare` returned. `prepared` says that the followers were asked for the
-        previous root a moment ago.
 
         Raises:
             FencedError: A follower was promoted: the commit is in a log that nobody follows.
             UnderReplicatedError: The commit is in the log, but not with every follower.
         """
+        prepared, self._prepared = self._prepared, None
+        # The followers were asked for the previous root a moment ago if `before_put` came first.
+        asked = prepared is not None and prepared[0] == root.transaction
+        whole = prepared[1] if prepared is not None and asked else _NONE
         missing: dict[str, SegstoreError] = {}
 
         def ship_to(follower: Follower) -> None:
             there = whole.get(follower.url, frozenset())
             try:
-                self._bring_up(follower, root, there, prepared=prepared)
+                self._bring_up(follower, root, there, asked=asked)
             except FencedError:
                 raise
             except (StorageError, FormatError) as error:
@@ -233,7 +228,7 @@ class Replicas:
     def _open(self, url: str) -> Follower:
         if url not in self._followers:
             self._followers[url] = Follower(
-                self._storage.sibling(url), self._codec, self._clock, of=self._storage.url
+                self._storage.sibling(url), self._clock, of=self._storage.url
             )
         return self._followers[url]
 
@@ -243,9 +238,9 @@ class Replicas:
         root: Root,
         there: frozenset[str] = frozenset(),
         *,
-        prepared: bool = False,
+        asked: bool = False,
     ) -> None:
-        before = follower.newest(root, asked=prepared)
+        before = follower.newest(root, asked=asked)
         if follower.url not in self._invited and not follower.says_so(before):
             raise MissingObjectError(
                 "the follower's folder does not say that it follows this one",
@@ -316,3 +311,21 @@ def _note_whole(
         whole[follower.url] = whole_segments(follower.storage, sent)
     except (StorageError, FormatError):
         return  # asked again when the commit is shipped
+
+
+SEAMS.append(Replicas)
+
+
+def replicas_of(log: StreamLog) -> Replicas:
+    """Return the followers of the stream of a log."""
+    return next(seam for seam in log.seams if isinstance(seam, Replicas))
+
+
+def newest_replicated(log: StreamLog) -> Root:
+    """Return the newest root seen that every follower holds; what is acknowledged is in it.
+
+    Raises:
+        FencedError: A follower was promoted.
+        StorageError: A follower can't be asked.
+    """
+    return log.read_version(replicas_of(log).find_replicated(log.root))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from segstore_ds.commit.at_once import at_once
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -18,9 +17,11 @@ from segstore_ds.format import names
 from segstore_ds.format.replication import follows
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
 from segstore_ds.storage import Storage
+from segstore_ds.storage.at_once import at_once
 
 _LOG = logging.getLogger(__name__)
 HINT_EVERY = 16
@@ -29,10 +30,10 @@ HINT_EVERY = 16
 class Follower:
     """One follower of the folder `of`: its storage, and the newest version known to be there."""
 
-    def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock, *, of: str) -> None:
+    def __init__(self, storage: Storage, clock: Clock, *, of: str) -> None:
         self.storage = storage
         self._of = of
-        self.files = MetadataLog(storage, names.LOG_FOLDER, codec, clock=clock)
+        self.files = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC, clock=clock)
         self._known: Root | None = None
         self._put = ""  # the transaction of the commit file that was put last
         self._agreed = False

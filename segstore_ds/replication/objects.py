@@ -9,15 +9,15 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from segstore_ds.commit.at_once import at_once
-from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry
+from segstore_ds.replication.transfer import CopiedObject, Transfer
 from segstore_ds.status.references import status_objects
 from segstore_ds.status.store import is_whole
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.storage.at_once import at_once
 
 END_BYTES = 4096
 

@@ -15,10 +15,10 @@ from stream_kit import SCHEMA, make_stream
 
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
-from segstore_ds.commit import transfer
-from segstore_ds.commit.transfer import Checks, CopiedObject, Extent, Transfer
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
+from segstore_ds.replication import transfer
+from segstore_ds.replication.transfer import Checks, CopiedObject, Extent, Transfer
 from segstore_ds.storage import Storage, open_storage
 
 pytestmark = pytest.mark.usefixtures("each_format")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from segstore_ds.commit.commit import NOTHING, Change
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
 from segstore_ds.status.history import plan_history_merge
 from segstore_ds.status.key_filters import MOST_LOOKED, find_filters, plan_key_filters
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import plan_merge, plan_retired_merge
 
 _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]

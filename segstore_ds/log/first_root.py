@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root
+from segstore_ds.log.context import StreamContext
 
 
 def first_root(

@@ -3,9 +3,9 @@
 import enum
 from dataclasses import dataclass
 
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.commit import StreamLog
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.status.history import Moment
 
@@ -51,16 +51,6 @@ def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
     return log.history.latest(newest, time_us)
 
 
-def newest_replicated(log: StreamLog) -> Root:
-    """Return the newest root seen that every follower holds; what is acknowledged is in it.
-
-    Raises:
-        FencedError: A follower was promoted.
-        StorageError: A follower can't be asked.
-    """
-    return log.read_version(log.replicas.find_replicated(log.root))
-
-
 def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outcome:
     """Tell a caller whether a transaction is in the log; `Stream.outcome` describes it."""
     if not isinstance(transaction, str) or not transaction:
@@ -71,8 +61,7 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outco
         )
     found = outcome(log, transaction, check_whole("version", version, optional=True))
     if found.state is OutcomeState.COMMITTED:
-        # This acknowledges the commit, so the followers must have it first.
-        log.replicas.ship(log.root)
+        log.acknowledge(log.root)
     return found
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from segstore_ds.commit.commit import NOTHING, Change, Committed
-from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
-from segstore_ds.log.transition import Slot
+from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.context import StreamContext
+from segstore_ds.status.slot import Slot
 
 
 def run_set_properties(

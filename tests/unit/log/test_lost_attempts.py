@@ -7,9 +7,9 @@ import pytest
 from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, values, wait
 
 from benchmarks.faults import Crash, WrappedStorage
-from segstore_ds.commit.lost_attempts import plan_discard
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.log.lost_attempts import plan_discard
 from segstore_ds.status.history import ROWS_SOFT
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on

@@ -1,1 +1,0 @@
-"""The commit protocol: how a change gets into the log and to the followers."""
