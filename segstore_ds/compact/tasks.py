@@ -15,8 +15,8 @@ from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups,
 from segstore_ds.compact.rows import build_row, parse_row
 from segstore_ds.errors import PositionError
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.inline import with_entries

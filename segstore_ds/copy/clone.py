@@ -47,11 +47,12 @@ from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
-from segstore_ds.log.commit import NOTHING, Change, StreamLog
+from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.first_root import first_root
 from segstore_ds.log.origins import pins_of, same_filesystem
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.replication.transfer import CopiedObject, Transfer
 from segstore_ds.status.history import begin_history

@@ -4,8 +4,8 @@ from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.copies import CLONE, SEGMENTS, CopyRecord, parse_copy
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.place import COPIED, may_begin
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 

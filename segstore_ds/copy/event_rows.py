@@ -20,9 +20,9 @@ from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.merges import run_due_merge
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan

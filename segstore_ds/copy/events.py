@@ -35,10 +35,11 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.best_effort import best_effort
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.first_root import first_root
 from segstore_ds.log.merges import run_due_merge
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading

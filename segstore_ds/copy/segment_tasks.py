@@ -18,8 +18,8 @@ from segstore_ds.copy.segments import commit_copy
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage

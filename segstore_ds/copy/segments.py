@@ -26,9 +26,9 @@ from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.first_root import first_root
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.status.history import begin_history

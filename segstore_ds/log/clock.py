@@ -7,6 +7,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+CLOCK_CHECK_S = 600.0
+CLOCK_MOVED_S = 5.0  # more than a correction by NTP, or the time between two readings
+
 
 def _boot_s() -> float:
     # CLOCK_BOOTTIME counts time suspended, so a process notices that its machine slept.
@@ -49,6 +53,44 @@ class Clock:
             threading.Thread(target=work, name=name, daemon=False).start()
         else:
             work()
+
+
+class Skew:
+    """How far this machine's clock is from the store's, as one handle has found out.
+
+    They are compared at most once per `CLOCK_CHECK_S`, and whenever this machine's clock was set
+    meanwhile, which the boot clock shows.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._checked_s = float("-inf")
+        self._offset_s = self._read_offset_s()
+
+    def has_moved(self) -> bool:
+        """Tell whether this machine's clock was set since it was compared."""
+        return abs(self._read_offset_s() - self._offset_s) > CLOCK_MOVED_S
+
+    def is_known(self) -> bool:
+        """Tell whether the clocks were compared a short time ago."""
+        return self._clock.boot_s() - self._checked_s < CLOCK_CHECK_S and not self.has_moved()
+
+    def begin(self) -> tuple[int, float]:
+        """Return what `accepts` needs to know of the time before the store is asked."""
+        return self._clock.wall_us(), self._read_offset_s()
+
+    def accepts(self, begun: tuple[int, float], store_us: int) -> bool:
+        """Tell whether the store's clock was close enough since then; note it if it was."""
+        asked_us, offset_s = begun
+        # This process may have been suspended between the two readings of the clock.
+        now_us = self._clock.wall_us()
+        if not asked_us - CLOCK_LIMIT_US <= store_us <= now_us + CLOCK_LIMIT_US:
+            return False
+        self._checked_s, self._offset_s = self._clock.boot_s(), offset_s
+        return True
+
+    def _read_offset_s(self) -> float:
+        return self._clock.wall_us() / 1e6 - self._clock.boot_s()
 
 
 SYSTEM_CLOCK = Clock()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.status.history import Moment
 

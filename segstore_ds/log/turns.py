@@ -21,9 +21,11 @@ then after 64, and so on.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.metadata_log import MetadataLog
 
 RUN = 2  # commits of one turn
 WRITER_DIGITS, TRANSACTION_DIGITS = 8, 32
@@ -39,6 +41,8 @@ HARD, CALM, PASS = 2, 16, 1.5
 LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; round trips after them
 LEAST_S, MOST_S = 0.004, 0.25  # of a round trip: there is more to it on one disk, and slow puts
 FAST_S = 0.012  # a put and a get that take less are of a fast disk
+READS = 64  # of one wait
+LOOK_AHEAD = 24  # reads of a loser
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
 
 
@@ -235,3 +239,43 @@ class Turns:
         left_s = self._won_s + gap_s - self._clock.boot_s()
         if left_s > 0:
             self._clock.sleep(left_s)
+
+
+def await_version(files: MetadataLog[Any], clock: Clock, look: Look) -> tuple[bytes | None, bool]:
+    """Read a version until it is there; return its file, and whether it was put a moment ago."""
+    clock.sleep(max(look.from_s - clock.boot_s(), 0.0))
+    for reads in range(READS):
+        asked_s = clock.boot_s()
+        data = files.read(look.version)
+        now_s = clock.boot_s()
+        if data is not None or now_s >= look.until_s:
+            return data, reads > 0
+        clock.sleep(max(asked_s + look.pause_s - now_s, 0.0))
+    return None, True
+
+
+def read_ahead(
+    files: MetadataLog[Any], clock: Clock, version: int, data: bytes | None, until_s: float
+) -> tuple[int, bytes | None]:
+    """Return the newest version from one that was read on, or one that is near it.
+
+    Until `until_s` it also waits for one that is just being put. If that is negative, it takes no
+    time to make sure that the version is the newest.
+    """
+    # Others commit meanwhile: one by one would hardly catch up.
+    stride, hits, missed = 2, 0, False
+    for _ in range(LOOK_AHEAD):
+        following = files.read(version + stride)
+        if following is not None:
+            version, data = version + stride, following
+            if missed or (stride == 1 and until_s < 0):
+                break
+            hits += 1
+            stride *= 2 if stride > 1 < hits else 1
+        elif stride > 1:
+            stride, hits = stride // 2, 0
+        elif clock.boot_s() >= until_s:
+            break
+        else:
+            missed = True
+    return version, data

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from segstore_ds.errors import FormatError, SegstoreError
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.monitor.figures import Lag, Metrics, measure, measure_lag
 from segstore_ds.monitor.queries import Place, Query, forget_ended
 from segstore_ds.monitor.series import Sample, sample, stream_samples

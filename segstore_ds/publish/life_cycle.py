@@ -19,7 +19,7 @@ from segstore_ds.format import names
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.commit import CLOCK_LIMIT_US
+from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.listing import Listing, plan_listing, shared_parts

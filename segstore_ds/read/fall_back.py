@@ -18,9 +18,9 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import replaced_stream
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
 from segstore_ds.replication.follower import Follower

@@ -12,8 +12,8 @@ import pyarrow as pa
 from segstore_ds.errors import IncompleteStreamError, NotFoundError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.newest import FollowedLog
 from segstore_ds.log.place import first_version
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.find_streams import Unsearched, search
 from segstore_ds.read.metadata_tables import build_batches
 from segstore_ds.storage import Storage
@@ -61,7 +61,7 @@ _DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # 
 
 def _read_stream(folder: Storage) -> dict[str, Any] | None:
     """Return the row of a folder that holds a log; None if there is no commit in it."""
-    log = FollowedLog(folder, incomplete=True)
+    log = StreamLog(folder, incomplete=True)
     try:
         root = log.open()
     except NotFoundError as error:

@@ -22,9 +22,9 @@ from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.inline import frames_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.status import Findings, put_back
 from segstore_ds.repair.verify import run_verify

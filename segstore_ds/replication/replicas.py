@@ -32,10 +32,10 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import SEAMS, Seam
 from segstore_ds.log.seen import lost_commits
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import Follower, agreed
 from segstore_ds.replication.objects import (
     copy_objects,

@@ -21,11 +21,12 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.log.seen import hint_of
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below

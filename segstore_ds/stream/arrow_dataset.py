@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.expressions import bind
 from segstore_ds.read.request import ReadRequest
 from segstore_ds.storage import Storage

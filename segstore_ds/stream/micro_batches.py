@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import (
     EVENT_TIME,
     Cut,

@@ -12,8 +12,8 @@ from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.upkeep import PROPERTY as UPKEEP
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.place import first_version
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of

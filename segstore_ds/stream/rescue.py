@@ -7,8 +7,8 @@ from typing import Any
 from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.repair.salvage import Salvager, SalvageReport

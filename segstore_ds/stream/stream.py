@@ -34,13 +34,13 @@ from segstore_ds.format.tag import Tag
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 from segstore_ds.format.time_column import build_time_column, find_time_field
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.merges import add_times
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.log.properties import run_set_properties
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.monitor.figures import Metrics, measure
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules

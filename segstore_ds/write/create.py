@@ -14,10 +14,10 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 from segstore_ds.format.time_column import build_time_column
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.first_root import first_root
 from segstore_ds.log.place import may_begin
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import refuse_unnamed_index

@@ -15,8 +15,8 @@ from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root, encode_root
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.newest import LOG_GRACE_S, ROOT_CODEC
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import begin_history
 
 NOW_S = 100_000

@@ -12,11 +12,12 @@ from segstore_ds.errors import CommitUnknownError, ConflictError, NotFoundError,
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Root, encode_root
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import outcome
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.status.history import NO_NOTE, describe_commit

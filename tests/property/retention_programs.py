@@ -39,9 +39,9 @@ from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.upkeep import PROPERTY, UpkeepPolicy
-from segstore_ds.log.commit import StreamLog
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import register_reader

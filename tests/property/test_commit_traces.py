@@ -24,7 +24,7 @@ from commit_programs import (
 from interleaving import Play, Scene, Violation
 
 from segstore_ds.format.names import Hint
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status import history
 
 

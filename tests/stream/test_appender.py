@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     SealedError,
     StorageError,
 )
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.write import segment_writer

@@ -43,7 +43,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.copies import parse_copy
 from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage

@@ -16,7 +16,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import BRIEF_CLOCK
-from segstore_ds.log.commit import StreamLog
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.upkeep import AutoUpkeep, Round
 from segstore_ds.status import store, table_status
 from segstore_ds.status.store import RowCache

@@ -26,12 +26,13 @@ from segstore_ds.errors import (
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Epoch, Root, encode_root
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.purge import plan_purge, run_purge
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot

@@ -14,7 +14,7 @@ def test_each_commit_logs_one_line_that_parses(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG, "segstore_ds"):
         stream.append(pa.table({"n": [1, 2]}), writer_id='a "b"\n=c', batch_id=3)
         stream.append(pa.table({"n": [1, 2]}), writer_id='a "b"\n=c', batch_id=3)  # no commit
-    (record,) = [one for one in caplog.records if one.name == "segstore_ds.log.log_line"]
+    (record,) = [one for one in caplog.records if one.name == "segstore_ds.log.commit"]
     text = record.getMessage()
     assert text.startswith("commit url=")
     assert "\n" not in text

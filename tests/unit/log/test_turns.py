@@ -10,7 +10,8 @@ from virtual_threads import VirtualThreads
 from benchmarks.faults import LatencyStorage
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.turns import WRITER_DIGITS, Look, Turns
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage

@@ -15,8 +15,9 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.log.commit import Change, StreamLog
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import (
     Cut,
     Position,

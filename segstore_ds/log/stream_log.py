@@ -1,0 +1,652 @@
+"""One stream's log: its newest root as a handle knows it, and how a change gets in (FORMAT.md 4).
+
+Invariants of a commit; breaking any one of them can lose data:
+
+- A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that was
+  suspended may create a name that was purged long ago. So if more than `CONFIRM_S` passed between
+  confirming the base and the return of the put, the newest root is found by listing, and the commit
+  counts only if `log_start` has not passed its base. A lost race that is seen so late proves
+  nothing either: the name may be a leftover, and our own commit may have been purged before it.
+- An old root found through the hint is confirmed by a listing before a commit is built on it.
+- The commit time is read before the base is confirmed to be the newest, so a leftover is always at
+  least as old as the suspension that caused it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Self, TypeVar
+
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    NotFoundError,
+    SegstoreError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.format.names import LOG_FOLDER
+from segstore_ds.format.operation import RELISTING
+from segstore_ds.format.root import Root, check_writable
+from segstore_ds.log.clock import CLOCK_LIMIT_US, SYSTEM_CLOCK, Clock, Skew
+from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change, Committed, Meter, log_commit
+from segstore_ds.log.copy_record import check_commit, check_complete
+from segstore_ds.log.late_hints import LATE_HINTS
+from segstore_ds.log.lost_attempts import discard_lost
+from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
+from segstore_ds.log.newest import (
+    CONFIRM_S,
+    LOG_GRACE_S,
+    ROOT_CODEC,
+    Base,
+    LostError,
+    check_root,
+    climb,
+    find_listed,
+    not_before,
+    readable,
+    stands,
+)
+from segstore_ds.log.origins import share_origins
+from segstore_ds.log.place import first_version
+from segstore_ds.log.seams import SEAMS
+from segstore_ds.log.seen import (
+    Seen,
+    hint_of,
+    seen_by_hint,
+)
+from segstore_ds.log.transition import check_first, check_transition
+from segstore_ds.log.turns import Turns, await_version, read_ahead
+from segstore_ds.status.history import History, Note, describe_commit
+from segstore_ds.status.slot import Slot
+from segstore_ds.storage import Storage
+
+REOPEN_ATTEMPTS = 10
+HINT_EVERY_S = 1.0
+LOOKS = 16  # of a writer that waits for its turn
+
+T = TypeVar("T")
+
+
+class _Locks:
+    """The locks of one process: a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.state, self.commit = threading.Lock(), threading.RLock()
+
+
+class StreamLog:
+    """The batch metadata log of one stream, with the newest root this handle has seen.
+
+    A superseded version keeps its name in the log for `grace_s` seconds. `incomplete` also opens a
+    stream whose copy is not done, and `damaged` one whose log lacks versions. Threads may share a
+    log: what one of them has seen never goes back to what another one found before.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        grace_s: float = LOG_GRACE_S,
+        incomplete: bool = False,
+        damaged: bool = False,
+    ) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.grace_s = grace_s
+        self.incomplete = incomplete
+        self.damaged = damaged
+        self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
+        self.history = History(storage)
+        self.seams = [make(self.files, clock) for make in SEAMS]
+        self._base: Base | None = None
+        self._seen: Seen | None = None  # kept when an unknown outcome clears the base
+        self._hinted_s = float("-inf")
+        self._skew = Skew(clock)
+        self._turns = Turns(clock)
+        self._own_locks = _Locks()
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen; opens the log if it has seen none."""
+        base = self._base
+        return base.root if base else self.open()
+
+    def adopt(self, root: Root) -> None:
+        """Take a root that was seen elsewhere; the next search for newer ones starts by listing."""
+        share_origins(self.storage, root)
+        self._base, self._seen = Base(root, float("-inf"), float("-inf"), b""), Seen.of(root)
+
+    def follow_from(self, other: Self) -> None:
+        """Go on from what another handle of this process on the same log knows."""
+        with other._locks.state:
+            self._base, self._seen = other._base, other._seen
+
+    # --- the newest root ---------------------------------------------------------------------
+
+    def open(self) -> Root:
+        """Find the newest root in three requests: the hint, the names from it on, and the root.
+
+        Raises:
+            NotFoundError: There is no stream, or another one than this handle has seen.
+            IncompleteStreamError: A copy into it is not done.
+            MissingObjectError: Versions are missing, or commits are gone that were seen.
+            FormatError: The newest root can't be read; an older one is never used instead.
+        """
+        return self._confirm(self._open_hinted)
+
+    def reopen(self) -> Root:
+        """Find the newest root by listing the whole log, without the hint; raises as `open`."""
+        return self._confirm(partial(self._newest_from, 0))
+
+    def refresh(self) -> Root:
+        """Return the newest root, following the log from the last root seen; raises as `open`."""
+        base = self._base
+        if base is None:
+            return self.open()
+        if not self._is_recent(base):
+            return self._confirm(partial(self._newest_from, base.root.version))
+        return self._confirm(partial(self._climb, base), known_s=base.confirmed_s)
+
+    def recent(self) -> Root:
+        """Return a root that was the newest within the last minute; raises as `open`."""
+        base = self._base
+        return base.root if base is not None and self._is_recent(base) else self.refresh()
+
+    def follow(self) -> Root:
+        """Return the newest root, by one request where nothing has changed; raises as `open`.
+
+        A root that was confirmed within half of the grace period can't have been purged, so a
+        missing next version alone proves that it is the newest. Once a minute a full refresh runs,
+        which detects a folder that was deleted without `drop`; on local disk every call does.
+        """
+        base = self._base
+        if base is None or not self._is_recent(base) or self.files.exists(base.root.version + 1):
+            return self.refresh()
+        return base.root if self.storage.trust_s or stands(self.files, base) else self.refresh()
+
+    def read_version(self, version: int) -> Root:
+        """Return the root as of a version.
+
+        Raises:
+            NotFoundError: The stream has no such version yet.
+            SnapshotExpiredError: The version was purged.
+        """
+        newest = self.root
+        if version > newest.version:
+            newest = self.refresh()
+        if version == newest.version:
+            return newest
+        if not 0 <= version < newest.version:
+            raise NotFoundError(
+                "no such version", url=self.storage.url, version=version, newest=newest.version
+            )
+        data = self.files.read(version) if version >= newest.log_start else None
+        if data is not None:
+            return self._checked(version, data)
+        start = self.reopen().log_start
+        if version >= start:
+            raise CorruptionError(
+                "version is missing in the log", url=self.storage.url, version=version
+            )
+        raise SnapshotExpiredError(
+            "version was purged", url=self.storage.url, version=version, oldest=start
+        )
+
+    def check_open(self, root: Root) -> None:
+        """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""
+        if root.dropped:
+            raise NotFoundError(
+                "stream was dropped",
+                remedy="if objects are left, call segstore.drop(url, confirm=url) again to "
+                "delete them",
+                url=self.storage.url,
+                version=root.version,
+            )
+
+    # --- commits -----------------------------------------------------------------------------
+
+    def create(self, first: Root) -> Root | None:
+        """Put the first commit of a stream and return it; None when there already is a stream.
+
+        `first` has version 0. In the folder of a dropped stream it gets the version behind the last
+        commit there, so that an older handle finds the slot after its base taken.
+
+        Raises:
+            InternalError: The root breaks a rule of FORMAT.md.
+            CommitUnknownError: The storage never answered whether the commit is in the log.
+        """
+        check_first(first)
+        self.storage.ensure_exclusive()
+        began = self.clock.boot_s()
+        version = first_version(self.files)
+        if version is None:
+            return None
+        rows = tuple(replace(row, version=version) for row in first.history)
+        root = replace(first, version=version, log_start=version, history=rows)
+        check_first(root)
+        if not self.files.add(version, root):
+            return None
+        # A suspended creator may have put a version into a stream that had purged its own.
+        if self.clock.boot_s() - began > CONFIRM_S:
+            newest = self.reopen()
+            # Two runs of one copy use the same stream id, so a purged log also marks a leftover.
+            if newest.stream_id != root.stream_id or newest.log_start > version:
+                return None
+        self._stand_on(Base(root, began, began, self.files.added_mark))
+        self._hint(root)
+        return root
+
+    def commit(
+        self,
+        build: Callable[[Root, Slot], Change[T]],
+        *,
+        transaction: str | None = None,
+        attempts: int = COMMIT_ATTEMPTS,
+        shipped: Mapping[str, frozenset[str]] | None = None,
+    ) -> Committed[T]:
+        """Commit a change; plan it again on the newest root whenever another commit came first.
+
+        Threads that share this handle take turns.
+
+        `build` is called again after each lost race, so its only side effect may be to put objects
+        under fresh names. `transaction` is the id of this logical commit over all attempts, a new
+        one by default. `shipped` maps segments of this commit to the other folders that
+        acknowledged them.
+
+        Raises:
+            ConflictError: Every attempt lost its race; nothing was committed.
+            CommitUnknownError: The change may or may not be in the log; names version and
+                transaction.
+            InvalidInputError: This machine's clock is off.
+            StorageError: The storage failed before anything was put.
+            UnderReplicatedError: The change is in the log, but not everywhere where it must be.
+            FencedError: This folder takes no commits, perhaps since a moment after the put.
+        """
+        with self._locks.commit:
+            return self._commit(build, transaction, attempts, shipped or {})
+
+    def _commit(
+        self,
+        build: Callable[[Root, Slot], Change[T]],
+        transaction: str | None,
+        attempts: int,
+        shipped: Mapping[str, frozenset[str]],
+    ) -> Committed[T]:
+        self.storage.ensure_exclusive()
+        called_s, meter = self.clock.boot_s(), Meter(self.storage.stats)
+        transaction = transaction or self.new_transaction()
+        self._wait_turn()
+        for attempt in range(attempts):
+            # Stand on a root that was the newest a moment ago, and take the time before that.
+            base, slot = self._begin(attempt)
+            # Build the change on it: what it refers to is durable before the root is put.
+            try:
+                change = build(base.root, slot)
+            except ConflictError:
+                # The base may be a minute old, so the condition may hold on a newer root.
+                if base.confirmed_s > called_s or self.refresh().version == base.root.version:
+                    raise
+                continue
+            # A folder that was restored or emptied meanwhile no longer holds the base.
+            if not self._stands_now(base):
+                self.reopen()
+                continue
+            if change.root is None:
+                self.acknowledge(base.root)  # an earlier commit, again
+                return Committed(base.root, change.result, written=False, attempts=attempt)
+            # Complete the root, and refuse it if the step from its base breaks a rule.
+            root = self._complete(
+                base.root,
+                change.root,
+                slot,
+                transaction=transaction,
+                note=change.note,
+                meter=meter,
+            )
+            # Before the put: a failure here commits nothing.
+            for seam in self.seams:
+                seam.before_put(base.root, root, shipped)
+            # Put the root under the next version, if absent: this decides the race.
+            if self._try(base, root, meter):
+                self.acknowledge(root)
+                # Acknowledged. The hint only makes the next open cheaper.
+                self._hint(root)
+                log_commit(self.storage.url, root.history[-1])
+                return Committed(root, change.result, written=True, attempts=attempt + 1)
+            # Lost: delete what only this root named, and go on from the winner.
+            discard_lost(self.files, base, root, self.clock)
+        raise ConflictError(
+            "other writers committed first on every attempt",
+            url=self.storage.url,
+            attempts=attempts,
+        )
+
+    def check_staging(self, root: Root) -> None:
+        """Refuse to stage for a commit on a root that this folder could not take."""
+        for seam in self.seams:
+            seam.before_staging(root)
+
+    def acknowledge(self, root: Root) -> None:
+        """Let a commit that is in the log be acknowledged, perhaps not for the first time.
+
+        Raises UnderReplicatedError and FencedError as `commit`.
+        """
+        for seam in self.seams:
+            seam.before_ack(root)
+
+    def new_transaction(self) -> str:
+        """Return the id of a new transaction, which also tells writers of one stream apart."""
+        return self._turns.new_transaction()
+
+    def check_clock(self, staged: str | None = None) -> None:
+        """Refuse to commit when this machine's clock is far from the store's.
+
+        `staged` is an object that this process has just put; without one the hint is written and
+        used. Raises InvalidInputError when the clocks are more than 5 minutes apart.
+        """
+        if self._skew.is_known():
+            return
+        begun = self._skew.begin()
+        try:
+            if staged is None:
+                base = self._base
+                if base is None or not self._stands_now(base):
+                    self.refresh()  # a hint of a commit that is gone would close the stream
+                self.files.put_hint(hint_of(self.root))
+            store_us = self.storage.info(staged or self.files.hint_path).modified_us
+        except MissingObjectError:
+            return  # another process deletes the stream; the commit itself will detect that
+        if self._skew.accepts(begun, store_us):
+            return
+        if staged is not None:
+            self.check_clock()  # the object may be too old; ask with a fresh hint
+            return
+        raise InvalidInputError(
+            "this machine's clock differs from the store's by more than 5 minutes",
+            remedy="correct this machine's clock",
+            clock_us=begun[0],
+            store_us=store_us,
+            url=self.storage.url,
+        )
+
+    def write_hint(self, root: Root) -> None:
+        """Record where the newest root is; only a hint, so a failure changes nothing."""
+        self.files.write_hint(hint_of(root))
+
+    # --- one attempt -------------------------------------------------------------------------
+
+    def _begin(self, attempt: int) -> tuple[Base, Slot]:
+        """Return a base that may be committed on, and the place of a commit on it."""
+        for _ in range(REOPEN_ATTEMPTS):
+            now_us = self.clock.wall_us()  # before the check: see the module's last invariant
+            base = self._base
+            if base is not None and self._is_recent(base):
+                break
+            self.refresh()
+        else:
+            raise StorageError("the storage is too slow to commit to", url=self.storage.url)
+        check_writable(base.root)
+        if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US or self._skew.has_moved():
+            # Either the stream was idle or a clock is wrong; the store's clock tells which.
+            self.check_clock()
+        return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
+
+    def _complete(
+        self, base: Root, planned: Root, slot: Slot, *, transaction: str, note: Note, meter: Meter
+    ) -> Root:
+        """Return the root to put: the planned change, its place in the log and its history row."""
+        check_commit(base, planned, url=self.storage.url)
+        kept = self.history.tidy(planned, slot)
+        relists = base.restored is not None and planned.operation in RELISTING
+        root = replace(
+            kept,
+            version=slot.version,
+            parent=base.transaction,
+            transaction=transaction,
+            time_us=slot.time_us,
+            restored=slot.version if relists else base.restored,
+        )
+        row = meter.note_on(describe_commit(base, root, note), slot.attempt)
+        root = replace(root, history=(*kept.history, row))
+        check_transition(base, root)
+        return root
+
+    def _try(self, base: Base, root: Root, meter: Meter) -> bool:
+        began = self.clock.boot_s()
+        try:
+            found = self.files.add_or_read(root.version, root)
+        except CommitUnknownError as error:
+            self._base = None
+            raise CommitUnknownError(
+                error.fact, transaction=root.transaction, **error.fields
+            ) from error.__cause__
+        won, put_s = found is None, self.clock.boot_s() - began
+        # A won race counts while the base is fresh; a lost one while nothing can have been purged.
+        if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
+            won = self._settle_late(root, began, won=won)
+        elif found is not None:
+            self._learn(base, found, meter, took_s=put_s)
+        if won:
+            self._stand_on(Base(root, began, began, self.files.added_mark))
+            self._turns.won(root, put_s)
+        else:
+            meter.races_lost += 1
+        return won
+
+    def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
+        """Tell whether a commit is in the log although its slot may have been purged meanwhile.
+
+        `began` is a time before the first put. `won` says whether the slot was seen to hold this
+        commit; otherwise it was seen to hold another one.
+        """
+        unknown = CommitUnknownError(
+            "the commit came too late to tell whether it is in the log",
+            url=self.storage.url,
+            version=root.version,
+            transaction=root.transaction,
+        )
+        try:
+            newest = self.reopen()
+        except SegstoreError as error:
+            self._base = None
+            raise unknown from error
+        if newest.log_start < root.version <= newest.version:
+            return won
+        # A superseded commit keeps its name for the grace period: ours would still be there.
+        if root.version <= newest.log_start and self.clock.boot_s() - began <= CONFIRM_S:
+            return False
+        self._base = None
+        raise unknown
+
+    def _wait_turn(self) -> None:
+        """Wait until it is this handle's turn to commit; only ever a delay, not a decision."""
+        for _ in range(LOOKS):
+            base = self._base
+            look = None if base is None else self._turns.next_look(base.root)
+            if base is None or look is None:
+                return
+            data, fresh = await_version(self.files, self.clock, look)
+            version = look.version
+            if data is None and version > base.root.version + 1:
+                # They are slower than expected: look where they are.
+                version, data = read_ahead(self.files, self.clock, base.root.version, None, 0.0)
+            if data is None:
+                self._turns.nobody_came()
+                return
+            if not self._stand_on_later(base, data, version):
+                self.refresh()
+            self._turns.found(self.root, fresh=fresh)
+            start = self._turns.first_unknown(self.root.version)
+            if start < self.root.history[0].version:
+                self._turns.note(self.history.transactions(self.root, start))
+
+    def _learn(self, base: Base, winner: bytes, meter: Meter, *, took_s: float) -> None:
+        """Stand on the commit that won the slot after the base, or on a later one."""
+        version, data = base.root.version + 1, winner
+        until_s = self._turns.lost(took_s)
+        if until_s is None:
+            self.refresh()
+            return
+        # Who lost before is probably behind by more than one commit.
+        if meter.races_lost:
+            version, found = read_ahead(self.files, self.clock, version, winner, until_s)
+            data = found or b""
+        if not self._stand_on_later(base, data, version):
+            self.refresh()
+        elif meter.races_lost:
+            # Stand on the other commit of the winner's turn, too.
+            self._turns.found(self.root, fresh=True)
+            look = self._turns.look_for_second(self.root)
+            following = None if look is None else await_version(self.files, self.clock, look)[0]
+            if look is not None and following is not None:
+                self._stand_on_later(replace(base, root=self.root), following, look.version)
+
+    def _hint(self, root: Root) -> None:
+        now_s, url = self.clock.boot_s(), self.storage.url
+        wait_s = self._hinted_s + HINT_EVERY_S * self._turns.writers - now_s
+        # On local disk a hint takes less time than to remember that one is due.
+        if wait_s <= 0 or not self.storage.trust_s:
+            self._hinted_s = now_s
+            LATE_HINTS.forget(url)
+            self.write_hint(root)
+        else:
+            due_s = time.monotonic() + wait_s
+            LATE_HINTS.note(url, due_s, self._hint_newest, background=self.clock.background)
+
+    def _hint_newest(self) -> None:
+        base = self._base
+        # In a folder that was restored meanwhile, a hint of what was there would close the stream.
+        if base is not None and stands(self.files, base):
+            self._hinted_s = self.clock.boot_s()
+            self.write_hint(base.root)
+
+    # --- the base ----------------------------------------------------------------------------
+
+    @property
+    def _locks(self) -> _Locks:
+        if self._own_locks.pid != os.getpid():
+            self._own_locks = _Locks()
+        return self._own_locks
+
+    def _is_recent(self, base: Base) -> bool:
+        return self.clock.boot_s() - base.confirmed_s <= CONFIRM_S
+
+    def _stands_now(self, base: Base) -> bool:
+        """Tell whether the log still holds a base that was seen too long ago to be relied on.
+
+        On local disk it is looked at each time. On object stores a commit right after the look that
+        found the base relies on it, which leaves `trust_s` and the time of the put as a window.
+        """
+        age_s = self.clock.boot_s() - base.seen_s
+        return age_s < self.storage.trust_s or stands(self.files, base)
+
+    def _stand_on(self, base: Base) -> Root:
+        """Take a base unless another thread has gone on since; return the newest root known."""
+        with self._locks.state:
+            known = self._base
+            if known is None or not known.is_newer(base):
+                known = self._base = base
+                self._seen = Seen.of(base.root)
+            return known.root
+
+    def _stand_on_later(self, base: Base, data: bytes, version: int) -> bool:
+        """Stand on a commit behind a base, whose file was read; False without a proof that it is.
+
+        No name after the base existed when the base was confirmed, and purge keeps a name for the
+        grace period. So within `CONFIRM_S` of that moment none of them can be a leftover, and a
+        commit whose history names the base is as good a base: confirmed at the same moment, whether
+        or not it is still the newest.
+        """
+        later = readable(self.files, version, data)
+        if later is None or not self._is_behind(later, base.root):
+            return False
+        self._check(later, version)
+        if not self._is_recent(base):
+            return False
+        if not self.incomplete:
+            check_complete(later, url=self.storage.url)
+        now_s = self.clock.boot_s()
+        self._stand_on(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
+        return True
+
+    def _is_behind(self, later: Root, root: Root) -> bool:
+        """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
+        seen = Seen.of(root)
+        if later.version <= root.version or not seen.is_same_history(later):
+            return False
+        included = seen.is_in(later)
+        if included is None:  # its row was moved to a part meanwhile
+            found = dict(self.history.transactions(later, root.version, root.version + 1))
+            included = found.get(root.version) == root.transaction
+        return included
+
+    def _refuse_base(self) -> None:
+        """Let no commit use this base any more, even if it was confirmed a moment ago."""
+        with self._locks.state:
+            if self._base is not None:
+                self._base = replace(self._base, confirmed_s=float("-inf"))
+
+    # --- searches ----------------------------------------------------------------------------
+
+    def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
+        """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
+        alarmed = False
+        for _ in range(REOPEN_ATTEMPTS):
+            began, seen = self.clock.boot_s(), self._seen
+            limit_s = (began if known_s is None else known_s) + self.grace_s / 2
+            # A search that ends after `limit_s` is void: names may have been purged on the way.
+            try:
+                found = find() if began <= limit_s else None
+                if found is not None and seen is not None:
+                    found = not_before(self.files, self._checked, found, seen)
+            except NotFoundError:
+                self._refuse_base()  # the stream is gone: no commit may use it any more
+                raise
+            except LostError as error:
+                if alarmed:
+                    self._refuse_base()
+                    raise error.found from None
+                # Only a second search that shows the same proves it.
+                alarmed = True
+                find, known_s = find if known_s is None else self._open_hinted, None
+                continue
+            if found is not None and self.clock.boot_s() <= limit_s:
+                if not self.incomplete:
+                    check_complete(found.root, url=self.storage.url)
+                return self._stand_on(replace(found, confirmed_s=began, seen_s=began))
+            find, known_s = self._open_hinted, None
+        raise StorageError("the log changes faster than it can be read", url=self.storage.url)
+
+    def _open_hinted(self) -> Base | None:
+        hint = self.files.read_hint()
+        found = self._newest_from(0 if hint is None else hint.number)
+        seen = None if hint is None else seen_by_hint(hint)
+        if found is None or seen is None:
+            return found
+        return not_before(self.files, self._checked, found, seen, hint)
+
+    def _newest_from(self, start: int) -> Base | None:
+        return find_listed(self.files, self._checked, start, damaged=self.damaged)
+
+    def _climb(self, base: Base) -> Base | None:
+        return climb(self.files, self._checked, base)
+
+    def _checked(self, version: int, data: bytes) -> Root:
+        root = self.files.decode(version, data)
+        self._check(root, version)
+        return root
+
+    def _check(self, root: Root, version: int) -> None:
+        """Refuse a root that contradicts its name or itself, or that this handle can't use."""
+        check_root(self.files, root, version)
+        self.check_open(root)
+        share_origins(self.storage, root)
