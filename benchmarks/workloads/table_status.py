@@ -20,13 +20,13 @@ import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.root import PartRef, Root, encode_root
 from segstore_ds.log.commit import Change
-from segstore_ds.log.merges import run_due_merge
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage

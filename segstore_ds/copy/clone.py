@@ -41,7 +41,7 @@ from segstore_ds.errors import (
     MissingObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.clones import Origin, Pin
+from segstore_ds.format.clones import Origin, Pin, pins_of, same_filesystem
 from segstore_ds.format.copies import CLONE
 from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
@@ -50,8 +50,6 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.first_root import first_root
-from segstore_ds.log.origins import pins_of, same_filesystem
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.replication.transfer import CopiedObject, Transfer
@@ -60,6 +58,7 @@ from segstore_ds.status.references import References, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
+from segstore_ds.write.create import first_root
 from segstore_ds.write.layout import Layout
 
 MATERIALIZE_ROUNDS = 16

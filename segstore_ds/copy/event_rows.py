@@ -9,6 +9,7 @@ can read, and the next job under the same id fills it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.copy.destination import check_target, copied_of, find_copy
 from segstore_ds.copy.events import CopyStep, begin_copy, commit_step
 from segstore_ds.copy.request import Copied, CopyRequest
@@ -18,10 +19,9 @@ from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.merges import run_due_merge
+from segstore_ds.log.seams import best_effort
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.copy.destination import check_target, copied_of, find_copy
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
@@ -34,11 +35,9 @@ from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.first_root import first_root
-from segstore_ds.log.merges import run_due_merge
+from segstore_ds.log.seams import best_effort
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_tasks
@@ -49,6 +48,7 @@ from segstore_ds.status.history import Note, begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
+from segstore_ds.write.create import first_root
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest

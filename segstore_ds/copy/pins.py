@@ -10,16 +10,15 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.clones import Origin, Pin, all_pins, pin_of
+from segstore_ds.format.clones import Origin, Pin, all_pins, origins_of, pin_of, pins_of
 from segstore_ds.format.copies import CLONE, mode_of, parse_copy
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import to_json
+from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.history_rules import refuse_redacted
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.log.origins import origins_of, pins_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.slot import Slot
 

@@ -27,7 +27,6 @@ from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.first_root import first_root
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
@@ -35,6 +34,7 @@ from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
+from segstore_ds.write.create import first_root
 from segstore_ds.write.layout import Layout
 
 

@@ -4,7 +4,7 @@ Both are objects in a root, by name. A root carries them as they were stored. Th
 parsed where they are needed, so that a damaged record stops only what depends on it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -61,3 +61,29 @@ def pin_of(root: Root, name: str) -> Pin:
 def all_pins(root: Root) -> dict[str, Pin]:
     """Return the pins of a root by name; CorruptionError if one is malformed."""
     return {name: pin_of(root, name) for name in root.pins}
+
+
+def pins_of(root: Root) -> dict[str, Pin]:
+    """Return the pins of a root that are still needed, by their names."""
+    return {name: pin for name, pin in all_pins(root).items() if pin.released_us is None}
+
+
+def origins_of(root: Root) -> Iterator[Origin]:
+    """Yield the streams that a root shares objects with; CorruptionError if one is not valid."""
+    for stream_id, value in root.origins.items():
+        yield from_json(Origin, value, where=f"origin {stream_id!r}", stream_id=stream_id)
+
+
+def same_filesystem(one: str, other: str) -> bool:
+    """Tell whether two canonical locations are on one filesystem.
+
+    >>> same_filesystem("file:/a/b", "file:/c"), same_filesystem("s3://a/x", "s3://b/x")
+    (True, False)
+    """
+
+    def place(url: str) -> tuple[str, str]:
+        scheme, _, rest = url.partition(":")
+        shared = scheme in ("file", "memory")
+        return scheme, "" if shared else rest.lstrip("/").partition("/")[0]
+
+    return place(one) == place(other)

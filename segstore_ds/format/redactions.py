@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.record import UNSTORED, Limit, TimeUs, from_json, to_json
 from segstore_ds.format.root import Root
 
@@ -53,6 +54,18 @@ def redactions_of(root: Root) -> dict[str, Redaction]:
 def redacted_since(root: Root) -> int:
     """Return the version below which versions may hold values that were redacted; 0 for none."""
     return max((known.version for known in redactions_of(root).values()), default=0)
+
+
+def refuse_redacted(root: Root, version: int) -> None:
+    """Raise InvalidInputError where a version may hold values that were redacted since. Pure."""
+    since = redacted_since(root)
+    if version < since:
+        raise InvalidInputError(
+            "the version is older than a redaction and may hold the redacted values",
+            remedy="take a later version; or set allow_redacted=True and redact the result",
+            version=version,
+            redacted=since,
+        )
 
 
 def with_redaction(root: Root, redaction: Redaction) -> Root:

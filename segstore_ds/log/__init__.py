@@ -1,1 +1,1 @@
-"""The batch metadata log, how it is followed, the rules between two roots, and the clock."""
+"""The batch metadata log and the commit protocol: nothing else, and no feature by name."""

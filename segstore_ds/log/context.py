@@ -17,13 +17,13 @@ class StreamContext:
         log: The stream's log.
         status: Its table status, which remembers the parts that were read.
         client: Who commits, for the history.
-        tables: What publishing remembers from one commit of a table to the next.
+        memory: What other rooms remember from one commit to the next.
     """
 
     log: StreamLog
     status: TableStatus
     client: str = ""
-    tables: dict[str, Any] = field(default_factory=dict, compare=False)
+    memory: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, log: StreamLog, *, client: str = "") -> Self:

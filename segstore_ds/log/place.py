@@ -1,6 +1,6 @@
 """Where a stream may begin: in a missing or empty folder that is not inside another stream.
 
-Everything that makes a first root (create, copies, clones, followers, salvage) calls `may_begin`
+Everything that makes a first root (a create, a copy, a salvage, ...) calls `may_begin`
 before it puts anything. So our objects never mix with foreign files, and dropping a stream deletes
 nothing else. Our own leftovers are allowed; they are recognized by the names that only
 `format/names.py` builds. Segments are not allowed, since they may be all that is left of a stream,

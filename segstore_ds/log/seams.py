@@ -1,14 +1,23 @@
-"""The seams of a commit: where other rooms take part in the commits of every stream.
+"""The seams of a commit: where other rooms take part in it.
 
-A room puts a factory into `SEAMS` when its module is imported; each handle's log makes its own
-seams. All of them run in the order of the list, and each may raise to refuse.
+Each seam of `rooms.COMMIT_SEAMS` runs before the put and before the acknowledgement, and may raise
+to refuse. After the acknowledgement nothing can fail any more: the log writes its hint, and what a
+write is followed by is the list in `stream/after_commit.py`, which `best_effort` runs.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 
+from segstore_ds.errors import SegstoreError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.rooms import COMMIT_SEAMS
+
+_LOG = logging.getLogger(__name__)
 
 
 class Seam:
@@ -24,4 +33,27 @@ class Seam:
         """Run when a root is in the log, before its commit is acknowledged, perhaps once more."""
 
 
-SEAMS: list[Callable[[MetadataLog[Root], Clock], Seam]] = []
+def make_seams(files: MetadataLog[Root], clock: Clock) -> list[Seam]:
+    """Return the seams of one handle's log, in order."""
+    return [make(files, clock) for make in _factories()]
+
+
+@cache
+def _factories() -> list[Callable[[MetadataLog[Root], Clock], Seam]]:
+    return [import_module(name).SEAM for name in COMMIT_SEAMS]
+
+
+@contextmanager
+def best_effort(what: str) -> Iterator[None]:
+    """Run the upkeep named `what` after a commit and log its failure instead of raising it.
+
+    The commit is already durable; raising here would make callers retry it. So this boundary
+    catches every Exception. An error outside our tree is a defect and is logged with its traceback.
+    KeyboardInterrupt and SystemExit are not Exceptions and pass through.
+    """
+    try:
+        yield
+    except (SegstoreError, MemoryError) as error:
+        _LOG.warning("%s failed and was skipped: %s", what, error)
+    except Exception:  # noqa: BLE001 - see above
+        _LOG.exception("%s failed and was skipped; this is a bug, please report it", what)

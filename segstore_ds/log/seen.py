@@ -1,6 +1,6 @@
 """Commits that were seen in a log: each one proves that it was committed.
 
-A handle, a hint, a reader, a checkpoint or a follower that has seen a version proves that it was
+Who has seen a version (a handle, a hint, a reader, a checkpoint, another folder) proves that it was
 committed. If the log of the same generation ends before it, or holds another commit there, commits
 were lost. That is an error: otherwise the offsets of their events would be assigned again. Another
 stream id or a later generation shows that the history was abandoned on purpose.

@@ -55,7 +55,7 @@ from segstore_ds.log.newest import (
 )
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import first_version
-from segstore_ds.log.seams import SEAMS
+from segstore_ds.log.seams import make_seams
 from segstore_ds.log.seen import (
     Seen,
     hint_of,
@@ -106,7 +106,7 @@ class StreamLog:
         self.damaged = damaged
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.history = History(storage)
-        self.seams = [make(self.files, clock) for make in SEAMS]
+        self.seams = make_seams(self.files, clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
         self._hinted_s = float("-inf")
@@ -268,8 +268,7 @@ class StreamLog:
                 transaction.
             InvalidInputError: This machine's clock is off.
             StorageError: The storage failed before anything was put.
-            UnderReplicatedError: The change is in the log, but not everywhere where it must be.
-            FencedError: This folder takes no commits, perhaps since a moment after the put.
+            SegstoreError: A seam refused; `before_ack` does so when the change is in the log.
         """
         with self._locks.commit:
             return self._commit(build, transaction, attempts, shipped or {})
@@ -336,10 +335,7 @@ class StreamLog:
             seam.before_staging(root)
 
     def acknowledge(self, root: Root) -> None:
-        """Let a commit that is in the log be acknowledged, perhaps not for the first time.
-
-        Raises UnderReplicatedError and FencedError as `commit`.
-        """
+        """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
         for seam in self.seams:
             seam.before_ack(root)
 

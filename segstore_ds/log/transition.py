@@ -11,7 +11,6 @@ from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Root
 from segstore_ds.log.copy_record import broken_copies
-from segstore_ds.log.history_rules import broken_history, first_recorded
 from segstore_ds.log.operations import broken_by_operation
 
 
@@ -128,3 +127,28 @@ def _upkeep_grows(old: LastUpkeep, new: LastUpkeep) -> bool:
 
 def _retired_count(root: Root) -> int:
     return len(root.retired) + sum(blob.count for blob in root.retired_blobs)
+
+
+def first_recorded(root: Root) -> int:
+    """Return the version that the history begins with: that of the stream's first commit. Pure."""
+    refs = (*root.history_lists, *root.history_parts)
+    firsts = [ref.start for ref in refs] + [row.version for row in root.history]
+    return min(firsts, default=0)
+
+
+def broken_history(root: Root) -> Iterator[str]:
+    """Yield the rules about the history within one root that the root breaks. Pure."""
+    refs = (*root.history_lists, *root.history_parts)
+    spans = [(ref.start, ref.end) for ref in refs]
+    spans += [(row.version, row.version + 1) for row in root.history]
+    cursor = min(first_recorded(root), root.log_start) if root.parent else root.version
+    for start, end in spans:
+        if start != cursor:
+            yield "the history has a row for every version"
+        cursor = end
+    if cursor != root.version + 1 or not root.history:
+        yield "the history ends with this version"
+    times = [time for ref in refs for time in (ref.time_us, ref.last_us)]
+    times += [row.time_us for row in root.history]
+    if times != sorted(times):
+        yield "the history's times never go back"

@@ -13,13 +13,13 @@ from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.auto_publish import PROPERTY, auto_publish_of, build_auto_publish
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.properties import run_set_properties
 from segstore_ds.publish.delta import run_publish_delta, run_unpublish_delta
 from segstore_ds.publish.delta_log import LOG_FOLDER
 from segstore_ds.publish.iceberg import run_publish_iceberg, run_unpublish_iceberg
 from segstore_ds.publish.iceberg_table import HINT
 from segstore_ds.publish.life_cycle import Published
 from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.write.create import run_set_properties
 
 EVERY_US = 60_000_000
 

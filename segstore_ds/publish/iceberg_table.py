@@ -85,7 +85,7 @@ def read_newest(storage: Storage, *, exact: bool = False, hinted: bool = False) 
 
 def remember(context: StreamContext, table: IcebergTable) -> None:
     """Keep a table that was just committed to, so that the next commit need not read it."""
-    context.tables[_TABLE] = table, context.clock.boot_s()
+    context.memory[_TABLE] = table, context.clock.boot_s()
 
 
 def recollect(context: StreamContext, root: Root) -> IcebergTable | None:
@@ -94,7 +94,7 @@ def recollect(context: StreamContext, root: Root) -> IcebergTable | None:
     Whether it is the newest, the exclusive create of the next version decides; whether it was
     removed meanwhile, `is_in_place` after it.
     """
-    table, known_s = context.tables.pop(_TABLE, (None, 0.0))
+    table, known_s = context.memory.pop(_TABLE, (None, 0.0))
     if table is None or context.clock.boot_s() - known_s > _KNOWN_S:
         return None
     return table if table.note.version < root.version else None

@@ -141,7 +141,7 @@ def keep_published(
         found = publish(root)
         if found is None:
             continue
-        context.tables[folder] = root
+        context.memory[folder] = root
         if context.clock.boot_s() - began_s < _FRESH_S:
             return found
         # After a pause, what was planned may have been purged and deleted before the put.
@@ -186,7 +186,7 @@ def recall(
 
 def _read_shown(context: StreamContext, note: Note, root: Root, folder: str) -> Root:
     """Return the version that a table shows, maybe as this handle published it."""
-    last: Root | None = context.tables.get(folder)
+    last: Root | None = context.memory.get(folder)
     if last and (last.stream_id, last.generation, last.version) == (
         root.stream_id,
         note.generation,

@@ -7,9 +7,9 @@ import numpy as np
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.clones import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.origins import origins_of
 from segstore_ds.status.table_status import Run, TableStatus
 
 

@@ -33,7 +33,7 @@ from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
-from segstore_ds.log.seams import SEAMS, Seam
+from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import Follower, agreed
@@ -313,7 +313,7 @@ def _note_whole(
         return  # asked again when the commit is shipped
 
 
-SEAMS.append(Replicas)
+SEAM = Replicas
 
 
 def replicas_of(log: StreamLog) -> Replicas:

@@ -17,6 +17,7 @@ from typing import Any
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.clones import pins_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
@@ -24,7 +25,6 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
-from segstore_ds.log.origins import pins_of
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.slot import Slot

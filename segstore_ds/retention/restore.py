@@ -11,11 +11,11 @@ from dataclasses import replace
 from segstore_ds.errors import SealedError, SnapshotExpiredError
 from segstore_ds.format.inline import renumbered
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.history_rules import refuse_redacted
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit

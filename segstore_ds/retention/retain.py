@@ -39,7 +39,6 @@ from segstore_ds.format.time_column import find_time_field
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import moment_at
-from segstore_ds.log.properties import run_set_properties
 from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
@@ -55,6 +54,7 @@ from segstore_ds.retention.truncate import finish_truncate, plan_truncate
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
+from segstore_ds.write.create import run_set_properties
 
 EVERY_S = 60.0
 _FIRST_US = -62_135_596_800_000_000  # the first moment of year 1

@@ -31,12 +31,11 @@ from segstore_ds.format.upkeep import (
     build_upkeep,
     upkeep_of,
 )
-from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
 from segstore_ds.log.operations import ObjectState, check_move
-from segstore_ds.log.properties import run_set_properties
+from segstore_ds.log.seams import best_effort
 from segstore_ds.log.seen import hint_of
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages, trim_followers
@@ -56,6 +55,7 @@ from segstore_ds.status.references import (
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo
+from segstore_ds.write.create import run_set_properties
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)

@@ -234,7 +234,7 @@ class History:
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
         if root.operation == Operation.MERGE_HISTORY:
-            # The merged part could go to a list: followers and `lost_attempts` look for it inline.
+            # The merged part could go to a list: seams and `lost_attempts` look for it inline.
             return root
         return self.levels.spill(root, slot)
 

@@ -6,9 +6,9 @@ The hint is not in this list: the log writes it with every commit, whoever made 
 from collections.abc import Callable
 
 from segstore_ds.compact.auto import run_auto_compact
-from segstore_ds.log.best_effort import best_effort
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.merges import run_due_merge
+from segstore_ds.log.seams import best_effort
 from segstore_ds.publish.auto import may_auto_publish, run_auto_publish
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round

@@ -29,13 +29,13 @@ from segstore_ds.copy.event_rows import (
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
+from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.best_effort import best_effort
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
-from segstore_ds.log.origins import origins_of
+from segstore_ds.log.seams import best_effort
 from segstore_ds.monitor.export import export_samples
 from segstore_ds.monitor.series import Sample
 from segstore_ds.monitor.watch import EVERY_S as MEASURE_EVERY_S

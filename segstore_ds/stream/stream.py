@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction
+from segstore_ds.compact.merges import add_times
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.run import run_compact
@@ -22,7 +23,7 @@ from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.auto_publish import auto_publish_of
-from segstore_ds.format.clones import Pin
+from segstore_ds.format.clones import Pin, pins_of
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
 from segstore_ds.format.key_columns import build_key_columns, key_columns_of
@@ -36,10 +37,7 @@ from segstore_ds.format.time_column import build_time_column, find_time_field
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, find_outcome
-from segstore_ds.log.merges import add_times
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.log.origins import pins_of
-from segstore_ds.log.properties import run_set_properties
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.monitor.figures import Metrics, measure
 from segstore_ds.options.arguments import check_seconds, check_whole
@@ -100,6 +98,7 @@ from segstore_ds.stream.polars_scan import scan_events
 from segstore_ds.stream.tables import Readers, Rows
 from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
+from segstore_ds.write.create import run_set_properties
 from segstore_ds.write.inputs import as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout

@@ -1,4 +1,4 @@
-"""Create: the first commit of a stream."""
+"""Create: the first commit of a stream; and its properties, texts that tell every writer how."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,16 +9,18 @@ from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
 from segstore_ds.format.key_columns import build_key_columns
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 from segstore_ds.format.time_column import build_time_column
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.first_root import first_root
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import refuse_unnamed_index
 
@@ -75,3 +77,43 @@ def run_create(
     if log.create(begin_history(first)) is None:
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log
+
+
+def first_root(
+    context: StreamContext,
+    operation: Operation,
+    epochs: Sequence[Epoch],
+    *,
+    stream_id: str | None = None,
+) -> Root:
+    """Return the first root of a new stream, without events and without its row of history."""
+    return Root(
+        stream_id=stream_id or context.clock.new_id(),
+        version=0,
+        transaction=context.clock.new_id(),
+        parent="",
+        time_us=context.clock.wall_us(),
+        operation=operation,
+        epochs=tuple(epochs),
+        client=context.client,
+    )
+
+
+def run_set_properties(
+    context: StreamContext, changes: Mapping[str, str | None]
+) -> Committed[None]:
+    """Set properties of a stream, or remove those whose value is None; safe to repeat."""
+    context.log.refresh()
+
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        merged = {**root.properties, **changes}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        if kept == dict(root.properties):
+            return NOTHING
+        return Change(
+            replace(
+                root, properties=kept, operation=Operation.SET_PROPERTIES, client=context.client
+            )
+        )
+
+    return context.log.commit(build)

@@ -36,7 +36,7 @@ import golden_times
 import pyarrow as pa
 
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.log import merges
+from segstore_ds.compact import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage, open_storage

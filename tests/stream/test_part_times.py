@@ -10,11 +10,11 @@ import pytest
 
 import segstore_ds as segstore
 from benchmarks.faults import FaultStorage
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.part_times import PartTimes
 from segstore_ds.format.record import build_json, parse_json
 from segstore_ds.format.root import Root, decode_root, encode_root
-from segstore_ds.log.merges import run_due_merge
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on

@@ -4,9 +4,9 @@ from random import Random
 
 from stream_kit import make_stream
 
+from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
-from segstore_ds.log.merges import run_due_merge
 from segstore_ds.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob

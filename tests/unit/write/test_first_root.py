@@ -9,10 +9,10 @@ from segstore_ds.errors import InternalError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.first_root import first_root
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage
+from segstore_ds.write.create import first_root
 
 EPOCHS = (Epoch(0, 0, "x", None),)
 

@@ -10,7 +10,7 @@ from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.errors import StorageError
 from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.log.best_effort import best_effort
+from segstore_ds.log.seams import best_effort
 from segstore_ds.stream import open_on
 
 
@@ -50,7 +50,7 @@ def test_failures_are_skipped(
         if error is not None:
             raise error
     assert [record.name.rpartition(".")[2] for record in caplog.records] == (
-        ["best_effort"] if error else []
+        ["seams"] if error else []
     )
     for record in caplog.records:
         assert "sweeping failed and was" in record.getMessage()
