@@ -1,247 +1,220 @@
-"""What a buffer of either layout is: its states, its references, and its records.
+"""The buffer: records of one object that lie in one range of it and are written in one write.
 
-A flush neither syncs nor empties: flushed records stay readable until the buffer is reset. A failed
-flush is never repeated, because the channel may have taken any part of the buffer.
+A record is copied into the buffer's own memory, laid there by its producer (`allocate`), or held by
+reference. The checksum of each record is in the record map, not among the bytes. A buffer that is
+closed for writes changes no more until it is reset.
 
-Source: Blazegraph's WriteCache, whose two modes share a class as well.
+Source: Blazegraph's WriteCache. Held references replace its direct buffers and reference counts,
+and positions in the object replace the prefixes of its scattered mode.
 """
 
-import threading
+import mmap
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
 
-from segstore_ds.cache.record import LAST_OFFSET, Record
-from segstore_ds.cache.views import BufferView, as_view
+from segstore_ds.cache.views import EMPTY, BufferView, ByteArraySegment, join
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
-ChannelT = TypeVar("ChannelT")
+LAST_OFFSET = (1 << 63) - 1
 
 
-class Buffer(ABC, Generic[ChannelT]):
-    """A buffer for a channel of one type. Safe to use from several threads.
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record's range in its object, and the CRC-32 of its bytes."""
 
-    *Sealed* is closed for writes, *flushed* means that the channel has the bytes. While a buffer is
-    referenced it is not reset. `capacity` is its size in bytes, which is also the largest record it
-    takes. After `close` everything but `close` itself raises ClosedError.
+    offset: int
+    length: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        """The offset after its last byte."""
+        return self.offset + self.length
+
+    def check(self, data: bytes) -> bytes:
+        """Return the record's bytes, or raise CorruptionError if length or checksum differ."""
+        self.compare(len(data), zlib.crc32(data))
+        return data
+
+    def compare(self, length: int, crc: int) -> None:
+        """Raise CorruptionError unless length and CRC-32 are the record's."""
+        if (length, crc) != (self.length, self.crc):
+            raise CorruptionError(
+                "a record fails its checksum",
+                offset=self.offset,
+                length=self.length,
+                expected=self.crc,
+                actual=crc,
+                actual_length=length,
+            )
+
+
+class Buffer:
+    """Records within `capacity` bytes of an object, from `base` on.
+
+    Not safe to use from several threads: its service does that. Its memory is allocated when the
+    first record is copied, and is kept for the next object. `number` is its place in the order of
+    writes; `charged` holds buffers whose share of memory it uses.
     """
+
+    __slots__ = ("_held", "_memory", "_sealed", "base", "capacity", "charged", "filled", "number")
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise InvalidInputError(
                 "a buffer needs a capacity of at least one byte", capacity=capacity
             )
-        self._capacity = capacity
-        self._changed = threading.Condition()
-        self._references = 0
-        self._sealed = self._flushed = self._closed = False
-        self._records: dict[int, Record] = {}
-        self._views: dict[int, BufferView] = {}
-        self._bytes = 0
-        self._failure: BaseException | None = None
+        self.capacity = capacity
+        self.base: int | None = None
+        self.filled = 0
+        self.number = -1
+        self.charged: list[Buffer] = []
+        self._held: dict[int, tuple[Record, BufferView | None]] = {}
+        self._memory: memoryview | None = None
+        self._sealed = False
 
-    # --- what it holds -----------------------------------------------------------------------
+    @classmethod
+    def received(cls, start: int, records: Iterable[Record], payload: BufferView) -> "Buffer":
+        """Rebuild the record map of a buffer from its bytes; nothing is copied.
+
+        Raises:
+            CorruptionError: The records don't fill the bytes, or one fails its checksum.
+        """
+        buffer = cls(max(payload.length, 1))
+        pieces, rest = payload.buffers(), memoryview(b"")
+        for record in records:
+            found: list[ByteArraySegment] = []
+            missing = record.length
+            while missing > 0 and (rest := rest or next(pieces, rest)):
+                found.append(ByteArraySegment(rest[:missing]))
+                rest = rest[missing:]
+                missing -= found[-1].length
+            view = join(found)
+            record.compare(view.length, view.crc32())
+            if record.offset != start + buffer.filled or not view.length:
+                break
+            buffer.write(record, view, hold=True)
+        else:
+            if buffer.filled == payload.length:
+                return buffer
+        raise CorruptionError(
+            "the records of a buffer do not fill it",
+            start=start,
+            bytes=payload.length,
+            filled=buffer.filled,
+        )
 
     @property
-    def closed(self) -> bool:
-        """True after `close`."""
-        return self._closed
+    def records(self) -> Mapping[int, Record]:
+        """The record map: offset to record."""
+        return MappingProxyType({offset: record for offset, (record, _) in self._held.items()})
 
     @property
-    def flushed(self) -> bool:
-        """True if the channel has the bytes."""
-        self._check_open()
-        return self._flushed
-
-    @property
-    def references(self) -> int:
-        """The number of holders; the buffer is reset only when it is 0."""
-        self._check_open()
-        return self._references
+    def end(self) -> int:
+        """The offset after the last byte, if the records lie side by side."""
+        return (self.base or 0) + self.filled
 
     @property
     def room(self) -> int:
         """The largest record that still fits, in bytes."""
-        self._check_open()
-        return 0 if self._sealed else self._capacity - self._bytes
+        return 0 if self._sealed else self.capacity - self.filled
 
     @property
-    def records(self) -> Mapping[int, Record]:
-        """A copy of the record map: offset to record."""
-        with self._changed:
-            self._check_open()
-            return MappingProxyType(dict(self._records))
+    def has_memory(self) -> bool:
+        """Whether it has memory of its own."""
+        return self._memory is not None
 
-    def content(self) -> BufferView:
-        """Return a view of all bytes; the caller holds a reference while it uses the view."""
-        with self._changed:
-            self._check_open()
-            return self._content()
-
-    def acquire(self) -> None:
-        """Hold the buffer so that it is not reset."""
-        with self._changed:
-            self._check_open()
-            self._references += 1
-
-    def release(self) -> None:
-        """Release a hold on the buffer."""
-        with self._changed:
-            if not self._references:
-                raise InvalidInputError("buffer was released more often than acquired")
-            self._references -= 1
-            self._changed.notify_all()
-
-    # --- writing and reading -----------------------------------------------------------------
-
-    def write(
-        self, offset: int, data: Any, crc: int | None = None, *, frozen: bool = False
-    ) -> bool:
+    def write(self, record: Record, view: BufferView, *, hold: bool = False) -> bool:
         """Take a record; return False, with nothing changed, if there is no room left.
 
-        `offset` is the record's place in the object. `crc` is trusted if given, and computed
-        otherwise. With `frozen` the caller promises that the bytes never change, so a large record
-        is held by reference; otherwise it is copied.
+        A record of the same range is replaced. With `hold` the bytes are not copied: their owner
+        promises that they never change.
         """
-        view = as_view(data)
-        length = view.length
-        if crc is None:
-            crc = view.crc32()
-        with self._changed:
-            self._check_open()
-            if self._sealed:
-                raise ClosedError("write cache is closed for writes", offset=offset)
-            if not 1 <= length <= self._capacity:
-                raise InvalidInputError(
-                    "record is empty or larger than the buffer",
-                    bytes=length,
-                    capacity=self._capacity,
-                )
-            gained = self._lay(offset, length)
-            if not 0 <= offset <= LAST_OFFSET - length:
-                raise InvalidInputError("record is not inside an object", offset=offset)
-            if gained > self._capacity - self._bytes:
-                return False
-            self._views[offset] = self._hold(offset, view, frozen=frozen)
-            self._records[offset] = Record(offset, length, crc)
-            self._bytes += gained
-            return True
+        self._check(record)
+        base = record.offset if self.base is None else self.base
+        if not 0 <= record.offset - base <= self.capacity - record.length:
+            return False
+        self.base = base
+        if not hold:
+            view.copy_to(self._own(record.offset - base, record.length))
+        self._keep(record, view if hold else None)
+        return True
 
-    def close_for_writes(self) -> None:
-        """Freeze bytes and record map until `reset`; safe to repeat."""
-        with self._changed:
-            self._check_open()
-            self._sealed = True
+    def allocate(self, offset: int, nbytes: int) -> memoryview | None:
+        """Return memory to lay a record into, which `publish` then adds; None if it has no room.
+
+        Until then nothing has changed. Records lie side by side, so `offset` is `end`.
+        """
+        if not 0 < nbytes <= self.room:
+            return None
+        return self._own(offset - (offset if self.base is None else self.base), nbytes)
+
+    def publish(self, record: Record) -> None:
+        """Add a record whose bytes lie in the memory that `allocate` returned."""
+        self._check(record)
+        self.base = record.offset if self.base is None else self.base
+        self._keep(record, None)
 
     def read(self, offset: int) -> bytes | None:
-        """Return a verified copy of a record, or None if no record starts at the offset.
+        """Return a copy of a record, which the caller checks; None if none starts there."""
+        if offset not in self._held:
+            return None
+        record, view = self._held[offset]
+        return bytes(self._bytes(offset, record.end)) if view is None else view.copy()
 
-        Raises:
-            CorruptionError: The bytes fail the record's checksum; other records are not affected.
-        """
-        with self._changed:
-            self._check_open()
-            record = self._records.get(offset)
-            if record is None:
-                return None
-            view = self._views[offset]
-            self._references += 1
-        try:
-            data = view.copy()
-        finally:
-            self.release()
-        actual = zlib.crc32(data)
-        if actual != record.crc:
-            raise CorruptionError(
-                "a cached record fails its checksum",
-                offset=offset,
-                length=record.length,
-                expected=record.crc,
-                actual=actual,
+    def seal(self) -> None:
+        """Close for writes until `reset`; safe to repeat."""
+        self._sealed = True
+
+    def content(self) -> BufferView:
+        """Return a view of all bytes in the order of their offsets; records lie side by side."""
+        pieces: list[BufferView] = []
+        own: int | None = None  # where the last run of copied records begins
+        for offset in chain(sorted(self._held), [self.end]):
+            _, view = self._held.get(offset, (None, EMPTY))
+            if view is None:
+                own = offset if own is None else own
+                continue
+            if own is not None:
+                pieces.append(ByteArraySegment(self._bytes(own, offset)))
+                own = None
+            pieces.append(view)
+        return join(pieces)
+
+    def reset(self, *, keep_memory: bool = True) -> None:
+        """Drop all records; the buffer takes new ones."""
+        self._held = {}
+        self.base, self.filled = None, 0
+        self._sealed = False
+        if not keep_memory:
+            self._memory = None
+
+    def _keep(self, record: Record, view: BufferView | None) -> None:
+        if record.offset not in self._held:
+            self.filled += record.length
+        self._held[record.offset] = record, view
+
+    def _check(self, record: Record) -> None:
+        if self._sealed:
+            raise ClosedError("buffer is closed for writes", offset=record.offset)
+        if not 1 <= record.length <= self.capacity:
+            raise InvalidInputError(
+                "record is empty or larger than the buffer",
+                bytes=record.length,
+                capacity=self.capacity,
             )
-        return data
+        if not 0 <= record.offset <= LAST_OFFSET - record.length:
+            raise InvalidInputError("record is not inside an object", offset=record.offset)
 
-    # --- out of the cache --------------------------------------------------------------------
+    def _own(self, start: int, nbytes: int) -> memoryview:
+        if self._memory is None:
+            # Pages of an anonymous map use no memory until they are touched.
+            self._memory = memoryview(mmap.mmap(-1, self.capacity))
+        return self._memory[start : start + nbytes]
 
-    def flush(self, channel: ChannelT) -> None:
-        """Write the buffer to a channel; neither syncs nor empties.
-
-        Closes for writes first. Safe to repeat: flushed bytes are not written again. After a
-        StorageError every later flush raises it again and writes nothing.
-        """
-        with self._changed:
-            self._check_open()
-            if self._failure is not None:
-                raise self._failure
-            if self._flushed or not self._bytes:
-                return
-            self._sealed = True
-            self._references += 1
-        failure: BaseException | None = None
-        try:
-            self._write_to(channel)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            with self._changed:
-                # Before the release: afterwards another thread may reset and refill the buffer.
-                self._flushed, self._failure = failure is None, failure
-                self.release()
-
-    def reset(self, *, keep_memory: bool = True) -> int:
-        """Drop all records, flushed or not, and return how many; the buffer takes new ones.
-
-        `keep_memory=False` also frees the memory until the next record. Raises InvalidInputError
-        while the buffer is held.
-        """
-        with self._changed:
-            self._check_open()
-            if self._references:
-                raise InvalidInputError("buffer is in use", references=self._references)
-            dropped = len(self._records)
-            self._clear()
-            if not keep_memory:
-                self._free()
-            return dropped
-
-    def close(self) -> None:
-        """End the use of the cache: drops the content without a write. Safe to repeat."""
-        with self._changed:
-            self._closed = True
-            self._clear()
-            # Views that still use the memory keep it alive.
-            self._free()
-
-    # --- what a layout decides, with the lock held ---------------------------------------------
-
-    @abstractmethod
-    def _lay(self, offset: int, nbytes: int) -> int:
-        """Check a record's place; return how many bytes the buffer will hold more."""
-
-    @abstractmethod
-    def _hold(self, offset: int, view: BufferView, *, frozen: bool) -> BufferView:
-        """Keep a record's bytes, and return the view that reads use."""
-
-    @abstractmethod
-    def _content(self) -> BufferView:
-        """Return a view of all bytes in their order."""
-
-    @abstractmethod
-    def _write_to(self, channel: ChannelT) -> None:
-        """Write everything; called without the lock, on a sealed and referenced buffer."""
-
-    def _free(self) -> None:
-        """Free memory of its own."""
-
-    def _clear(self) -> None:
-        self._records, self._views = {}, {}
-        self._bytes = 0
-        self._sealed = self._flushed = False
-        self._failure = None
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("write cache was closed")
+    def _bytes(self, start: int, end: int) -> memoryview:
+        base = self.base or 0
+        return self._own(start - base, end - start)

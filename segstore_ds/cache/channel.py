@@ -1,7 +1,11 @@
-"""The channels that write caches write to; in segstore, staged objects of the storage."""
+"""The channels of a write cache (in segstore, staged objects), and what their observers get."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from segstore_ds.cache.buffer import Record
+from segstore_ds.cache.views import BufferView
 
 
 class Channel(Protocol):
@@ -34,3 +38,25 @@ class ScatteredChannel(Protocol):
 
     def abort(self) -> None:
         """Discard the object; never raises, safe to repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedBuffer:
+    """A buffer on its way to the channel, as its observer gets it.
+
+    Attributes:
+        sequence: Its number, dense from 0; empty buffers take none.
+        start: Position of its first byte in the object.
+        records: The records that it consists of, side by side, each with its checksum.
+        payload: Its bytes, not copied; valid until the wait for it has ended.
+    """
+
+    sequence: int
+    start: int
+    records: tuple[Record, ...]
+    payload: BufferView
+
+
+# Begins to send a buffer and returns what waits until it is sent. Both are called in the writing
+# thread, in order; their exceptions count as failures of the channel.
+Observer = Callable[[FlushedBuffer], Callable[[], None]]

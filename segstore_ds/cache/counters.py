@@ -16,6 +16,7 @@ class CacheCounters:
         accepted_bytes: Their bytes.
         channel_writes: Writes to the channel: one per buffer, one per large record.
         channel_bytes: Their bytes.
+        scattered_writes: Those of them that came in any order: parts of copied objects.
         write_seconds: Time spent in them.
         buffers_evicted: Buffers whose content was dropped to take new records.
         records_evicted: Records in them.
@@ -31,6 +32,7 @@ class CacheCounters:
     accepted_bytes: int = 0
     channel_writes: int = 0
     channel_bytes: int = 0
+    scattered_writes: int = 0
     write_seconds: float = 0.0
     buffers_evicted: int = 0
     records_evicted: int = 0
@@ -68,6 +70,7 @@ class CacheCounters:
             "records": f"{self.accepted_records}",
             "bytes": f"{self.accepted_bytes}",
             "writes": f"{self.channel_writes}",
+            "scattered": f"{self.scattered_writes}",
             "bytes_per_write": f"{self.bytes_per_write:.0f}",
             "write_s": f"{self.write_seconds:.3f}",
             "waits": f"{self.waits}",

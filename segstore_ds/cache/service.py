@@ -1,129 +1,207 @@
 """The write cache service: carries one object's bytes to its channel.
 
-Records are placed side by side in buffers. A separate thread writes full buffers in order, while
-the producer fills the next one. If no buffer is free, the producer waits: memory is bounded by the
-pool's buffers and one record. A record larger than a buffer bypasses the buffers and keeps its
-place in the order. Several threads may append; appends are serialized, so offsets are dense and
-follow the order of the bytes.
+Records gather in buffers. Where a record lies, and when a buffer is full, is the placement's
+choice: *dense*, for records that come in order, or *scattered*, for the parts of an object of known
+size. Dense buffers are written in order by a thread of their own while the producer fills the next
+one; it starts only when a caller would have to wait, so an object of one buffer needs none. A
+scattered part is written by the thread that makes it whole. Memory is bounded by the pool: if it
+has no buffer left, the producer waits. A record larger than a buffer bypasses the buffers and
+keeps its place in the order.
 
-A record that no buffer holds any more is read through the loader, with one load for all concurrent
-readers.
+After the first failure of the channel nothing more is written, because the object may end in the
+middle of a buffer. The failure is kept and raised to every later caller; reads continue. Closing
+never commits.
 
-After a failure of the channel nothing more is written, and reads continue. Closing never commits.
-
-Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
+Source: Blazegraph's WriteCacheService.
 """
 
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
-from segstore_ds.cache.channel import Channel
-from segstore_ds.cache.channel_writer import ChannelWriter, Item, LargeRecord
+import pyarrow as pa
+
+from segstore_ds.cache.buffer import Buffer, Record
+from segstore_ds.cache.channel import FlushedBuffer, Observer
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
-from segstore_ds.cache.object_cache import ObjectCache
+from segstore_ds.cache.placement import Dense, Scattered
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.read_through import Loader, ReadThrough
-from segstore_ds.cache.record import LAST_OFFSET, Record
-from segstore_ds.cache.second_copy import Observer
+from segstore_ds.cache.read_cache import Loaded, Piece, ReadCache
 from segstore_ds.cache.views import BufferView, as_view
-from segstore_ds.cache.write_cache import WriteCache
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import ClosedError, CorruptionError, FormatError, InvalidInputError
+
+REFERENCE_BYTES = 16 << 10  # a smaller record is cheaper to copy than to write as a separate piece
 
 
-class WriteCacheService(ObjectCache[Item]):
-    """Writes one object through the buffers of a pool. Safe to use from several threads.
+class WriteCacheService:
+    """Writes one object through buffers of a pool. Safe to use from several threads.
 
-    Only this service writes to `channel`, and it holds the pool's buffers until `close` or
-    `release_buffers`.
-    `load` reads `[start, end)` of the object back, for records that no buffer holds any more.
-    `second_copy` gets every buffer while the channel takes it.
+    As a context manager it closes, which aborts an object that was not committed.
+
+    Args:
+        channel: What the object is written to, by this service alone.
+        pool: Where buffers are taken from, until `close` or `release_buffers`.
+        size: The object's size, if its records are scattered; each lies in one part as large as a
+            buffer. None if they come in order.
+        load: Reads `[start, end)` of the object back, for records that no buffer holds any more.
+        second_copy: Gets every buffer while the channel takes it.
+        counters: Successive objects may share them.
     """
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Any,
         pool: BufferPool,
         *,
-        load: Loader | None = None,
+        size: int | None = None,
+        load: Callable[[int, int], bytes] | None = None,
         second_copy: Observer | None = None,
         counters: CacheCounters | None = None,
     ) -> None:
-        super().__init__(counters)
+        self._channel = channel
         self._pool = pool
-        self._append = threading.Lock()
-        self._through = load and ReadThrough(load, self._count_load)
-        self._next = 0  # the offset of the next record
-        self._current: WriteCache | None = None
-        self._clean: deque[WriteCache] = deque()
-        self._writer = ChannelWriter(
-            channel,
-            self._changed,
-            self._written,
-            second_copy=second_copy,
-            counters=self._counters,
+        self._placement: Dense | Scattered = (
+            Dense(channel) if size is None else Scattered(channel, size, pool.buffer_bytes)
         )
-        self._lent: list[WriteCache] = pool.lend()
-        self._free = list(self._lent)
+        self._load = load
+        self._second_copy = second_copy
+        self._counters = counters or CacheCounters()
+        self._append = threading.Lock()  # one record after the other
+        self._changed = threading.Condition(threading.Lock())
+        self._map: dict[int, tuple[Record, Buffer]] = {}
+        self._taken: set[Buffer] = set()  # from the pool
+        self._clean: deque[Buffer] = deque()  # written, and still readable
+        self._queue: deque[Buffer] = deque()
+        self._pushed = 0
+        self._writing: set[int] = set()  # numbers of the buffers that the channel is taking
+        self._filling: Buffer | None = None
+        self._flights: ReadCache[Record] = ReadCache()
+        self._thread: threading.Thread | None = None
+        self._failure = FirstError()
+        self._finished = self._committed = self._closed = False
+
+    @property
+    def counters(self) -> CacheCounters:
+        """A copy of the counters."""
+        with self._changed:
+            return self._counters.snapshot()
 
     # --- writing -----------------------------------------------------------------------------
 
-    def write(self, data: Any, crc: int | None = None, *, frozen: bool = False) -> Record:
-        """Append a record of at least one byte; return its place and checksum.
+    def write(
+        self, data: Any, crc: int | None = None, *, at: int | None = None, frozen: bool = False
+    ) -> Record:
+        """Take a record of at least one byte; return its range and checksum.
 
         On return the bytes are copied, written, or (with `frozen`) held by reference. `crc` is
         trusted if given, and computed otherwise. With `frozen` the caller promises that the bytes
         never change: a large record is then not copied, and a record larger than a buffer is not
-        waited for.
+        waited for. `at` is the offset of a scattered record.
 
         Raises:
             StorageError: The channel failed, now or before; every later call raises it too.
+            InvalidInputError: A scattered record is not inside a part, lies over another one, or
+                the buffers are full of parts that are not whole.
             ClosedError: The service was committed, aborted or closed, perhaps during a wait.
         """
         view = as_view(data)
-        length = view.length
         if crc is None:
             crc = view.crc32()
+        placement = self._placement
         with self._append, self._changed:
             self._check_writable()
-            if not 0 < length <= LAST_OFFSET - self._next:
-                raise InvalidInputError(
-                    "record is empty or ends after the last offset",
-                    bytes=length,
-                    offset=self._next,
-                )
-            record = Record(self._next, length, crc)
-            if length > self._pool.buffer_bytes:
+            record = Record(placement.place(at, view.length), view.length, crc)
+            while placement.is_away(record):
+                self._changed.wait()
+                self._check_writable()
+            if record.length > self._pool.buffer_bytes:
                 self._write_large(record, view, frozen=frozen)
-            else:
-                self._write_small(record, view, frozen=frozen)
-            self._counters.accepted_records += 1
-            self._counters.accepted_bytes += length
-            return record
+                return record
+            buffer = placement.buffer_for(record) or self._open_for(record)
+            # A whole part is passed on as its owner holds it.
+            hold = frozen and (record.length >= REFERENCE_BYTES or not placement.in_order)
+            buffer.write(record, view, hold=hold)
+            full = self._accept(record, buffer)
+            if full is not None:
+                self._push(full)
+        if full is not None:
+            self._write_next()
+        return record
+
+    def allocate(
+        self, nbytes: int, lay: Callable[[memoryview], tuple[int, int] | None]
+    ) -> Record | None:
+        """Let the producer lay the next record into a buffer's memory instead of copying it there.
+
+        `lay` gets `nbytes` of memory and returns how many of them it used and their CRC-32, or None
+        if they are too few. Nothing was written if that is None, or no buffer has so much room
+        without waiting. Raises as `write`; an exception of `lay` writes nothing either.
+        """
+        dense = self._placement
+        if not isinstance(dense, Dense) or nbytes > self._pool.buffer_bytes:
+            return None
+        with self._append:
+            with self._changed:
+                self._check_writable()
+                buffer = dense.open or self._take_free()
+                dense.open = buffer
+                memory = None if buffer is None else buffer.allocate(dense.end, nbytes)
+                if buffer is None or memory is None:
+                    return None
+                self._filling = buffer
+            try:
+                used = lay(memory)
+            finally:
+                with self._changed:
+                    self._filling = None
+            with self._changed:
+                self._check_writable()
+                if used is None:
+                    return None
+                record = Record(dense.end, *used)
+                buffer.publish(record)
+                self._accept(record, buffer)
+                return record
 
     def has_room(self, nbytes: int) -> bool:
         """Tell if a record fits now without waiting or evicting anything from the buffers."""
         with self._changed:
             self._check_open()
-            if nbytes > self._pool.buffer_bytes:
-                return False
-            return bool(self._free) or (self._current is not None and self._current.room >= nbytes)
+            probe = Record(self._placement.end, nbytes, 0)
+            fits = nbytes <= self._pool.buffer_bytes
+            return fits and (bool(self._pool.free) or bool(self._placement.buffer_for(probe)))
 
     def flush(self) -> None:
         """Wait until the channel has all bytes accepted before this call; they are not durable yet.
+
+        Of a scattered object, it has the parts that were whole.
 
         Raises:
             StorageError: The channel failed, now or before.
             ClosedError: The service was closed, perhaps during the wait.
         """
-        with self._changed:
+        with self._append, self._changed:
             self._check_open()
-            self._writer.failure.check()
-            self._push_current()
-            target = self._next
-        self._writer.drain(target)
+            self._failure.check()
+            self._push_full()
+            end = self._pushed
+        while True:
+            with self._changed:
+                self._failure.check()
+                self._check_open()
+                queued = (buffer.number for buffer in self._queue)
+                if not any(number < end for number in (*queued, *self._writing)):
+                    return
+                if not self._queue or self._writing or self._thread is not None:
+                    self._changed.wait()
+                    continue
+            self._write_next()
 
     def commit(self) -> int:
         """Flush, make the object whole and durable, and return the channel's size of it.
@@ -132,148 +210,317 @@ class WriteCacheService(ObjectCache[Item]):
 
         Raises:
             StorageError: The channel failed, now or before: the object may be incomplete.
+            InvalidInputError: Not every part of a scattered object was written; the missing ones
+                may still be.
             ClosedError: The service was committed or closed before.
         """
-        with self._changed:
+        with self._append, self._changed:
             self._check_writable()
+            self._placement.check_whole()
+            self._push_full()
             self._finished = True
-            self._changed.notify_all()
         self.flush()
-        size = self._writer.commit()
-        self._writer.join()
+        with self._changed:
+            self._failure.check()
+            self._check_open()
+            self._writing.add(self._pushed)
+        try:
+            size: int = self._channel.commit()
+        except BaseException as error:
+            self._end_write(self._pushed, error)
+            raise
+        with self._changed:
+            self._committed = True
+        self._end_write(self._pushed)
+        self._join()
         return size
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- reading and the end -----------------------------------------------------------------
+
+    def read(self, record: Record) -> bytes | None:
+        """Return a verified copy of a record, from a buffer or from the channel.
+
+        Works after a failure of the channel and after `commit`. Returns None if no buffer holds the
+        record any more and there is no loader. Concurrent misses on a record share one load.
+
+        Raises:
+            CorruptionError: The bytes fail their checksum; other records are not affected.
+        """
+        with self._changed:
+            self._check_open()
+            known, buffer = self._map.get(record.offset, (record, None))
+            if known != record or not 0 <= record.offset < record.end <= self._placement.end:
+                raise InvalidInputError(
+                    "no such record", offset=record.offset, end=self._placement.end
+                )
+            # Copied under the lock: the buffer may take other records right afterwards.
+            data = None if buffer is None else buffer.read(record.offset)
+            self._counters.hits += data is not None
+            self._counters.misses += data is None
+        if data is not None:
+            return record.check(data)
+        if self._load is None:
+            return None
+        load = partial(self._load_back, self._load)
+        (found,) = self._flights.fetch([record], load, limit_bytes=0)
+        if isinstance(found, FormatError):
+            raise found
+        return bytes(found.data)
 
     def release_buffers(self) -> None:
         """Return the pool's buffers after `commit`; later reads use the loader."""
         with self._changed:
-            self._check_committed()
+            self._check_open()
+            if not self._committed:
+                raise InvalidInputError("object is not durable", remedy="commit it first")
             self._let_go()
 
-    # --- inside, with the lock held ------------------------------------------------------------
+    def abort(self) -> None:
+        """Discard an object that is not committed; a committed one stays. Never raises."""
+        with self._changed:
+            if self._committed:
+                return
+        self.close()
 
-    def _write_small(self, record: Record, view: BufferView, *, frozen: bool) -> None:
-        waits = 0
-        while True:
-            if self._current is not None:
-                if self._current.write(record.offset, view, record.crc, frozen=frozen):
-                    self._accept(record, self._current)
-                    return
-                # Push before taking a free buffer: with a single buffer, this one must become free.
-                self._push_current()
-                self._writer.start()
-            self._current = self._take_buffer()
-            if self._current is None:
-                self._wait(waits)
-                waits += 1
+    def close(self) -> None:
+        """End the service and return the buffers; an object that is not committed is aborted.
+
+        Threads that wait in other calls get a ClosedError. Safe to repeat, never raises.
+        """
+        with self._changed:
+            first, self._closed = not self._closed, True
+            self._queue.clear()
+            self._changed.notify_all()
+            if first:
+                while self._writing:  # a channel is not aborted under a write
+                    self._changed.wait()
+                if not self._committed:
+                    self._channel.abort()
+                self._let_go()
+        self._join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- buffers, with the lock held ---------------------------------------------------------
+
+    def _open_for(self, record: Record) -> Buffer:
+        """Return an empty buffer for a record; the full one before it is written first."""
+        if self._push_full():
+            self._start()
+        buffer = self._wait_for_buffer()
+        self._placement.opened(buffer, record)
+        return buffer
 
     def _write_large(self, record: Record, view: BufferView, *, frozen: bool) -> None:
+        """Write a record that no buffer can hold; unless it is frozen, wait for that."""
         share = -(-record.length // self._pool.buffer_bytes)
         held_on_to = frozen and share <= self._pool.buffers
-        charged: list[WriteCache] = []
-        self._push_current()
-        self._writer.start()
-        try:
-            waits = 0
-            while held_on_to and len(charged) < share:
-                cache = self._take_buffer()
-                if cache is None:
-                    self._wait(waits)
-                    waits += 1
-                else:
-                    cache.reset(keep_memory=False)
-                    charged.append(cache)
-        except BaseException:
-            self._free.extend(charged)
-            raise
+        large = Buffer(record.length)
+        self._push_full()
+        while held_on_to and len(large.charged) < share:
+            buffer = self._wait_for_buffer()
+            buffer.reset(keep_memory=False)
+            large.charged.append(buffer)
+        large.write(record, view, hold=True)
         self._counters.large_records += 1
-        large = LargeRecord(record, view, charged)
         self._accept(record, large)
-        self._writer.push(large)
-        while not held_on_to and self._writer.flushed < record.end:
+        self._push(large)
+        self._start()
+        while not held_on_to and (large in self._queue or large.number in self._writing):
             self._changed.wait()
             self._check_open()
-            self._writer.failure.check()
+            self._failure.check()
 
-    def _accept(self, record: Record, holder: Item) -> None:
-        self._map[record.offset] = record, holder
-        self._next = record.end
+    def _accept(self, record: Record, buffer: Buffer) -> Buffer | None:
+        self._map[record.offset] = record, buffer
+        self._counters.accepted_records += 1
+        self._counters.accepted_bytes += record.length
+        return self._placement.added(record)
 
-    def _push_current(self) -> None:
-        if self._current is not None:
-            self._current.close_for_writes()
-            self._writer.push(self._current)
-            self._current = None
+    def _push_full(self) -> bool:
+        # Before a free buffer is taken: with a single buffer, this one must become free.
+        full = self._placement.take_full()
+        if full is not None:
+            self._push(full)
+        return full is not None
 
-    def _written(self, item: Item) -> None:
-        if isinstance(item, WriteCache):
-            self._clean.append(item)
-        else:
-            self._map.pop(item.record.offset, None)
-            self._free.extend(item.charged)
+    def _push(self, buffer: Buffer) -> None:
+        buffer.seal()
+        buffer.number = self._pushed
+        self._pushed += 1
+        self._queue.append(buffer)
+        self._changed.notify_all()
 
-    def _take_buffer(self) -> WriteCache | None:
-        if self._free:
-            return self._free.pop()
-        cache = next((cache for cache in self._clean if not cache.references), None)
-        if cache is not None:
-            self._clean.remove(cache)
-            for offset in cache.records:
-                self._map.pop(offset, None)
-            self._counters.buffers_evicted += 1
-            self._counters.records_evicted += cache.reset()
-        return cache
+    def _wait_for_buffer(self) -> Buffer:
+        waits = 0
+        while (buffer := self._take_free() or self._recycle()) is None:
+            if not self._queue and not self._writing:
+                # To wait would be in vain: what the buffers hold can only be written once more
+                # records have come, or another service has ended.
+                raise InvalidInputError(
+                    "the buffers are full of parts that are not whole",
+                    remedy="write records nearer each other, or take a larger pool",
+                    part_bytes=self._pool.buffer_bytes,
+                )
+            self._counters.waits += waits == 0
+            waits += 1
+            started = time.monotonic()
+            if self._queue and not self._writing:
+                # A thread that has to wait for a write does the write itself.
+                self._changed.release()
+                try:
+                    self._write_next()
+                finally:
+                    self._changed.acquire()
+            else:
+                self._changed.wait()
+            self._counters.wait_seconds += time.monotonic() - started
+            self._check_writable()
+        return buffer
 
-    def _wait(self, waits: int) -> None:
-        self._counters.waits += waits == 0
-        started = time.monotonic()
-        if self._writer.idle:
-            # A thread that has to wait for a write does the write itself.
-            self._changed.release()
-            try:
-                self._writer.write_next()
-            finally:
-                self._changed.acquire()
-        else:
-            self._changed.wait()
-        self._counters.wait_seconds += time.monotonic() - started
-        self._check_writable()
+    def _take_free(self) -> Buffer | None:
+        buffer = self._pool.take()
+        if buffer is not None:
+            self._taken.add(buffer)
+        return buffer
+
+    def _recycle(self) -> Buffer | None:
+        if not self._clean:
+            return None
+        buffer = self._clean.popleft()
+        self._forget(buffer)
+        buffer.reset()
+        return buffer
+
+    def _forget(self, buffer: Buffer) -> None:
+        self._counters.buffers_evicted += 1
+        self._counters.records_evicted += len(buffer.records)
+        for offset in buffer.records:
+            self._map.pop(offset, None)
 
     def _let_go(self) -> None:
-        while any(cache.references for cache in self._lent):
-            self._changed.wait()
-        if self._lent:
-            self._map.clear()
-            self._clean.clear()
-            self._current = None
-            self._free, self._lent = [], []
-            self._pool.give_back()
+        self._map.clear()
+        self._clean.clear()
+        while self._taken:
+            self._give_back(self._taken.pop())
 
-    def _count_load(self) -> None:
+    def _give_back(self, buffer: Buffer) -> None:
+        self._taken.discard(buffer)
+        # A producer may still lay a record into the memory of a buffer.
+        self._pool.give(buffer, keep_memory=buffer is not self._filling)
+
+    # --- writing to the channel, without the lock ----------------------------------------------
+
+    def _write_next(self) -> None:
+        """Write the oldest buffer of the queue in this thread, if the channel can take it now.
+
+        A failure is kept, and raised.
+        """
         with self._changed:
-            self._counters.loads += 1
+            self._failure.check()
+            if not self._queue or (self._writing and self._placement.in_order):
+                return
+            buffer = self._queue.popleft()
+            self._writing.add(buffer.number)
+        started = time.monotonic()
+        try:
+            self._send(buffer)
+        except BaseException as error:
+            self._end_write(buffer.number, error)
+            raise
+        with self._changed:
+            counters = self._counters
+            counters.channel_writes += 1
+            counters.channel_bytes += buffer.filled
+            counters.write_seconds += time.monotonic() - started
+            counters.scattered_writes += not self._placement.in_order
+            self._placement.written(buffer)
+            if buffer not in self._taken:  # a large record
+                for offset in buffer.records:
+                    self._map.pop(offset, None)
+                for charged in buffer.charged:
+                    self._give_back(charged)
+            elif self._placement.in_order:
+                self._clean.append(buffer)
+            else:
+                self._forget(buffer)
+                self._give_back(buffer)
+        self._end_write(buffer.number)
 
-    def _failure(self) -> FirstError:
-        return self._writer.failure
+    def _send(self, buffer: Buffer) -> None:
+        if self._second_copy is None:
+            self._placement.send(buffer)
+            return
+        records = tuple(buffer.records.values())
+        message = FlushedBuffer(buffer.number, buffer.base or 0, records, buffer.content())
+        sent = self._second_copy(message)
+        try:
+            self._placement.send(buffer)
+        finally:
+            # Whatever happened: the buffer's memory is used again.
+            sent()
 
-    def _is_committed(self) -> bool:
-        return self._writer.committed
+    def _end_write(self, number: int, failure: BaseException | None = None) -> None:
+        with self._changed:
+            self._writing.discard(number)
+            if failure is not None:
+                self._failure.keep(failure)
+            self._changed.notify_all()
 
-    def _written_to(self) -> int:
-        return self._next
+    def _start(self) -> None:
+        """Start the thread that writes the queue; safe to repeat."""
+        if self._thread is None:
+            # A daemon: interpreter exit must not wait for an object that will not be committed.
+            self._thread = threading.Thread(
+                target=self._run, name="segstore-write-cache", daemon=True
+            )
+            self._thread.start()
 
-    def _end(self) -> None:
-        self._writer.abort()
-        self._let_go()
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while (not self._queue or self._writing) and not self._is_over():
+                    self._changed.wait()
+                if self._is_over():
+                    return
+            with suppress(BaseException):  # it is kept for all callers
+                self._write_next()
+
+    def _is_over(self) -> bool:
+        ended = self._closed or self._failure.error is not None
+        return ended or (self._finished and not self._queue)
 
     def _join(self) -> None:
-        self._writer.join()
+        if self._thread not in (None, threading.current_thread()):
+            self._thread.join()
 
-    def _load_back(self, record: Record) -> bytes | None:
-        return self._through.get(record) if self._through else None
+    def _load_back(
+        self, load: Callable[[int, int], bytes], records: Sequence[Record]
+    ) -> list[Loaded]:
+        with self._changed:
+            self._counters.loads += 1
+        (record,) = records
+        try:
+            data = pa.py_buffer(record.check(load(record.offset, record.end)))
+        except CorruptionError as error:
+            return [error]
+        return [Piece(data, data)]
 
-    def _check_committed(self) -> None:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("write cache service was closed") from self._failure.error
+
+    def _check_writable(self) -> None:
         self._check_open()
-        if not self._writer.committed:
-            raise InvalidInputError("object is not durable", remedy="commit it first")
+        self._failure.check()
+        if self._finished:
+            raise ClosedError("object was committed, or is being committed")

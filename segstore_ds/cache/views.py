@@ -1,17 +1,16 @@
 """Views: bytes that are passed on, sliced and joined without a copy.
 
 A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes;
-the owner of memory makes a writable one to copy into. The owner promises not to change what it has
-passed on. Lengths and positions are plain integers, so nothing is limited to 2 GiB. Positions never
-count from the end: a negative one is an error.
+the owner promises not to change what it has passed on. Lengths and positions are plain integers, so
+nothing is limited to 2 GiB. Positions never count from the end: a negative one is an error.
 
-Source: Pravega's BufferView and ByteArraySegment.
+Source: Pravega's BufferView, ByteArraySegment and CompositeBufferView.
 """
 
 import operator
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,10 +23,7 @@ class BufferView(ABC):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """The number of bytes."""
+    length: int
 
     @abstractmethod
     def buffers(self) -> Iterator[memoryview]:
@@ -37,20 +33,12 @@ class BufferView(ABC):
         """Return a copy of the bytes."""
         return b"".join(self.buffers())
 
-    def copy_to(self, target: "ByteArraySegment") -> int:
-        """Copy to the front of a writable segment; return how many bytes were copied.
-
-        Copies the smaller of the two lengths; the rest of the target stays unchanged.
-        """
-        window = target.room
+    def copy_to(self, target: memoryview) -> None:
+        """Copy to memory of exactly this length."""
         place = 0
         for buffer in self.buffers():
-            count = min(len(buffer), len(window) - place)
-            window[place : place + count] = buffer[:count]
-            place += count
-            if place == len(window):
-                break
-        return place
+            target[place : place + len(buffer)] = buffer
+            place += len(buffer)
 
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
@@ -63,54 +51,59 @@ class BufferView(ABC):
 class ByteArraySegment(BufferView):
     """The bytes `[start, end)` of an object that supports the buffer protocol.
 
-    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy. A `writable`
-    segment is a target for `copy_to`, and so are its slices.
+    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy.
     """
 
-    __slots__ = ("_memory",)
+    __slots__ = ("data", "length")
 
-    def __init__(
-        self, data: Any, start: int = 0, end: int | None = None, *, writable: bool = False
-    ) -> None:
+    def __init__(self, data: Any, start: int = 0, end: int | None = None) -> None:
         whole = _bytes_of(data)
-        start, end = _check_range(start, end, len(whole))
-        memory = whole if end - start == len(whole) else whole[start:end]
-        if writable and memory.readonly:
-            raise InvalidInputError("memory is read-only", remedy="give a bytearray or an mmap")
-        self._memory: memoryview = memory if writable else memory.toreadonly()
-
-    @property
-    def length(self) -> int:  # noqa: D102
-        return len(self._memory)
-
-    @property
-    def data(self) -> memoryview:
-        """The bytes, read-only."""
-        return self._memory.toreadonly()
-
-    @property
-    def room(self) -> memoryview:
-        """The bytes of a writable segment, to write to; InvalidInputError for a read-only one."""
-        if self._memory.readonly:
-            raise InvalidInputError(
-                "the target of a copy is read-only", remedy="give a writable segment"
-            )
-        return self._memory
+        if start or end is not None:
+            start, end = _check_range(start, end, len(whole))
+            whole = whole[start:end]
+        self.data: memoryview = whole
+        self.length = len(whole)
 
     def buffers(self) -> Iterator[memoryview]:  # noqa: D102
-        if self._memory:
+        if self.length:
             yield self.data
 
     def slice(self, start: int, end: int) -> "ByteArraySegment":
         """Return a segment of `[start, end)` that shares memory; empty ones are allowed."""
-        start, end = _check_range(start, end, len(self._memory))
-        cut = object.__new__(ByteArraySegment)
-        cut._memory = self._memory[start:end]
-        return cut
+        start, end = _check_range(start, end, self.length)
+        return ByteArraySegment(self.data[start:end])
 
     def to_arrow(self) -> pa.Buffer:
         """Return the bytes as an Arrow buffer that shares the memory and keeps it alive."""
         return pa.py_buffer(self.data)
+
+
+class CompositeView(BufferView):
+    """Several non-empty segments as one, flat and immutable; made by `join`."""
+
+    __slots__ = ("length", "parts")
+
+    def __init__(self, parts: Iterable[ByteArraySegment]) -> None:
+        self.parts = tuple(parts)
+        self.length = sum(part.length for part in self.parts)
+
+    def buffers(self) -> Iterator[memoryview]:  # noqa: D102
+        return (part.data for part in self.parts)
+
+
+def join(views: Iterable[BufferView]) -> BufferView:
+    """Return views as one: `EMPTY` for none, the only one itself, else a composite.
+
+    Nested composites are flattened and empty views left out; nothing is copied.
+    """
+    parts = [
+        view if isinstance(view, ByteArraySegment) else ByteArraySegment(piece)
+        for view in views
+        for piece in as_view(view).buffers()
+    ]
+    if len(parts) > 1:
+        return CompositeView(parts)
+    return parts[0] if parts else EMPTY
 
 
 def as_view(data: Any) -> BufferView:
@@ -131,7 +124,7 @@ def _check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
 
 def _bytes_of(data: Any) -> memoryview:
     try:
-        return memoryview(data).cast("B")
+        return memoryview(data).cast("B").toreadonly()
     except TypeError as error:
         raise InvalidInputError(
             "data does not support the buffer protocol",

@@ -9,7 +9,7 @@ users: a scan finds only what was read with the same credentials.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segstore_ds.cache.read_cache import Loaded, ReadCache, ReadCounters
 from segstore_ds.format import names
@@ -30,10 +30,14 @@ def read_cache_counters() -> ReadCounters:
 
 @dataclass(frozen=True, slots=True)
 class ScanCache:
-    """The read cache as one scan may use it: `scope` is the stream, the location and the rights."""
+    """The read cache as one scan may use it.
+
+    `scope` is the stream, the location and the rights; `place` is the object, once there is one.
+    """
 
     scope: tuple[str, str]
     limit_bytes: int
+    place: tuple[str, int] = ("", 0)
 
     @classmethod
     def of(cls, storage: Storage, stream_id: str, limit_bytes: int) -> "ScanCache | None":
@@ -41,27 +45,17 @@ class ScanCache:
         rights = storage.rights() if limit_bytes else None
         return None if rights is None else cls((stream_id, rights), limit_bytes)
 
-    def object(self, entry: SegmentEntry) -> "ObjectCache | None":
+    def object(self, entry: SegmentEntry) -> "ScanCache | None":
         """Return the cache of one segment; None for one that a commit holds, which is in memory."""
         if names.is_inline(entry.path):
             return None
-        return ObjectCache(self.scope, entry.path, entry.footer_crc, self.limit_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectCache:
-    """The cached ranges of one object."""
-
-    scope: tuple[str, str]
-    path: str
-    footer_crc: int
-    limit_bytes: int
+        return replace(self, place=(entry.path, entry.footer_crc))
 
     def fetch(
         self, spans: Sequence[Span], load: Callable[[Sequence[Span]], Sequence[Loaded]]
     ) -> list[Loaded]:
-        """Return the verified bytes of ranges, or their errors; see `ReadCache.fetch`."""
-        place = (self.scope, self.path, self.footer_crc)
+        """Return the verified bytes of ranges of the object, or errors; see `ReadCache.fetch`."""
+        place = (self.scope, *self.place)
         return PROCESS_CACHE.fetch(
             [(place, span) for span in spans],
             lambda keys: load([span for _, span in keys]),

@@ -14,7 +14,7 @@ from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
-from segstore_ds.read.cached import ObjectCache, ScanCache
+from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.key_filters import Key, find_keys
@@ -176,7 +176,7 @@ def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, m
 
 
 def _open(
-    storage: Storage, slice_: Slice, cache: ObjectCache | None = None, *, whole: bool = True
+    storage: Storage, slice_: Slice, cache: ScanCache | None = None, *, whole: bool = True
 ) -> OpenSegment:
     segment = open_segment(storage, slice_.entry, cache=cache, whole=whole)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:

@@ -16,7 +16,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
-from segstore_ds.read.cached import ObjectCache, Span
+from segstore_ds.read.cached import ScanCache, Span
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
@@ -38,7 +38,7 @@ class OpenSegment:
     index: SegmentIndex
     whole: ByteArraySegment | None
     verified: bool = False
-    cache: ObjectCache | None = None
+    cache: ScanCache | None = None
 
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
@@ -154,7 +154,7 @@ def open_segment(
     *,
     where: str | None = None,
     whole: bool = True,
-    cache: ObjectCache | None = None,
+    cache: ScanCache | None = None,
 ) -> OpenSegment:
     """Read the index of a segment.
 

@@ -27,8 +27,8 @@ from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar
 
-from segstore_ds.cache.pool import SharedPool
-from segstore_ds.cache.scattered_service import ScatteredCacheService
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
@@ -133,7 +133,7 @@ class Transfer:
 
     def __init__(self) -> None:
         self._requests = ThreadPoolExecutor(REQUESTS, thread_name_prefix="segstore-copy")
-        self._pool = SharedPool(REQUESTS + 2 * OBJECTS, PART_BYTES)
+        self._pool = BufferPool(REQUESTS + 2 * OBJECTS, PART_BYTES)
 
     def copy(self, copied: CopiedObject) -> None:
         """Copy an object; one that has its name already is replaced once all bytes have arrived.
@@ -204,7 +204,7 @@ class _Copy:
         self,
         copied: CopiedObject,
         each: Callable[[Callable[[Range], None], Sequence[Range]], None],
-        pool: SharedPool,
+        pool: BufferPool,
     ) -> None:
         self._copied, self._each, self._pool = copied, each, pool
         size = copied.size if copied.entry is None else copied.entry.bytes
@@ -219,19 +219,19 @@ class _Copy:
         if writer is None:
             self._in_order()
             return
-        with ScatteredCacheService(writer, self._pool, self._size) as out:
+        with WriteCacheService(writer, self._pool, size=self._size) as out:
 
             def land(range_: Range) -> None:
-                out.write(range_[0], self._fetch(range_), frozen=True)
+                out.write(self._fetch(range_), at=range_[0], frozen=True)
 
             for start, end in cut(self._end_start, self._size):
-                out.write(start, self._take_end(start, end), frozen=True)
+                out.write(self._take_end(start, end), at=start, frozen=True)
             self._each(land, [*cut(0, self._end_start)])
             self._fetch_again(out, land)
             self._refuse(self._checks.failed())
             out.commit()
 
-    def _fetch_again(self, out: ScatteredCacheService, land: Callable[[Range], None]) -> None:
+    def _fetch_again(self, out: WriteCacheService, land: Callable[[Range], None]) -> None:
         """Replace the parts that fail by what the source gives now, or else by others' bytes."""
         if wrong := self._wrong_parts():
             self._each(land, wrong)
@@ -244,14 +244,14 @@ class _Copy:
                 where = self._copied.where
                 _LOG.warning("%s is damaged; its copy has bytes of %s", where, other.url)
 
-    def _fetch_elsewhere(self, other: Storage, range_: Range, out: ScatteredCacheService) -> None:
+    def _fetch_elsewhere(self, other: Storage, range_: Range, out: WriteCacheService) -> None:
         try:
             data = memoryview(other.get_range(self._copied.name, *range_))
             self._check(range_[0], data)
         except (FormatError, StorageError) as error:
             _LOG.warning("%s has no sound copy of %s: %s", other.url, self._copied.where, error)
             return
-        out.write(range_[0], data, frozen=True)
+        out.write(data, at=range_[0], frozen=True)
 
     def _wrong_parts(self) -> list[Range]:
         wrong = self._checks.failed()

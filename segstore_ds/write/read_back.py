@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from segstore_ds.cache.record import Record
+from segstore_ds.cache.buffer import Record
 from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
 from segstore_ds.write.segment_writer import SegmentWriter
 

@@ -6,9 +6,9 @@ Encoding continues while full buffers are written.
 
 import pyarrow as pa
 
+from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.record import Record
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names

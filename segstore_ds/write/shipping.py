@@ -1,9 +1,9 @@
 """Shipping: followers receive every buffer of a staged segment while the segment is written.
 
-A message carries stream, object, position and checksum. The receiver recomputes the checksum and
-accepts a message only at the position where the previous one ended, so it commits the object byte
-for byte, or nothing. The commit then finds its segments in the followers and does not read them
-again.
+A message carries stream, object, position and records. The receiver rebuilds the record map from
+the bytes, checks every record, and accepts a message only at the position where the previous one
+ended, so it commits the object byte for byte, or nothing. The commit then finds its segments in the
+followers and does not read them again.
 
 A buffer goes to the primary and to every follower at the same time, and so does the end of the
 object. The next buffer waits for all of them: a slow follower slows the writer down, and memory is
@@ -20,7 +20,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from segstore_ds.cache.second_copy import FlushedBuffer
+from segstore_ds.cache.buffer import Buffer
+from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
 from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import StagedWriter, Storage
@@ -31,7 +32,7 @@ _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
 
 @dataclass(frozen=True, slots=True)
 class BufferMessage:
-    """One buffer of an object (number, position, size, checksum, bytes), sent to a follower."""
+    """One buffer of an object (number, position, records, bytes), sent to a follower."""
 
     stream_id: str
     path: str
@@ -57,27 +58,22 @@ class Receiver:
         """Write the next buffer.
 
         Raises:
-            CorruptionError: The buffer is of another stream or object, is damaged, or does not
-                start where the previous one ended. Nothing was written.
+            CorruptionError: The buffer is of another stream or object, does not start where the
+                previous one ended, or holds a damaged record. Nothing was written.
         """
         buffer = message.buffer
-        actual = buffer.payload.crc32()
         expected = (self._stream_id, self._path, self._sequence, self._size)
         found = (message.stream_id, message.path, buffer.sequence, buffer.start)
-        damaged = actual != buffer.checksum or buffer.payload.length != buffer.size
-        if found != expected or damaged:
+        if found != expected:
             raise CorruptionError(
-                "a follower refuses a buffer",
-                follower=self.url,
-                path=message.path,
-                expected=(*expected, buffer.checksum),
-                found=(*found, actual),
+                "a follower refuses a buffer", follower=self.url, expected=expected, found=found
             )
+        received = Buffer.received(buffer.start, buffer.records, buffer.payload)
         if self._writer is None:
             self._writer = self._storage.open_staged(self._path)
         self._writer.write_all(list(buffer.payload.buffers()))
         self._sequence += 1
-        self._size += buffer.size
+        self._size += received.filled
 
     def finish(self, size: int) -> None:
         """Make the object durable, or raise CorruptionError if its size is not the primary's."""

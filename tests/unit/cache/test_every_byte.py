@@ -6,7 +6,6 @@ import pytest
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
-from segstore_ds.cache.scattered_service import ScatteredCacheService
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import ByteArraySegment, as_view
 from segstore_ds.write.layout import Layout
@@ -18,13 +17,13 @@ LAYOUT = Layout(inline_bytes=0, frame_rows=100)
 def written(monkeypatch) -> list[int]:
     """The lengths of all records that write caches take from now on."""
     lengths: list[int] = []
-    for kind, place in ((WriteCacheService, 0), (ScatteredCacheService, 1)):
+    take = WriteCacheService.write
 
-        def write(self, *args, take=kind.write, place=place, **knobs):
-            lengths.append(as_view(args[place]).length)
-            return take(self, *args, **knobs)
+    def write(self, data, *args, **knobs):
+        lengths.append(as_view(data).length)
+        return take(self, data, *args, **knobs)
 
-        monkeypatch.setattr(kind, "write", write)
+    monkeypatch.setattr(WriteCacheService, "write", write)
     return lengths
 
 

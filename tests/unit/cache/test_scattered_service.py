@@ -1,4 +1,4 @@
-"""The scattered service: any order of arrival, packing, replacement, holes and failures."""
+"""The scattered placement: any order of arrival, replacement, holes and failures."""
 
 import itertools
 import random
@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
-from segstore_ds.cache.pool import SharedPool
-from segstore_ds.cache.record import Record
-from segstore_ds.cache.scattered_service import ScatteredCacheService
+from segstore_ds.cache.buffer import Record
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, InvalidInputError, StorageError
 from unit.cache.suites import SIZE, ServiceSuite, background, until
 
 
-def service(channel, size=3 * SIZE, *, buffers=4) -> ScatteredCacheService:
-    return ScatteredCacheService(channel, SharedPool(buffers, SIZE), size)
+def service(channel, size=3 * SIZE, *, buffers=4) -> WriteCacheService:
+    return WriteCacheService(channel, BufferPool(buffers, SIZE), size=size)
 
 
 class TestScatteredService(ServiceSuite):
@@ -27,7 +27,7 @@ class TestScatteredService(ServiceSuite):
         return service(channel)
 
     def write(self, cache, part, data, **knobs):
-        return cache.write(part * SIZE, data, **knobs)
+        return cache.write(data, at=part * SIZE, **knobs)
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(5))])
@@ -35,11 +35,11 @@ def test_every_order_of_arrival_gives_the_same_object(order):
     """Ranges of a third, two thirds and a whole part; the last part is shorter."""
     bounds = [(0, 20), (20, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, 2 * SIZE + 40), (168, 175)]
     data = random.Random(1).randbytes(175)
-    channel, pool = MemoryChannel(), SharedPool(3, SIZE)
-    with ScatteredCacheService(channel, pool, 175) as cache:
+    channel, pool = MemoryChannel(), BufferPool(3, SIZE)
+    with WriteCacheService(channel, pool, size=175) as cache:
         for place in order:
             start, end = bounds[place]
-            record = cache.write(start, data[start:end], frozen=True)
+            record = cache.write(data[start:end], at=start, frozen=True)
             assert record == Record(start, end - start, zlib.crc32(data[start:end]))
         assert cache.commit() == 175
     assert (bytes(channel.content), channel.committed) == (data, True)
@@ -48,20 +48,20 @@ def test_every_order_of_arrival_gives_the_same_object(order):
         (SIZE, SIZE),
         (2 * SIZE, 175 - 2 * SIZE),
     ]
-    assert pool._left == 3
+    assert pool.free == 3
 
 
-def test_parts_of_two_sparse_buffers_are_written_as_one():
-    """Each buffer holds pieces of both parts; the reserve is one more buffer."""
+def test_a_part_is_written_when_its_last_record_has_come():
+    """Two parts gather at the same time, each in a buffer of its own."""
     channel = MemoryChannel()
     cache = service(channel, 2 * SIZE, buffers=3)
     half, quarter = SIZE // 2, SIZE // 4
     for start, size in ((0, half), (SIZE, half), (half, quarter), (SIZE + half, quarter)):
-        cache.write(start, bytes([start]) * size)
+        cache.write(bytes([start]) * size, at=start)
     assert channel.writes == []
-    cache.write(half + quarter, b"x" * quarter)
+    cache.write(b"x" * quarter, at=half + quarter)
     assert (channel.starts, channel.writes) == ([0], [SIZE])
-    cache.write(SIZE + half + quarter, b"y" * quarter)
+    cache.write(b"y" * quarter, at=SIZE + half + quarter)
     assert (channel.starts, channel.writes) == ([0, SIZE], [SIZE, SIZE])
     assert cache.commit() == 2 * SIZE
 
@@ -70,10 +70,10 @@ def test_a_range_that_comes_again_replaces_the_first():
     """Before its part is whole nothing of the first was written."""
     channel = MemoryChannel()
     cache = service(channel, 2 * SIZE)
-    cache.write(0, b"a" * 10)
-    again = cache.write(0, b"b" * 10)
+    cache.write(b"a" * 10, at=0)
+    again = cache.write(b"b" * 10, at=0)
     assert cache.read(again) == b"b" * 10
-    cache.write(10, b"c" * (SIZE - 10))
+    cache.write(b"c" * (SIZE - 10), at=10)
     assert bytes(channel.content) == b"b" * 10 + b"c" * (SIZE - 10)
 
 
@@ -81,12 +81,12 @@ def test_a_part_that_comes_again_is_written_again():
     """The channel replaces it; until it is whole again the object has a hole."""
     channel = MemoryChannel()
     cache = service(channel, 2 * SIZE)
-    cache.write(0, b"a" * SIZE)
-    cache.write(SIZE, b"b" * SIZE)
-    cache.write(0, b"c" * 10)
+    cache.write(b"a" * SIZE, at=0)
+    cache.write(b"b" * SIZE, at=SIZE)
+    cache.write(b"c" * 10, at=0)
     with pytest.raises(InvalidInputError, match="holes"):
         cache.commit()
-    cache.write(10, b"d" * (SIZE - 10))
+    cache.write(b"d" * (SIZE - 10), at=10)
     assert cache.commit() == 2 * SIZE
     assert bytes(channel.content) == b"c" * 10 + b"d" * (SIZE - 10) + b"b" * SIZE
 
@@ -95,14 +95,14 @@ def test_an_object_with_holes_is_not_committed():
     """Size and last bytes alone would not show it; what is missing may still come."""
     channel = MemoryChannel()
     cache = service(channel)
-    cache.write(2 * SIZE, bytes(SIZE))
-    cache.write(0, bytes(SIZE))
-    cache.write(SIZE, bytes(SIZE - 1))
+    cache.write(bytes(SIZE), at=2 * SIZE)
+    cache.write(bytes(SIZE), at=0)
+    cache.write(bytes(SIZE - 1), at=SIZE)
     with pytest.raises(InvalidInputError, match="holes") as caught:
         cache.commit()
     assert caught.value.fields["missing"] == [(SIZE, 2 * SIZE)]
     assert not channel.committed
-    cache.write(2 * SIZE - 1, b"x")
+    cache.write(b"x", at=2 * SIZE - 1)
     assert cache.commit() == 3 * SIZE
 
 
@@ -112,38 +112,38 @@ def test_an_object_with_holes_is_not_committed():
 def test_a_record_outside_one_part_is_refused(start, size):
     cache = service(MemoryChannel())
     with pytest.raises(InvalidInputError, match="not inside one part"):
-        cache.write(start, bytes(size))
+        cache.write(bytes(size), at=start)
     assert cache.counters.accepted_records == 0
 
 
 def test_a_record_over_another_one_is_refused():
     """Else a part would count as whole while it has a hole."""
     cache = service(MemoryChannel(), buffers=2)
-    cache.write(0, bytes(SIZE // 2 + 1))
+    cache.write(bytes(SIZE // 2 + 1), at=0)
     for start, size in ((SIZE // 2, SIZE // 2), (0, 3), (SIZE // 2 - 1, 1)):
         with pytest.raises(InvalidInputError, match="lies over another"):
-            cache.write(start, bytes(size))
+            cache.write(bytes(size), at=start)
 
 
 def test_buffers_full_of_incomplete_parts_are_an_error():
     """No write could free one; what is there stays, and room elsewhere is found."""
     cache = service(MemoryChannel(), 9 * SIZE, buffers=2)
     for part in (0, 1):
-        cache.write(part * SIZE, bytes(SIZE - 1))
+        cache.write(bytes(SIZE - 1), at=part * SIZE)
     with pytest.raises(InvalidInputError, match="not whole"):
-        cache.write(2 * SIZE, bytes(SIZE - 1))
-    cache.write(SIZE - 1, b"x")
-    cache.write(2 * SIZE, bytes(SIZE - 1))
+        cache.write(bytes(SIZE - 1), at=2 * SIZE)
+    cache.write(b"x", at=SIZE - 1)
+    cache.write(bytes(SIZE - 1), at=2 * SIZE)
 
 
 def test_unwritten_records_are_read_and_verified():
     """What the channel has taken is a miss: its memory is free for the next range."""
     cache = service(MemoryChannel())
-    good, bad = cache.write(0, b"good"), cache.write(4, b"bad", 1)
+    good, bad = cache.write(b"good", at=0), cache.write(b"bad", 1, at=4)
     assert cache.read(good) == b"good"
     with pytest.raises(CorruptionError, match="offset=4"):
         cache.read(bad)
-    part = cache.write(SIZE, bytes(SIZE))
+    part = cache.write(bytes(SIZE), at=SIZE)
     assert cache.read(part) is None
     assert (cache.counters.hits, cache.counters.misses, cache.counters.hit_rate) == (2, 1, 2 / 3)
 
@@ -153,7 +153,7 @@ def test_threads_write_several_parts_at_once():
     channel = GatedChannel()
     cache = service(channel, 2 * SIZE)
     with ThreadPoolExecutor(2) as threads:
-        done = [threads.submit(cache.write, start, bytes(SIZE)) for start in (SIZE, 0)]
+        done = [threads.submit(cache.write, bytes(SIZE), at=start) for start in (SIZE, 0)]
         for _ in done:
             assert channel.arrived.acquire(timeout=300)
         channel.allow(2)
@@ -165,9 +165,9 @@ def test_threads_write_several_parts_at_once():
 def test_a_range_that_comes_again_waits_for_its_part_to_be_written():
     channel = GatedChannel()
     cache = service(channel, SIZE)
-    with background(lambda: cache.write(0, b"a" * SIZE)) as first:
+    with background(lambda: cache.write(b"a" * SIZE, at=0)) as first:
         assert channel.arrived.acquire(timeout=300)
-        with background(lambda: cache.write(0, b"b" * SIZE)) as second:
+        with background(lambda: cache.write(b"b" * SIZE, at=0)) as second:
             until(lambda: len(cache._changed._waiters) == 1)
             channel.allow(2)
             first.result(30)
@@ -178,8 +178,8 @@ def test_a_range_that_comes_again_waits_for_its_part_to_be_written():
 def test_a_failure_wakes_those_who_wait_and_reads_continue():
     channel = GatedChannel()
     cache = service(channel, SIZE * 2)
-    kept = cache.write(SIZE, b"kept")
-    with background(lambda: cache.write(0, b"a" * SIZE)) as first:
+    kept = cache.write(b"kept", at=SIZE)
+    with background(lambda: cache.write(b"a" * SIZE, at=0)) as first:
         assert channel.arrived.acquire(timeout=300)
         with background(cache.flush) as second:
             until(lambda: len(cache._changed._waiters) == 1)
@@ -193,12 +193,12 @@ def test_a_failure_wakes_those_who_wait_and_reads_continue():
 
 def test_readers_and_writers_of_many_objects_share_a_pool():
     """Threads write random pieces of several objects; every read is a record or nothing."""
-    pool, size = SharedPool(40, SIZE), 20 * SIZE + 5
+    pool, size = BufferPool(40, SIZE), 20 * SIZE + 5
 
     def run(seed: int) -> None:
         rng, channel = random.Random(seed), MemoryChannel()
         data = rng.randbytes(size)
-        with ScatteredCacheService(channel, pool, size) as cache:
+        with WriteCacheService(channel, pool, size=size) as cache:
             starts = [*range(0, size, SIZE // 4)]
             # Not too far apart, as ranges are that were asked for in order.
             starts.sort(key=lambda start: start + rng.randrange(3 * SIZE))
@@ -206,7 +206,7 @@ def test_readers_and_writers_of_many_objects_share_a_pool():
             lock = threading.Lock()
 
             def write(start: int) -> None:
-                record = cache.write(start, data[start : min(start + SIZE // 4, size)])
+                record = cache.write(data[start : min(start + SIZE // 4, size)], at=start)
                 with lock:
                     records.append(record)
                     earlier = rng.choice(records)
@@ -221,24 +221,24 @@ def test_readers_and_writers_of_many_objects_share_a_pool():
     with ThreadPoolExecutor(3) as objects:
         for _ in objects.map(run, range(6)):
             pass
-    assert pool._left == 40
+    assert pool.free == 40
 
 
 def test_buffers_return_to_the_pool_however_it_ends():
     for channel in (MemoryChannel(), FailingChannel(0)):
-        pool = SharedPool(3, SIZE)
-        with ScatteredCacheService(channel, pool, 3 * SIZE) as cache:
-            cache.write(0, bytes(SIZE - 1))
-            cache.write(SIZE, b"x")
+        pool = BufferPool(3, SIZE)
+        with WriteCacheService(channel, pool, size=3 * SIZE) as cache:
+            cache.write(bytes(SIZE - 1), at=0)
+            cache.write(b"x", at=SIZE)
             if isinstance(channel, FailingChannel):
                 with pytest.raises(StorageError):
-                    cache.write(SIZE - 1, b"y")
-        assert pool._left == 3
+                    cache.write(b"y", at=SIZE - 1)
+        assert pool.free == 3
 
 
 @pytest.mark.parametrize(("buffers", "size"), [(0, 1), (1, 0), (-1, 5)])
 def test_a_pool_or_object_without_room_is_refused(buffers, size):
     with pytest.raises(InvalidInputError):
-        SharedPool(buffers, size)
+        BufferPool(buffers, size)
     with pytest.raises(InvalidInputError):
         service(MemoryChannel(), 0)

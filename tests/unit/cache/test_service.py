@@ -1,4 +1,4 @@
-"""The append-only service: the suite of both, order, backpressure, read-through and the end."""
+"""The dense placement: the suite of both, order, backpressure, read-through and the end."""
 
 import random
 import threading
@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
+from segstore_ds.cache.buffer import Buffer, Record
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.record import Record
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import (
     ClosedError,
@@ -210,8 +210,7 @@ class TestBackpressure:
         assert cache.has_room(SIZE)
         cache.write(bytes(SIZE))
         assert not cache.has_room(1)
-        held = [cache for cache in pool._caches if cache._memory is not None]
-        assert len(held) == 1
+        assert sum(buffer.has_memory for buffer in cache._taken) == 1
         with background(lambda: cache.write(b"x")) as waiting:
             channel.allow()
             assert channel.arrived.acquire(timeout=300)
@@ -227,9 +226,9 @@ class TestBackpressure:
         for _ in range(3):
             cache.write(bytes(SIZE))
         cache.flush()
-        assert sum(cache._memory is not None for cache in pool._caches) == 3
+        assert sum(buffer.has_memory for buffer in cache._taken) == 3
         cache.write(bytes(2 * SIZE), frozen=True)
-        assert sum(cache._memory is not None for cache in pool._caches) == 1
+        assert sum(buffer.has_memory for buffer in cache._taken) == 1
         channel.allow(10)
         cache.commit()
 
@@ -256,7 +255,7 @@ class TestBackpressure:
         cache = WriteCacheService(MemoryChannel(), pool)
         for size in range(1, 200):
             cache.write(bytes(size), frozen=True)
-            assert sum(cache._memory is not None for cache in pool._caches) <= 2
+            assert len(cache._taken) + pool.free == 2
         cache.close()
 
 
@@ -318,7 +317,7 @@ class TestReading:
             other = threads.submit(cache.read, records[1])
             assert begun.acquire(timeout=300)
             assert begun.acquire(timeout=300)
-            flights = cache._through._flights._flights
+            flights = cache._flights._flights
             until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 6)
             go_on.set()
             assert {future.result(30) for future in asked} == {bytes(SIZE)}
@@ -357,28 +356,34 @@ class TestReading:
         with ThreadPoolExecutor(3) as threads:
             asked = [threads.submit(cache.read, record) for _ in range(3)]
             assert begun.acquire(timeout=300)
-            flights = cache._through._flights._flights
+            flights = cache._flights._flights
             until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 2)
             go_on.set()
             for future in asked:
                 with pytest.raises(StorageError, match="timed out"):
                     future.result(30)
 
-    def test_a_record_that_is_being_read_keeps_its_buffer(self):
-        pool = BufferPool(1, SIZE)
-        cache = WriteCacheService(MemoryChannel(), pool)
-        cache.write(b"a" * SIZE)
-        cache.flush()
-        pool._caches[0].acquire()
-        with background(lambda: cache.write(b"b" * SIZE)) as waiting:
-            until(lambda: cache.counters.waits == 1)
-            assert not waiting.done()
-            assert pool._caches[0].content().copy() == b"a" * SIZE
-            with cache._changed:
-                pool._caches[0].release()
-                cache._changed.notify_all()
-            waiting.result(30)
-        assert pool._caches[0].content().copy() == b"b" * SIZE
+    def test_reads_during_the_reuse_of_their_buffer_are_right(self):
+        """What is read is the record or a load of it, never bytes of the next record."""
+        channel = MemoryChannel()
+        cache = service(channel, buffers=1, load=channel.load)
+        ended = threading.Event()
+        records = [cache.write(bytes([1]) * SIZE)]
+
+        def read() -> int:
+            count = 0
+            while not ended.is_set():
+                record = records[-1]
+                assert cache.read(record) == bytes([record.offset // SIZE % 250 + 1]) * SIZE
+                count += 1
+            return count
+
+        with background(read) as reading:
+            for number in range(1, 1000):
+                record = cache.write(bytes([number % 250 + 1]) * SIZE)
+                records.append(record)
+            ended.set()
+            assert reading.result(30) > 0
 
 
 class TestFlush:
@@ -546,19 +551,22 @@ class TestEnd:
                     waiting.result(30)
             assert not channel.committed
 
-    def test_a_pool_serves_one_service_at_a_time(self):
+    def test_services_share_the_buffers_of_a_pool(self):
         pool = BufferPool(2, SIZE)
         first = WriteCacheService(MemoryChannel(), pool)
-        with pytest.raises(InvalidInputError, match="in use by another"):
-            WriteCacheService(MemoryChannel(), pool)
-        first.close()
+        for _ in range(3):
+            first.write(bytes(SIZE))
         second = WriteCacheService(MemoryChannel(), pool)
+        with pytest.raises(InvalidInputError, match="buffers are full"):
+            second.write(b"abc")
+        first.close()
         record = second.write(b"abc")
         assert second.read(record) == b"abc"
         second.close()
+        assert pool.free == 2
         pool.close()
         with pytest.raises(ClosedError):
-            WriteCacheService(MemoryChannel(), pool)
+            WriteCacheService(MemoryChannel(), pool).write(b"abc")
 
     def test_buffers_go_to_the_next_service_and_records_are_loaded(self):
         pool, channel = BufferPool(2, SIZE), MemoryChannel()
@@ -583,13 +591,12 @@ class TestEnd:
 class TestSecondCopy:
     """Every buffer as a message, checked at the other end."""
 
-    def test_messages_tile_the_object_and_their_checksums_hold(self):
+    def test_messages_tile_the_object_and_their_records_hold(self):
         seen = []
 
         def observe(one):
-            payload = one.payload.copy()
-            assert zlib.crc32(payload) == one.checksum
-            return lambda: seen.append((one.sequence, one.start, one.size, payload))
+            content = Buffer.received(one.start, one.records, one.payload).content().copy()
+            return lambda: seen.append((one.sequence, one.start, content))
 
         channel = MemoryChannel()
         cache = service(channel, second_copy=observe)
@@ -597,12 +604,12 @@ class TestSecondCopy:
         for _ in range(50):
             cache.write(rng.randbytes(rng.randrange(1, 3 * SIZE)))
         cache.commit()
-        assert b"".join(payload for *_, payload in seen) == bytes(channel.content)
+        assert b"".join(content for *_, content in seen) == bytes(channel.content)
         assert [sequence for sequence, *_ in seen] == list(range(len(seen)))
         place = 0
-        for _, start, size, payload in seen:
-            assert (start, size) == (place, len(payload))
-            place += size
+        for _, start, content in seen:
+            assert start == place
+            place += len(content)
 
 
 class TestCounters:

@@ -2,6 +2,7 @@
 
 import threading
 import uuid
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from follower_kit import Pair, content, found
 from stream_kit import SCHEMA, STAGED, numbers
 
 from benchmarks.faults import WrappedStorage
-from segstore_ds.cache.second_copy import FlushedBuffer
+from segstore_ds.cache.buffer import Record
+from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import (
     CorruptionError,
@@ -49,9 +51,14 @@ def storage():
     return open_storage(f"memory://{uuid.uuid4().hex}")
 
 
-def message(sequence: int, start: int, data: bytes) -> BufferMessage:
-    view = ByteArraySegment(data)
-    return BufferMessage(STREAM, PATH, FlushedBuffer.of(view, sequence, start))
+def message(sequence: int, start: int, data: bytes, *, damaged: int | None = None) -> BufferMessage:
+    """Return a message whose records are single bytes; one may have another checksum."""
+    records = tuple(
+        Record(start + place, 1, zlib.crc32(bytes([byte])) ^ (place == damaged))
+        for place, byte in enumerate(data)
+    )
+    buffer = FlushedBuffer(sequence, start, records, ByteArraySegment(data))
+    return BufferMessage(STREAM, PATH, buffer)
 
 
 class TestReceiver:
@@ -74,8 +81,12 @@ class TestReceiver:
             message(0, 0, b"abc"),  # the same again
             replace(message(1, 3, b"de"), stream_id="6" * 32),
             replace(message(1, 3, b"de"), path=PATH + "x"),
-            replace(message(1, 3, b"de"), buffer=replace(message(1, 3, b"de").buffer, checksum=1)),
-            replace(message(1, 3, b"de"), buffer=replace(message(1, 3, b"de").buffer, size=3)),
+            message(1, 3, b"de", damaged=0),
+            message(1, 3, b"de", damaged=1),
+            replace(
+                message(1, 3, b"de"),
+                buffer=replace(message(1, 3, b"de").buffer, payload=ByteArraySegment(b"def")),
+            ),
         ],
     )
     def test_refuses_what_does_not_follow_and_takes_nothing_of_it(self, storage, wrong):

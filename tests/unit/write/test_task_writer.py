@@ -221,7 +221,7 @@ def test_finish_frees_the_buffers_of_a_readable_task(storage):
     assert pool is not None
     task.finish()
     with pytest.raises(ClosedError):
-        pool.lend()
+        pool.take()
     _check(task, 100, 400)
 
 
