@@ -14,7 +14,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import MINOR, CompactRules
-from segstore_ds.replication.replicas import replicas_of
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT
 from segstore_ds.write.request import AutoRules
@@ -52,7 +52,7 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
     if not groups:
         return None
-    job = replace(job, ship_to=replicas_of(context.log).ready(root))
+    job = replace(job, storage=with_inline(context.log.staging(root), root))
     return run_batch(context, job, groups, attempts=3)
 
 

@@ -18,7 +18,7 @@ from segstore_ds.format.segment import ARROW, FORMATS
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.slot import Slot
-from segstore_ds.write.staged import delete_staged
+from segstore_ds.write.staged import delete_staged, mirrors_of
 
 _ARROW_ENDING = FORMATS[ARROW].ending
 
@@ -98,14 +98,10 @@ def commit_groups(
         replaced = replace_runs(context.status, root, kept, slot)
         return Change(context.status.tidy(replace(replaced, client=context.client), slot), kept)
 
-    shipped = {
-        names.segment_object(output.path): frozenset(output.followers)
-        for run in runs
-        for output in run.outputs
-    }
+    mirrored = mirrors_of(output for run in runs for output in run.outputs)
     try:
         made = context.log.commit(
-            build, transaction=transaction, attempts=attempts, shipped=shipped
+            build, transaction=transaction, attempts=attempts, mirrored=mirrored
         )
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them

@@ -39,12 +39,11 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.key_filters import looks_up, segments_holding
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.staged import delete_staged
+from segstore_ds.write.staged import delete_staged, mirrors_of
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_SEGMENTS = 256
@@ -156,9 +155,8 @@ class _Progress:
 
     def _plan(self, root: Root) -> RedactJob:
         context = self._context
-        ship_to = replicas_of(context.log).ready(root)
         rules, layout = CompactRules(), Layout()
-        job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
+        job = plan_job(context.log.staging(root), context.status, root, rules, layout)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
         refuse_time_column(self._request.columns, job.time_column)
@@ -272,13 +270,9 @@ def commit_redaction(
         tidied = context.status.tidy(planned, slot)
         return Change(tidied, (noted, kept), _note(noted, changed))
 
-    shipped = {
-        names.segment_object(output.path): frozenset(output.followers)
-        for run in runs
-        for output in run.outputs
-    }
+    mirrored = mirrors_of(output for run in runs for output in run.outputs)
     try:
-        noted, kept = context.log.commit(build, shipped=shipped).result
+        noted, kept = context.log.commit(build, mirrored=mirrored).result
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:

@@ -88,9 +88,7 @@ def redact_segment(
         segment_format=entry.format,
     )
     token = names.build_token(work.version, nonce)
-    target = Target(
-        work.storage, schema, layout, token, work.ship_to, work.key_columns, work.time_column
-    )
+    target = Target(work.storage, schema, layout, token, work.key_columns, work.time_column)
     batches = _without(job, placed, schema, matched)
     staged = TaskWriter(target, number, names.REDACTED).stage(read_ahead(batches, depth=AHEAD))
     group = Group((placed,), entry.epoch)

@@ -32,7 +32,7 @@ def parse_answer(text: str, chosen: Sequence[PlacedSegment]) -> RedactedSegment:
         return RedactedSegment(placed)
     entry = placed.entry
     staged = (
-        StagedSegment(**{**output, "followers": tuple(output["followers"])}) for output in outputs
+        StagedSegment(**{**output, "mirrors": tuple(output["mirrors"])}) for output in outputs
     )
     inputs = ((entry.segment_id, entry.path),)
     run = Replacement(placed.start, inputs, entry.rows, entry.epoch, tuple(staged))

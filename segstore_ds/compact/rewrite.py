@@ -44,7 +44,6 @@ from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
@@ -71,7 +70,6 @@ class CompactJob:
         epochs: Schema text by epoch number.
         rules: The targets.
         layout: Compression and frames of the outputs.
-        ship_to: The followers, which also receive every buffer.
         key_columns: The columns of which frames get a Bloom filter.
         time_column: The column whose bounds are kept whatever the layout says.
     """
@@ -82,7 +80,6 @@ class CompactJob:
     epochs: dict[int, str] = field(repr=False)
     rules: CompactRules
     layout: Layout
-    ship_to: ShipTo | None = None
     key_columns: tuple[str, ...] = ()
     time_column: str | None = None
 
@@ -93,8 +90,6 @@ def plan_job(
     root: Root,
     rules: CompactRules,
     layout: Layout,
-    *,
-    ship_to: ShipTo | None = None,
 ) -> CompactJob:
     """Return what all groups of a compaction share."""
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
@@ -106,7 +101,6 @@ def plan_job(
         epochs,
         rules,
         layout,
-        ship_to,
         key_columns_of(root),
         time_column_of(root),
     )
@@ -170,7 +164,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         if job.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{number}-0-0.arrow")
             frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
-            outputs.append(stage_frames(job.storage, frames, path=path, ship_to=job.ship_to))
+            outputs.append(stage_frames(job.storage, frames, path=path))
         else:
             for piece, part in enumerate(_pieces(group, slices)):
                 outputs.extend(_write_piece(job, group.epoch, part, (number, piece), token))
@@ -233,9 +227,7 @@ def _write_as(
         segment_bytes=1 << 62,
         segment_format=form,
     )
-    target = Target(
-        job.storage, schema, layout, token, job.ship_to, job.key_columns, job.time_column
-    )
+    target = Target(job.storage, schema, layout, token, job.key_columns, job.time_column)
     # Encoded Arrow frames are only useful if the outputs are Arrow, too.
     alone = len(slices) == 1  # its frames are to become fewer, so none is passed on
     decoded = split or alone or form != ARROW

@@ -15,7 +15,6 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
@@ -54,8 +53,7 @@ def run_compact(
     for _ in range(ROUNDS):
         root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        ship_to = replicas_of(context.log).ready(root)
-        job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
+        job = plan_job(context.log.staging(root), context.status, root, rules, layout)
         groups = plan_range_groups(context.status, root, job, (max(start, root.listed_start), end))
         if not groups:
             break

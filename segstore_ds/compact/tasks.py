@@ -18,7 +18,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.inline import with_entries
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
@@ -94,6 +93,5 @@ def plan_compact_tasks(
 ) -> CompactTasks:
     """Fix what all tasks of a compaction share, on the newest root that was seen."""
     root = context.log.root
-    ship_to = replicas_of(context.log).ready(root)
-    job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
+    job = plan_job(context.log.staging(root), context.status, root, rules, layout)
     return CompactTasks(job, context.clock.new_id(), client)

@@ -16,6 +16,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.rooms import COMMIT_SEAMS
+from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +27,11 @@ class Seam:
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
 
-    def before_put(self, base: Root, planned: Root, shipped: Mapping[str, frozenset[str]]) -> None:
+    def staging(self, storage: Storage, root: Root) -> Storage:  # noqa: ARG002 - a hook
+        """Return the folder to stage in for a commit on a root, perhaps with mirrors."""
+        return storage
+
+    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
         """Run on each attempt, before its root is put: what it refers to must be durable."""
 
     def before_ack(self, root: Root) -> None:

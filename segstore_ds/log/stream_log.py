@@ -251,7 +251,7 @@ class StreamLog:
         *,
         transaction: str | None = None,
         attempts: int = COMMIT_ATTEMPTS,
-        shipped: Mapping[str, frozenset[str]] | None = None,
+        mirrored: Mapping[str, frozenset[str]] | None = None,
     ) -> Committed[T]:
         """Commit a change; plan it again on the newest root whenever another commit came first.
 
@@ -259,8 +259,8 @@ class StreamLog:
 
         `build` is called again after each lost race, so its only side effect may be to put objects
         under fresh names. `transaction` is the id of this logical commit over all attempts, a new
-        one by default. `shipped` maps segments of this commit to the other folders that
-        acknowledged them.
+        one by default. `mirrored` maps segments of this commit to the mirrors that acknowledged
+        them.
 
         Raises:
             ConflictError: Every attempt lost its race; nothing was committed.
@@ -271,14 +271,14 @@ class StreamLog:
             SegstoreError: A seam refused; `before_ack` does so when the change is in the log.
         """
         with self._locks.commit:
-            return self._commit(build, transaction, attempts, shipped or {})
+            return self._commit(build, transaction, attempts, mirrored or {})
 
     def _commit(
         self,
         build: Callable[[Root, Slot], Change[T]],
         transaction: str | None,
         attempts: int,
-        shipped: Mapping[str, frozenset[str]],
+        mirrored: Mapping[str, frozenset[str]],
     ) -> Committed[T]:
         self.storage.ensure_exclusive()
         called_s, meter = self.clock.boot_s(), Meter(self.storage.stats)
@@ -313,7 +313,7 @@ class StreamLog:
             )
             # Before the put: a failure here commits nothing.
             for seam in self.seams:
-                seam.before_put(base.root, root, shipped)
+                seam.before_put(base.root, root, mirrored)
             # Put the root under the next version, if absent: this decides the race.
             if self._try(base, root, meter):
                 self.acknowledge(root)
@@ -333,6 +333,13 @@ class StreamLog:
         """Refuse to stage for a commit on a root that this folder could not take."""
         for seam in self.seams:
             seam.before_staging(root)
+
+    def staging(self, root: Root) -> Storage:
+        """Return the folder to stage in for a commit on a root."""
+        storage = self.storage
+        for seam in self.seams:
+            storage = seam.staging(storage, root)
+        return storage
 
     def acknowledge(self, root: Root) -> None:
         """Let a commit that is in the log be acknowledged, perhaps not for the first time."""

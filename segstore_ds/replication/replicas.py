@@ -16,7 +16,6 @@ read or deleted in another folder.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from segstore_ds.errors import (
@@ -44,24 +43,13 @@ from segstore_ds.replication.objects import (
     new_status,
     whole_segments,
 )
+from segstore_ds.replication.shipping import ShipTo
 from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
 
 _NONE: Mapping[str, frozenset[str]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class ShipTo:
-    """Where buffers are shipped besides the stream's own folder; picklable.
-
-    Attributes:
-        stream_id: The stream; the followers were seen to hold it.
-        followers: Their locations.
-    """
-
-    stream_id: str
-    followers: tuple[str, ...]
 
 
 class Replicas(Seam):
@@ -88,13 +76,15 @@ class Replicas(Seam):
         """Let a folder be shipped to that does not say yet that it follows: the caller does."""
         self._invited.add(url)
 
-    def ready(self, root: Root) -> ShipTo | None:
-        """Return the followers that hold a root already: staged buffers may be shipped to them.
+    def staging(self, storage: Storage, root: Root) -> Storage:
+        """Mirror what is staged to the followers that hold a root already.
 
         A follower that does not hold it, or can't be reached, gets its objects with the commit.
         """
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
-        return ShipTo(root.stream_id, urls) if urls else None
+        if not urls and storage.mirrors is None:
+            return storage
+        return storage.mirrored(ShipTo(root.stream_id, urls) if urls else None)
 
     def before_staging(self, root: Root) -> None:
         """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""
@@ -108,10 +98,10 @@ class Replicas(Seam):
                 primary=known.primary,
             )
 
-    def before_put(self, base: Root, planned: Root, shipped: Mapping[str, frozenset[str]]) -> None:
+    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
         """Ship what followers lack before a new commit is put; a failure here commits nothing.
 
-        `shipped` maps segments of `planned` to the followers that acknowledged them. Those of them
+        `mirrored` maps segments of `planned` to the followers that acknowledged them. Those of them
         that a follower holds whole are not copied later. All are asked at once.
 
         Raises:
@@ -124,15 +114,15 @@ class Replicas(Seam):
         followers = self.of(planned)
         sent = {
             path: entry
-            for entry in (planned.entries if followers and shipped else ())
-            if (path := names.segment_object(entry.path)) in shipped
+            for entry in (planned.entries if followers and mirrored else ())
+            if (path := names.segment_object(entry.path)) in mirrored
         }
         whole: dict[str, frozenset[str]] = {}
         looks = [partial(self._bring_up_to_base, follower, base) for follower in followers]
         checks = [
             partial(_note_whole, whole, follower, arrived)
             for follower in followers
-            if (arrived := {p: e for p, e in sent.items() if follower.url in shipped[p]})
+            if (arrived := {p: e for p, e in sent.items() if follower.url in mirrored[p]})
         ]
         at_once([*looks, *checks])
         self._prepared = planned.transaction, whole

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from segstore_ds.errors import InvalidInputError
 
@@ -161,6 +161,26 @@ class ScatteredWriter(ABC):
         self.abort()
 
 
+class MirroredObject(Protocol):
+    """A staged object that other folders receive at the same time."""
+
+    def send(self, buffer: Any) -> Callable[[], None]:
+        """Begin to send a buffer; what is returned waits until it is sent."""
+
+    def finish(self, size: int) -> Callable[[], tuple[str, ...]]:
+        """Begin to finish the object; what is returned waits and tells which folders hold it."""
+
+    def abort(self) -> None:
+        """Discard the object there; never raises, safe to repeat."""
+
+
+class Mirrors(Protocol):
+    """Other folders that receive what is staged; picklable."""
+
+    def open(self, storage: "Storage", path: str) -> MirroredObject:
+        """Begin an object that is staged in a storage."""
+
+
 class Storage(ABC):
     """Objects under one root.
 
@@ -174,6 +194,7 @@ class Storage(ABC):
     # How long a commit relies on the base that it saw, since a look costs a request; 0 where looks
     # and hints cost next to nothing.
     trust_s: float = 1.0
+    mirrors: Mirrors | None = None  # which receive staged segments, too
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
@@ -384,6 +405,12 @@ class Storage(ABC):
     def describe(self, path: str) -> str:
         """Return where an object is, for errors."""
         return f"{self.url}/{path}"
+
+    def mirrored(self, mirrors: Mirrors | None) -> Self:
+        """Return the same storage whose staged segments go to these mirrors, and to no others."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, mirrors=mirrors)
+        return twin
 
     @abstractmethod
     def ensure_exclusive(self) -> None:

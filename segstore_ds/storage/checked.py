@@ -19,6 +19,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.storage.base import (
+    Mirrors,
     ObjectInfo,
     ScatteredWriter,
     StagedWriter,
@@ -81,7 +82,7 @@ class CheckedStorage(Storage):
             single_writer=self.single_writer,
             opener=self._opener,
         )
-        return _reopen, (again, shared)
+        return _reopen, (again, shared, self.mirrors)
 
     # What a storage implements. `full` is the path in the filesystem's own form.
     @abstractmethod
@@ -443,8 +444,10 @@ class SharedRoot:
 def _reopen(
     again: Callable[[], CheckedStorage],
     shared: tuple[tuple[str, tuple[str, ...], Callable[[Storage], bool]], ...],
+    mirrors: Mirrors | None,
 ) -> CheckedStorage:
     storage = again()
+    storage.mirrors = mirrors
     for url, folders, agrees in shared:
         storage.share(url, folders, agrees)
     return storage

@@ -18,6 +18,7 @@ class OverlaidStorage(Storage):
         self.stats = inner.stats
         self.least_part_bytes = inner.least_part_bytes
         self.trust_s = inner.trust_s
+        self.mirrors = inner.mirrors
         self._objects = dict(objects)
         self._label = label
 

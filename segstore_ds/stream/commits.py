@@ -52,7 +52,7 @@ class Commits:
             self.appender.check_visible(tasks)
             frame = self.appender.join_inline(tasks, job)
             if frame is None:
-                segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
+                segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)
             ours = [segment for segment in segments if segment not in staged]
             self.appender.check_clock(ours[-1] if ours else None)
             plan = replace(AppendPlan.of(job, segments, tasks), frame=frame)

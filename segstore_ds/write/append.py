@@ -30,14 +30,14 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.status.epochs import plan_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.read_back import decode_inline
-from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged
+from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged, mirrors_of
 from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
@@ -211,7 +211,7 @@ class Appender:
         self._context = context
 
     def stage_inline(
-        self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
+        self, tasks: Sequence[StagedTask], *, token: str, storage: Storage | None = None
     ) -> tuple[StagedSegment, ...]:
         """Return all segments in task order, after staging the frames that tasks sent inline.
 
@@ -228,7 +228,7 @@ class Appender:
                 name = f"{run[0].task}-0-{len(segments)}.arrow"
                 path = names.build_segment_path(folder, name)
                 frames = (frame for task in run for frame in task.frames)
-                made = stage_frames(self._context.storage, frames, path=path, ship_to=ship_to)
+                made = stage_frames(storage or self._context.storage, frames, path=path)
                 segments.append(made)
             segments.extend(staged)
         return tuple(segments)
@@ -319,11 +319,9 @@ class Appender:
             appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
             return Change(self._context.status.tidy(appended, slot), None, note)
 
-        shipped = {
-            names.segment_object(segment.path): frozenset(segment.followers)
-            for segment in plan.segments
-        }
-        done = self._context.log.commit(build, transaction=job.transaction, shipped=shipped)
+        done = self._context.log.commit(
+            build, transaction=job.transaction, mirrored=mirrors_of(plan.segments)
+        )
         if done.result is not None:
             return replace(done.result, attempts=done.attempts)
         root = done.root

@@ -20,7 +20,6 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.time_column import time_column_of
 from segstore_ds.log.context import StreamContext
-from segstore_ds.replication.replicas import ShipTo, replicas_of
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
@@ -43,7 +42,6 @@ class WriteJob:
         overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
             was planned on.
         repeated: The writer's batch was committed before, so there is nothing to stage.
-        ship_to: The followers that receive every buffer while segments are staged.
         stream_id: The stream that was planned on, which may have been recreated since; None where
             it can't have changed.
         key_columns: The columns of which frames get a Bloom filter.
@@ -56,7 +54,6 @@ class WriteJob:
     request: WriteRequest
     overwrite_to: int | None = None
     repeated: bool = False
-    ship_to: ShipTo | None = None
     stream_id: str | None = None
     key_columns: tuple[str, ...] = ()
     time_column: str | None = None
@@ -75,7 +72,6 @@ class WriteJob:
             self.schema,
             self.request.layout,
             token,
-            self.ship_to,
             self.key_columns,
             self.time_column,
         )
@@ -133,13 +129,12 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     staged = incoming if repeated else _staged_schema(context, incoming, request)
     check_arguments(request, staged)
     return WriteJob(
-        storage=context.storage,
+        storage=context.storage if repeated else context.log.staging(root),
         token=names.build_token(root.version, context.clock.new_id()[:12]),
         transaction=context.log.new_transaction(),
         request=replace(request, schema=decode_schema(encode_schema(staged))),
         overwrite_to=root.tail if request.overwrite else None,
         repeated=repeated,
-        ship_to=None if repeated else replicas_of(context.log).ready(root),
         stream_id=root.stream_id,
         key_columns=key_columns_of(root),
         time_column=time_column_of(root),
@@ -149,7 +144,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
 def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed; raise if the write can't be committed."""
     repeated = find_repeated(context.status, root, request.writer, batch=None) is not None
-    # Check before staging: a follower's folder holds only objects of the primary.
+    # Check before staging: a folder that takes no commits gets no objects, either.
     context.log.check_staging(root)
     if not repeated:
         if root.sealed:

@@ -74,7 +74,7 @@ class BatchPlan:
 
         Raises:
             PositionError: The stream was dropped and made anew since the plan.
-            UnderReplicatedError: The batch is in the stream, but a follower lacks it.
+            UnderReplicatedError: The batch is in the stream, but not everywhere.
             SegstoreError: Why the write could not be planned.
         """
         root = context.log.root
@@ -84,7 +84,6 @@ class BatchPlan:
         batch = gather_facts(task.facts for task in tasks)
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
-        # This acknowledges the batch again, so the followers must have it.
         context.log.acknowledge(root)
         return None
 

@@ -17,9 +17,7 @@ from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
-from segstore_ds.write.shipping import Shipment
 
 SURELY_READ_BYTES = 64 << 10
 BUFFER_BYTES = 8 << 20
@@ -29,8 +27,8 @@ class SegmentWriter:
     """Writes one segment object that no commit names yet.
 
     Owns the buffers of `pool` until `finish` or `abort`; a pool that another writer owns is an
-    InvalidInputError. `path` is relative to the folder of segments. The followers in `ship_to`
-    receive every buffer.
+    InvalidInputError. `path` is relative to the folder of segments. The storage's mirrors receive
+    every buffer, too.
     """
 
     def __init__(
@@ -40,21 +38,20 @@ class SegmentWriter:
         pool: BufferPool,
         counters: CacheCounters,
         encoder: ArrowEncoder | ParquetEncoder,
-        *,
-        ship_to: ShipTo | None = None,
     ) -> None:
         self.path = path
-        self.followers: tuple[str, ...] = ()  # after `finish`: those that acknowledged the object
+        self.mirrors: tuple[str, ...] = ()  # after `finish`: those that acknowledged the object
         self._name = names.segment_object(path)
         self._storage = storage
         self._encoder = encoder
         channel = storage.open_staged(self._name)
-        self._shipment = Shipment(ship_to, storage, self._name) if ship_to else None
+        mirrors = storage.mirrors
+        self._mirrored = None if mirrors is None else mirrors.open(storage, self._name)
         self._cache = WriteCacheService(
             channel,
             pool,
             load=self._load,
-            second_copy=self._shipment.send if self._shipment else None,
+            second_copy=self._mirrored.send if self._mirrored else None,
             counters=counters,
         )
         self._cache.write(self._encoder.start())
@@ -138,16 +135,16 @@ class SegmentWriter:
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, summary)
         self._cache.write(end)
-        if self._shipment is None:
+        if self._mirrored is None:
             self._cache.commit()
         else:
             self._cache.flush()
-            # Followers finish it while the primary does.
-            acknowledged = self._shipment.finish(summary.bytes)
+            # The mirrors finish it while the primary does.
+            acknowledged = self._mirrored.finish(summary.bytes)
             try:
                 self._cache.commit()
             finally:
-                self.followers = acknowledged()
+                self.mirrors = acknowledged()
         self._cache.release_buffers()
         return summary
 
@@ -158,8 +155,8 @@ class SegmentWriter:
     def abort(self) -> None:
         """End reading and discard an unfinished object; never raises, safe to repeat."""
         self._cache.abort()
-        if self._shipment is not None:
-            self._shipment.abort()
+        if self._mirrored is not None:
+            self._mirrored.abort()
 
     def _check_end(self, end: bytes, summary: SegmentSummary) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""

@@ -26,7 +26,7 @@ class StagedSegment:
     footer_crc: int
     stats: str | None
     format: str = ARROW
-    followers: tuple[str, ...] = ()  # those that hold the whole object
+    mirrors: tuple[str, ...] = ()  # those that hold the whole object
     frames: int = 0
     frame_raws: int = 0
 
@@ -77,16 +77,21 @@ def staged_segment(writer: SegmentWriter, summary: SegmentSummary) -> StagedSegm
         footer_crc=summary.footer_crc,
         stats=entry_stats(summary.stats),
         format=writer.format,
-        followers=writer.followers,
+        mirrors=writer.mirrors,
         frames=len(summary.frames),
         frame_raws=summary.frame_raws,
     )
 
 
+def mirrors_of(segments: Iterable[StagedSegment]) -> dict[str, frozenset[str]]:
+    """Return which mirrors hold which staged object, as a commit takes it."""
+    return {names.segment_object(one.path): frozenset(one.mirrors) for one in segments}
+
+
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
     """Delete staged objects that no commit can name, best effort: vacuum deletes the rest."""
     for segment in segments:
-        for url in (None, *segment.followers):
+        for url in (None, *segment.mirrors):
             try:
                 folder = storage if url is None else storage.sibling(url)
                 folder.delete(names.segment_object(segment.path))

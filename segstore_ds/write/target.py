@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 
@@ -18,7 +17,6 @@ class Target:
         schema: The stored schema, which batches are converted to.
         layout: Sizes and compression.
         token: The folder of the staged objects; None to stage nothing and only count the rows.
-        ship_to: The followers that receive every buffer.
         key_columns: The columns of which frames get a Bloom filter.
         time_column: The column whose bounds are kept whatever the layout says.
     """
@@ -27,6 +25,5 @@ class Target:
     schema: pa.Schema = field(repr=False)
     layout: Layout
     token: str | None
-    ship_to: ShipTo | None = None
     key_columns: tuple[str, ...] = ()
     time_column: str | None = None

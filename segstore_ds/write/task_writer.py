@@ -30,7 +30,6 @@ from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import Storage
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
@@ -372,9 +371,7 @@ class TaskWriter:
             if not self._bulk:
                 encoder.encodings = recall_encodings(target)
             self._encoder = encoder
-        return SegmentWriter(
-            target.storage, path, self._pool, self._counters, encoder, ship_to=target.ship_to
-        )
+        return SegmentWriter(target.storage, path, self._pool, self._counters, encoder)
 
     def _end_segment(self) -> None:
         """Make the current segment complete and durable."""
@@ -412,12 +409,10 @@ def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bo
     return PARQUET if wanted and not readable and can_store(schema) else ARROW
 
 
-def stage_frames(
-    storage: Storage, frames: Iterable[Frame], *, path: str, ship_to: ShipTo | None = None
-) -> StagedSegment:
+def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given."""
     pool = open_pool(storage, buffers=Layout().cache_buffers)
-    writer = SegmentWriter(storage, path, pool, CacheCounters(), ArrowEncoder(), ship_to=ship_to)
+    writer = SegmentWriter(storage, path, pool, CacheCounters(), ArrowEncoder())
     try:
         for frame in frames:
             writer.add(frame)

@@ -20,11 +20,11 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.log.clock import BRIEF_CLOCK
+from segstore_ds.replication.shipping import BufferMessage, Receiver
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.shipping import BufferMessage, Receiver
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none")
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
@@ -167,7 +167,7 @@ def test_a_job_of_many_tasks_ships_from_each(pair):
         for batch in numbers(1000 * number, 1000 * number + 1000).to_batches():
             task.append(batch)
         tasks.append(task.finish())
-    assert all(segment.followers == (pair.follower,) for task in tasks for segment in task.segments)
+    assert all(segment.mirrors == (pair.follower,) for task in tasks for segment in task.segments)
     pair.stream.commit(job, tasks)
     assert calls == []
     assert content(pair.follower) == content(pair.primary)
@@ -232,7 +232,7 @@ def test_a_follower_that_is_away_fails_no_staging(pair):
     """It is the commit that says so, and nothing is committed."""
     pair.world.lost.add(pair.follower)
     job = pair.reopen(pair.primary).plan_write(SCHEMA, layout=BUFFERS)
-    assert job.ship_to is None
+    assert job.storage.mirrors is None
     task = job.open_task(0, "a")
     for batch in numbers(0, 1000).to_batches():
         task.append(batch)
@@ -272,7 +272,7 @@ def test_what_a_follower_acknowledged_is_read_back(pair):
     staged = task.finish()
     folder = open_storage(pair.follower)
     for segment in staged.segments:
-        assert segment.followers == (pair.follower,)
+        assert segment.mirrors == (pair.follower,)
         data = bytearray(folder.get(f"segments/{segment.path}"))
         data[-20] ^= 1
         folder.put(f"segments/{segment.path}", bytes(data))

@@ -23,11 +23,27 @@ from dataclasses import dataclass
 from segstore_ds.cache.buffer import Buffer
 from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
-from segstore_ds.replication.replicas import ShipTo
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)
 _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
+
+
+@dataclass(frozen=True, slots=True)
+class ShipTo:
+    """The followers that receive what is staged in the stream's own folder; picklable.
+
+    Attributes:
+        stream_id: The stream; the followers were seen to hold it.
+        followers: Their locations.
+    """
+
+    stream_id: str
+    followers: tuple[str, ...]
+
+    def open(self, storage: Storage, path: str) -> "Shipment":
+        """Begin an object that is staged in the stream's folder."""
+        return Shipment(self, storage, path)
 
 
 @dataclass(frozen=True, slots=True)
