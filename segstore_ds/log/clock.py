@@ -75,19 +75,15 @@ class Skew:
         """Tell whether the clocks were compared a short time ago."""
         return self._clock.boot_s() - self._checked_s < CLOCK_CHECK_S and not self.has_moved()
 
-    def begin(self) -> tuple[int, float]:
-        """Return what `accepts` needs to know of the time before the store is asked."""
-        return self._clock.wall_us(), self._read_offset_s()
-
-    def accepts(self, begun: tuple[int, float], store_us: int) -> bool:
-        """Tell whether the store's clock was close enough since then; note it if it was."""
-        asked_us, offset_s = begun
+    def compare(self, ask: Callable[[], int]) -> tuple[int, int] | None:
+        """Ask for the store's time now; return both clocks' if they are too far apart."""
+        asked_us, offset_s = self._clock.wall_us(), self._read_offset_s()
+        store_us = ask()
         # This process may have been suspended between the two readings of the clock.
-        now_us = self._clock.wall_us()
-        if not asked_us - CLOCK_LIMIT_US <= store_us <= now_us + CLOCK_LIMIT_US:
-            return False
+        if not asked_us - CLOCK_LIMIT_US <= store_us <= self._clock.wall_us() + CLOCK_LIMIT_US:
+            return asked_us, store_us
         self._checked_s, self._offset_s = self._clock.boot_s(), offset_s
-        return True
+        return None
 
     def _read_offset_s(self) -> float:
         return self._clock.wall_us() / 1e6 - self._clock.boot_s()

@@ -79,9 +79,10 @@ class Base:
 
     def is_newer(self, other: "Base") -> bool:
         """Tell whether this one surely comes after another thread's."""
-        if not Seen.of(self.root).is_same_history(other.root):
+        new, old = self.root, other.root
+        if (new.stream_id, new.generation) != (old.stream_id, old.generation):
             return False
-        return (self.root.version, self.confirmed_s) > (other.root.version, other.confirmed_s)
+        return (new.version, self.confirmed_s) > (old.version, other.confirmed_s)
 
 
 ReadRoot = Callable[[int, bytes], Root]  # decodes and checks the file of a version

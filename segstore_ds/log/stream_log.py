@@ -271,63 +271,54 @@ class StreamLog:
             SegstoreError: A seam refused; `before_ack` does so when the change is in the log.
         """
         with self._locks.commit:
-            return self._commit(build, transaction, attempts, mirrored or {})
-
-    def _commit(
-        self,
-        build: Callable[[Root, Slot], Change[T]],
-        transaction: str | None,
-        attempts: int,
-        mirrored: Mapping[str, frozenset[str]],
-    ) -> Committed[T]:
-        self.storage.ensure_exclusive()
-        called_s, meter = self.clock.boot_s(), Meter(self.storage.stats)
-        transaction = transaction or self.new_transaction()
-        self._wait_turn()
-        for attempt in range(attempts):
-            # Stand on a root that was the newest a moment ago, and take the time before that.
-            base, slot = self._begin(attempt)
-            # Build the change on it: what it refers to is durable before the root is put.
-            try:
-                change = build(base.root, slot)
-            except ConflictError:
-                # The base may be a minute old, so the condition may hold on a newer root.
-                if base.confirmed_s > called_s or self.refresh().version == base.root.version:
-                    raise
-                continue
-            # A folder that was restored or emptied meanwhile no longer holds the base.
-            if not self._stands_now(base):
-                self.reopen()
-                continue
-            if change.root is None:
-                self.acknowledge(base.root)  # an earlier commit, again
-                return Committed(base.root, change.result, written=False, attempts=attempt)
-            # Complete the root, and refuse it if the step from its base breaks a rule.
-            root = self._complete(
-                base.root,
-                change.root,
-                slot,
-                transaction=transaction,
-                note=change.note,
-                meter=meter,
+            self.storage.ensure_exclusive()
+            called_s, meter = self.clock.boot_s(), Meter(self.storage.stats)
+            transaction = transaction or self.new_transaction()
+            self._wait_turn()
+            for attempt in range(attempts):
+                # Stand on a root that was the newest a moment ago, and take the time before that.
+                base, slot = self._begin(attempt)
+                # Build the change on it: what it refers to is durable before the root is put.
+                try:
+                    change = build(base.root, slot)
+                except ConflictError:
+                    # The base may be a minute old, so the condition may hold on a newer root.
+                    if base.confirmed_s > called_s or self.refresh().version == base.root.version:
+                        raise
+                    continue
+                # A folder that was restored or emptied meanwhile no longer holds the base.
+                if not self._stands_now(base):
+                    self.reopen()
+                    continue
+                if change.root is None:
+                    self.acknowledge(base.root)  # an earlier commit, again
+                    return Committed(base.root, change.result, written=False, attempts=attempt)
+                # Complete the root, and refuse it if the step from its base breaks a rule.
+                root = self._complete(
+                    base.root,
+                    change.root,
+                    slot,
+                    transaction=transaction,
+                    note=change.note,
+                    meter=meter,
+                )
+                # Before the put: a failure here commits nothing.
+                for seam in self.seams:
+                    seam.before_put(base.root, root, mirrored or {})
+                # Put the root under the next version, if absent: this decides the race.
+                if self._try(base, root, meter):
+                    self.acknowledge(root)
+                    # Acknowledged. The hint only makes the next open cheaper.
+                    self._hint(root)
+                    log_commit(self.storage.url, root.history[-1])
+                    return Committed(root, change.result, written=True, attempts=attempt + 1)
+                # Lost: delete what only this root named, and go on from the winner.
+                discard_lost(self.files, base, root, self.clock)
+            raise ConflictError(
+                "other writers committed first on every attempt",
+                url=self.storage.url,
+                attempts=attempts,
             )
-            # Before the put: a failure here commits nothing.
-            for seam in self.seams:
-                seam.before_put(base.root, root, mirrored)
-            # Put the root under the next version, if absent: this decides the race.
-            if self._try(base, root, meter):
-                self.acknowledge(root)
-                # Acknowledged. The hint only makes the next open cheaper.
-                self._hint(root)
-                log_commit(self.storage.url, root.history[-1])
-                return Committed(root, change.result, written=True, attempts=attempt + 1)
-            # Lost: delete what only this root named, and go on from the winner.
-            discard_lost(self.files, base, root, self.clock)
-        raise ConflictError(
-            "other writers committed first on every attempt",
-            url=self.storage.url,
-            attempts=attempts,
-        )
 
     def check_staging(self, root: Root) -> None:
         """Refuse to stage for a commit on a root that this folder could not take."""
@@ -358,28 +349,28 @@ class StreamLog:
         """
         if self._skew.is_known():
             return
-        begun = self._skew.begin()
         try:
-            if staged is None:
-                base = self._base
-                if base is None or not self._stands_now(base):
-                    self.refresh()  # a hint of a commit that is gone would close the stream
-                self.files.put_hint(hint_of(self.root))
-            store_us = self.storage.info(staged or self.files.hint_path).modified_us
+            apart = self._skew.compare(partial(self._ask_time, staged))
+            if apart and staged is not None:  # the object may be too old; ask with a fresh hint
+                apart = self._skew.compare(partial(self._ask_time, None))
         except MissingObjectError:
             return  # another process deletes the stream; the commit itself will detect that
-        if self._skew.accepts(begun, store_us):
-            return
-        if staged is not None:
-            self.check_clock()  # the object may be too old; ask with a fresh hint
-            return
-        raise InvalidInputError(
-            "this machine's clock differs from the store's by more than 5 minutes",
-            remedy="correct this machine's clock",
-            clock_us=begun[0],
-            store_us=store_us,
-            url=self.storage.url,
-        )
+        if apart:
+            raise InvalidInputError(
+                "this machine's clock differs from the store's by more than 5 minutes",
+                remedy="correct this machine's clock",
+                clock_us=apart[0],
+                store_us=apart[1],
+                url=self.storage.url,
+            )
+
+    def _ask_time(self, staged: str | None) -> int:
+        if staged is None:
+            base = self._base
+            if base is None or not self._stands_now(base):
+                self.refresh()  # a hint of a commit that is gone would close the stream
+            self.files.put_hint(hint_of(self.root))
+        return self.storage.info(staged or self.files.hint_path).modified_us
 
     def write_hint(self, root: Root) -> None:
         """Record where the newest root is; only a hint, so a failure changes nothing."""

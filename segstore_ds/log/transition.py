@@ -106,7 +106,9 @@ def broken_invariants(root: Root) -> Iterator[str]:
 
 def _epochs_grow(old: Root, new: Root) -> bool:
     kept = new.epochs[: len(old.epochs)]
-    return [(e.number, e.since) for e in kept] == [(e.number, e.since) for e in old.epochs]
+    return kept == old.epochs or [(e.number, e.since) for e in kept] == [
+        (e.number, e.since) for e in old.epochs
+    ]
 
 
 def _writers_grow(old: Root, new: Root) -> bool:
@@ -131,9 +133,8 @@ def _retired_count(root: Root) -> int:
 
 def first_recorded(root: Root) -> int:
     """Return the version that the history begins with: that of the stream's first commit. Pure."""
-    refs = (*root.history_lists, *root.history_parts)
-    firsts = [ref.start for ref in refs] + [row.version for row in root.history]
-    return min(firsts, default=0)
+    refs = root.history_lists or root.history_parts
+    return refs[0].start if refs else root.history[0].version if root.history else 0
 
 
 def broken_history(root: Root) -> Iterator[str]:

@@ -28,7 +28,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.replication import replication_of
+from segstore_ds.format.replication import PROPERTY, replication_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
@@ -65,7 +65,7 @@ class Replicas(Seam):
 
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
-        known = replication_of(root)
+        known = replication_of(root) if PROPERTY in root.properties else None
         return [self._open(url) for url in known.followers] if known else []
 
     def agreed(self, root: Root) -> Iterator[Follower]:
@@ -88,7 +88,7 @@ class Replicas(Seam):
 
     def before_staging(self, root: Root) -> None:
         """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""
-        known = replication_of(root)
+        known = replication_of(root) if PROPERTY in root.properties else None
         if known is not None and known.primary != self._storage.url:
             raise FencedError(
                 "this folder is a follower",
