@@ -14,6 +14,7 @@ class CacheCounters:
         loads: Reads of the channel; concurrent misses on one record share a load.
         accepted_records: Records written, large ones included.
         accepted_bytes: Their bytes.
+        laid_records: Those that their producer laid into a buffer instead of a copy.
         channel_writes: Writes to the channel: one per buffer, one per large record.
         channel_bytes: Their bytes.
         scattered_writes: Those of them that came in any order: parts of copied objects.
@@ -30,6 +31,7 @@ class CacheCounters:
     loads: int = 0
     accepted_records: int = 0
     accepted_bytes: int = 0
+    laid_records: int = 0
     channel_writes: int = 0
     channel_bytes: int = 0
     scattered_writes: int = 0
@@ -69,6 +71,7 @@ class CacheCounters:
         shown = {
             "records": f"{self.accepted_records}",
             "bytes": f"{self.accepted_bytes}",
+            "laid": f"{self.laid_records}",
             "writes": f"{self.channel_writes}",
             "scattered": f"{self.scattered_writes}",
             "bytes_per_write": f"{self.bytes_per_write:.0f}",

@@ -33,10 +33,8 @@ from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.placement import Dense, Scattered
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.read_cache import Loaded, Piece, ReadCache
-from segstore_ds.cache.views import BufferView, as_view
+from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import ClosedError, CorruptionError, FormatError, InvalidInputError
-
-REFERENCE_BYTES = 16 << 10  # a smaller record is cheaper to copy than to write as a separate piece
 
 
 class WriteCacheService:
@@ -124,9 +122,7 @@ class WriteCacheService:
                 self._write_large(record, view, frozen=frozen)
                 return record
             buffer = placement.buffer_for(record) or self._open_for(record)
-            # A whole part is passed on as its owner holds it.
-            hold = frozen and (record.length >= REFERENCE_BYTES or not placement.in_order)
-            buffer.write(record, view, hold=hold)
+            buffer.write(record, view if frozen else ByteArraySegment(view.copy()))
             full = self._accept(record, buffer)
             if full is not None:
                 self._push(full)
@@ -165,8 +161,9 @@ class WriteCacheService:
                 if used is None:
                     return None
                 record = Record(dense.end, *used)
-                buffer.publish(record)
+                buffer.accept(record)
                 self._accept(record, buffer)
+                self._counters.laid_records += 1
                 return record
 
     def has_room(self, nbytes: int) -> bool:
@@ -330,7 +327,7 @@ class WriteCacheService:
             buffer = self._wait_for_buffer()
             buffer.reset(keep_memory=False)
             large.charged.append(buffer)
-        large.write(record, view, hold=True)
+        large.write(record, view)
         self._counters.large_records += 1
         self._accept(record, large)
         self._push(large)

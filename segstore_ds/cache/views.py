@@ -33,13 +33,6 @@ class BufferView(ABC):
         """Return a copy of the bytes."""
         return b"".join(self.buffers())
 
-    def copy_to(self, target: memoryview) -> None:
-        """Copy to memory of exactly this length."""
-        place = 0
-        for buffer in self.buffers():
-            target[place : place + len(buffer)] = buffer
-            place += len(buffer)
-
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
         crc = 0

@@ -60,7 +60,11 @@ class Layout:
         return self.compression_level if self.compression == "zstd" else None
 
     def encode(
-        self, batch: pa.RecordBatch, stats_columns: Sequence[str], key_columns: Sequence[str] = ()
+        self,
+        batch: pa.RecordBatch,
+        stats_columns: Sequence[str],
+        key_columns: Sequence[str] = (),
+        into: memoryview | None = None,
     ) -> Frame:
         """Encode a frame of an Arrow segment; raises as `encode_frame`."""
         return encode_frame(
@@ -69,6 +73,7 @@ class Layout:
             compression_level=self._level,
             stats_columns=stats_columns,
             key_columns=key_columns,
+            into=into,
         )
 
     def parquet_encoder(

@@ -4,6 +4,8 @@ Header, frames and footer are records of the cache; its buffers, in order, are t
 Encoding continues while full buffers are written.
 """
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from segstore_ds.cache.buffer import Record
@@ -103,6 +105,29 @@ class SegmentWriter:
             )
         [data] = self._encoder.add(frame)
         return self._cache.write(data, frame.crc, frozen=True)
+
+    def encode(
+        self, nbytes: int, encode: Callable[[memoryview], Frame]
+    ) -> tuple[Frame, Record | None] | None:
+        """Append a frame that is encoded into the memory of a buffer with `nbytes` of room.
+
+        Returns None if none has so much. There is no record, and the frame was not appended, if
+        it took more; otherwise its bytes are valid only as long as the buffer holds them.
+        """
+        if not isinstance(self._encoder, ArrowEncoder):
+            raise InternalError("a frame was given to another format", path=self.path)
+        found: list[Frame] = []
+
+        def lay(memory: memoryview) -> tuple[int, int] | None:
+            frame = encode(memory)
+            found.append(frame)
+            laid = frame.data.address == pa.py_buffer(memory).address
+            return (frame.data.size, frame.crc) if laid else None
+
+        record = self._cache.allocate(nbytes, lay)
+        if record is not None:
+            self._encoder.add(found[0])
+        return (found[0], record) if found else None
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Encode rows as a frame and append it, for formats that encode within the object.

@@ -18,6 +18,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.errors import ClosedError, InvalidInputError
@@ -51,6 +52,8 @@ INLINE_COMMIT_BYTES = 8 << 20
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
 LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
 PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
+FRAME_BYTES, COLUMN_BYTES = 4096, 256  # of a frame, beside its values, at most
+SPARE = 1.25  # a frame may take so much more of its raw size than the one before
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
 # per column of a frame, for page headers and pages. Until the segment ends, each such column takes
 # 1.5 KB of the writer's memory. Readers refuse an index above about ten times that.
@@ -92,6 +95,7 @@ class TaskWriter:
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
         self._encoder: ParquetEncoder | None = None  # the current segment's, if it is Parquet
+        self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
         self._staged: list[StagedSegment] = []
         self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
         self._written: list[WrittenFrame] = []  # if readable
@@ -253,8 +257,9 @@ class TaskWriter:
         else:
             self._place(self._encoded(batch), bulk=full)
 
-    def _encoded(self, batch: pa.RecordBatch) -> Frame:
-        return self._target.layout.encode(batch, self._stats_columns, self._target.key_columns)
+    def _encoded(self, batch: pa.RecordBatch, into: memoryview | None = None) -> Frame:
+        target = self._target
+        return target.layout.encode(batch, self._stats_columns, target.key_columns, into)
 
     def _place(self, frame: Frame, *, bulk: bool) -> None:
         """Keep a frame inline while all of them are small; write it otherwise."""
@@ -290,10 +295,23 @@ class TaskWriter:
             if isinstance(piece, Frame):
                 piece = decode_inline(piece, self.schema)
             self._write_rows(piece)
-        else:
-            if not isinstance(piece, Frame):
-                piece = self._encoded(piece)
+        elif isinstance(piece, Frame):
             self._write_frame(piece)
+        else:
+            self._write_batch(piece)
+
+    def _write_batch(self, batch: pa.RecordBatch) -> None:
+        """Encode rows as an Arrow frame, into the memory of a buffer that surely has room."""
+        segment, encode = self._current(ARROW), partial(self._encoded, batch)
+        expected = int(batch.nbytes * self._shrunk) + FRAME_BYTES + COLUMN_BYTES * len(self.schema)
+        laid = None
+        if segment is not None and not self._is_full(segment, expected, batch.num_rows):
+            laid = segment.encode(expected, encode)
+        frame, record = laid or (encode(), None)
+        if segment is None or record is None:
+            self._write_frame(frame)
+        else:
+            self._added(segment, frame, record)
 
     def _write_rows(self, batch: pa.RecordBatch) -> None:
         segment = self._current(PARQUET)
@@ -332,13 +350,16 @@ class TaskWriter:
         ):
             self._end_segment()
         segment = self._opened(ARROW)
-        record = segment.add(frame)
+        self._added(segment, frame, segment.add(frame))
+        if self._readable and size > segment.buffer_bytes:
+            self._end_segment()
+
+    def _added(self, segment: SegmentWriter, frame: Frame, record: Record) -> None:
+        self._shrunk = min(SPARE * frame.data.size / max(frame.raw_bytes, 1), 1.0)
         if self._readable:
             self._written.append(
                 WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, segment, record)
             )
-            if size > segment.buffer_bytes:
-                self._end_segment()
 
     def _is_full(self, segment: SegmentWriter, size: int, rows: int) -> bool:
         layout = self._target.layout

@@ -66,12 +66,14 @@ def encode_frame(
     compression_level: int | None,
     stats_columns: Sequence[str],
     key_columns: Sequence[str] = (),
+    into: memoryview | None = None,
 ) -> Frame:
     """Encode a batch, whose schema is in normal form, as a frame.
 
     A level of None is the codec's own default. Statistics are computed for `stats_columns`; nested
     columns are skipped. Filters are made of those of the `key_columns` that are there. A batch too
-    large for one frame is an InvalidInputError.
+    large for one frame is an InvalidInputError. The bytes are laid at the front of `into` if they
+    fit there, and into memory of their own otherwise.
     """
     check_size(batch)
     values = distinct_values(batch, key_columns)
@@ -80,11 +82,11 @@ def encode_frame(
         compression=_codec(compression, compression_level),
         use_threads=batch.nbytes >= _THREADED_BYTES,
     )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    sink.write(bytes(-sink.tell() % ALIGNMENT))
-    data = _exact(sink.getvalue())
+    data = None if into is None else _lay(batch, options, into)
+    if data is None:
+        sink = pa.BufferOutputStream()
+        _write(batch, options, sink)
+        data = _exact(sink.getvalue())
     return Frame(
         data=data,
         rows=batch.num_rows,
@@ -149,6 +151,24 @@ def check_size(batch: pa.RecordBatch) -> None:
             rows=batch.num_rows,
             bytes=batch.nbytes,
         )
+
+
+def _write(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    sink.write(bytes(-sink.tell() % ALIGNMENT))
+
+
+def _lay(
+    batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions, into: memoryview
+) -> pa.Buffer | None:
+    memory = pa.py_buffer(into)
+    try:
+        with pa.FixedSizeBufferWriter(memory) as sink:
+            _write(batch, options, sink)
+            return memory.slice(0, sink.tell())
+    except OSError:  # it ends after the memory
+        return None
 
 
 def _exact(data: pa.Buffer) -> pa.Buffer:

@@ -7,7 +7,7 @@ from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.cache.views import ByteArraySegment, as_view
+from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.write.layout import Layout
 
 LAYOUT = Layout(inline_bytes=0, frame_rows=100)
@@ -17,13 +17,13 @@ LAYOUT = Layout(inline_bytes=0, frame_rows=100)
 def written(monkeypatch) -> list[int]:
     """The lengths of all records that write caches take from now on."""
     lengths: list[int] = []
-    take = WriteCacheService.write
+    accept = WriteCacheService._accept
 
-    def write(self, data, *args, **knobs):
-        lengths.append(as_view(data).length)
-        return take(self, data, *args, **knobs)
+    def accepted(self, record, buffer):
+        lengths.append(record.length)
+        return accept(self, record, buffer)
 
-    monkeypatch.setattr(WriteCacheService, "write", write)
+    monkeypatch.setattr(WriteCacheService, "_accept", accepted)
     return lengths
 
 

@@ -210,7 +210,7 @@ class TestBackpressure:
         assert cache.has_room(SIZE)
         cache.write(bytes(SIZE))
         assert not cache.has_room(1)
-        assert sum(buffer.has_memory for buffer in cache._taken) == 1
+        assert not any(buffer.has_memory for buffer in cache._taken)
         with background(lambda: cache.write(b"x")) as waiting:
             channel.allow()
             assert channel.arrived.acquire(timeout=300)
@@ -224,8 +224,8 @@ class TestBackpressure:
         channel.allow(3)
         cache = WriteCacheService(channel, pool)
         for _ in range(3):
-            cache.write(bytes(SIZE))
-        cache.flush()
+            assert cache.allocate(SIZE, lambda _: (SIZE, zlib.crc32(bytes(SIZE))))
+            cache.flush()
         assert sum(buffer.has_memory for buffer in cache._taken) == 3
         cache.write(bytes(2 * SIZE), frozen=True)
         assert sum(buffer.has_memory for buffer in cache._taken) == 1
@@ -648,3 +648,92 @@ class TestCounters:
             assert all(found[name] >= before[name] for name in found if name not in ratios)
             before = found
         cache.close()
+
+
+class TestAllocate:
+    """A producer lays a record into the buffer's own memory."""
+
+    def test_laid_and_written_records_are_dense_and_one_write(self):
+        channel = MemoryChannel()
+        cache = service(channel)
+        assert cache.write(b"ab") == Record(0, 2, zlib.crc32(b"ab"))
+
+        def lay(memory: memoryview) -> tuple[int, int]:
+            memory[:3] = b"cde"
+            return 3, zlib.crc32(b"cde")
+
+        record = cache.allocate(SIZE - 2, lay)
+        assert record == Record(2, 3, zlib.crc32(b"cde"))
+        assert cache.read(record) == b"cde"
+        assert cache.write(b"f").offset == 5
+        assert cache.commit() == 6
+        assert (bytes(channel.content), channel.writes) == (b"abcdef", [6])
+        assert cache.counters.accepted_bytes == 6
+
+    def test_what_has_no_room_is_not_begun(self):
+        cache = service(buffers=1)
+        cache.write(b"abc")
+        for nbytes in (0, SIZE - 2, SIZE, 5 * SIZE):
+            assert cache.allocate(nbytes, pytest.fail) is None
+        assert cache.allocate(SIZE - 3, lambda _: None) is None
+        assert cache.write(b"d").offset == 3
+
+    def test_a_producer_that_fails_writes_nothing(self):
+        channel = MemoryChannel()
+        cache = service(channel)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                cache.allocate(8, lambda memory: (memory[0] // 0, 0))
+        assert cache.counters.accepted_records == 0
+        cache.flush()
+        cache.write(b"abc")
+        assert cache.commit() == 3
+        assert bytes(channel.content) == b"abc"
+
+    def test_after_a_failure_of_the_channel_it_is_raised_and_nothing_is_laid(self):
+        cache = service(FailingChannel(0))
+        cache.write(b"abc")
+        with pytest.raises(StorageError):
+            cache.flush()
+        with pytest.raises(StorageError, match="disk is full"):
+            cache.allocate(8, pytest.fail)
+
+    def test_memory_that_is_being_filled_goes_to_no_other_object(self):
+        """The producer of a service that was closed goes on writing into it."""
+        pool, filling, go_on = BufferPool(1, SIZE), threading.Event(), threading.Event()
+        first = WriteCacheService(MemoryChannel(), pool)
+
+        def lay(memory: memoryview) -> tuple[int, int]:
+            filling.set()
+            assert go_on.wait(300)
+            memory[:] = b"x" * SIZE
+            return SIZE, 0
+
+        with background(lambda: first.allocate(SIZE, lay)) as laying:
+            assert filling.wait(300)
+            first.close()
+            second = WriteCacheService(MemoryChannel(), pool)
+            record = second.write(b"y" * SIZE)
+            go_on.set()
+            with pytest.raises(ClosedError):
+                laying.result(30)
+        assert second.read(record) == b"y" * SIZE
+
+    def test_records_of_other_threads_wait_for_it(self):
+        """Else one would lie where the producer is about to write."""
+        channel, filling, go_on = MemoryChannel(), threading.Event(), threading.Event()
+        cache = service(channel)
+
+        def lay(memory: memoryview) -> tuple[int, int]:
+            filling.set()
+            assert go_on.wait(300)
+            memory[:4] = b"laid"
+            return 4, zlib.crc32(b"laid")
+
+        with background(lambda: cache.allocate(8, lay)) as laying:
+            assert filling.wait(300)
+            with background(lambda: cache.write(b"next")) as writing, background(cache.flush):
+                go_on.set()
+                assert (laying.result(30).offset, writing.result(30).offset) == (0, 4)
+        assert cache.commit() == 8
+        assert bytes(channel.content) == b"laidnext"

@@ -35,11 +35,6 @@ class ViewSuite(ABC):
         assert view.copy() == CONTENT
         assert b"".join(view.buffers()) == CONTENT
 
-    def test_copies_to_memory_of_its_length(self):
-        memory = bytearray(len(CONTENT) + 6)
-        self.make(CONTENT).copy_to(memoryview(memory)[3:-3])
-        assert bytes(memory) == bytes(3) + CONTENT + bytes(3)
-
     def test_checksum_goes_over_all_components(self):
         assert self.make(CONTENT).crc32() == zlib.crc32(CONTENT)
 

@@ -1,6 +1,9 @@
 """Staging through the write cache: the same objects whatever its buffers, and rows read back."""
 
+import itertools
 import logging
+import os
+import random
 import re
 import uuid
 from dataclasses import replace
@@ -14,6 +17,7 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.names import build_token
+from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.write import segment_writer
@@ -98,6 +102,45 @@ def test_local_object_is_written_in_full_buffers(tmp_path, monkeypatch):
     assert counters.accepted_records == 22
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_frames_are_encoded_into_the_buffers(storage, compression, monkeypatch):
+    """All but the first; and the next one after a frame that compresses much worse."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 1 << 20)
+    counters = CacheCounters()
+    task = begin(storage, replace(layout(), compression=compression), counters=counters)
+    noise = pa.record_batch(
+        [list(range(100)), [random.Random(n).randbytes(500).hex() for n in range(100)]],
+        schema=SCHEMA,
+    )
+    for batch in (events(0, 100), events(100, 200), noise, noise, events(400, 500)):
+        task.append(batch)
+    [segment] = task.finish().segments
+    assert counters.laid_records == (4 if compression == "none" else 3)
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA)
+    opened = open_segment(storage, segment.entry(0))
+    batches = [opened.read_frame(n, schema=stream.schema) for n in range(len(opened.frames))]
+    assert [batch["s"] for batch in batches[2:4]] == [noise["s"]] * 2
+    assert [len(batch) for batch in batches] == [100] * 5
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_rows_are_read_back_after_a_write_that_failed(tmp_path, at, monkeypatch):
+    """Whichever write it is: nothing that the task took is lost to the reader."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 256 << 10)
+    calls = itertools.count(1)
+    written = os.writev
+
+    def writev(*args):
+        return _no_space() if next(calls) >= at else written(*args)
+
+    monkeypatch.setattr("segstore_ds.storage.local.os.writev", writev)
+    task = begin(open_storage(tmp_path / "stream"), layout(segment_bytes=500_000), readable=True)
+    with pytest.raises(StorageError, match="No space left"):
+        _append_for_ever(task)
+    _check(task, 0, task.rows)
+    task.abort()
+
+
 def test_frames_of_several_tasks_become_one_segment(storage):
     frames = [
         encode_frame(
@@ -178,7 +221,7 @@ def _no_space(*_):
 
 def _append_for_ever(task: TaskWriter) -> None:
     while True:
-        task.append(events(0, 100))
+        task.append(events(task.rows, task.rows + 100))
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
