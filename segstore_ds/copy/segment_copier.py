@@ -11,20 +11,21 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.replication.follower import FollowerCopies
+from segstore_ds.replication.property import followers_of
 from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -47,6 +48,7 @@ class SegmentCopier:
     ) -> None:
         self._source, self._target, self._root = job.storage, target, root
         self._job, self._token, self._clock = job, token, clock
+        self._copies = FollowerCopies(root.stream_id, root.version, followers_of(root))
         self.next_segment = root.next_segment
         self.reused = 0
         self._counting = threading.Lock()
@@ -156,18 +158,10 @@ class SegmentCopier:
             self._target,
             name,
             slice_.entry,
-            others=self._followers,
+            others=partial(self._copies.folders, self._source),
         )
         with self._reading:
             self._transfer.copy(copied)
-
-    def _followers(self) -> Iterator[Storage]:
-        source = self._source
-        found = (
-            Follower(source.sibling(url), self._clock, of=source.url)
-            for url in followers_of(self._root)
-        )
-        return (follower.storage for follower in agreed(found, self._root))
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""

@@ -17,6 +17,7 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.rooms import COMMIT_SEAMS
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import Copies
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,6 +27,10 @@ class Seam:
 
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
+
+    def copies(self, root: Root) -> Copies | None:  # noqa: ARG002 - a hook
+        """Return other folders with the same objects, to read what is damaged here."""
+        return None
 
     def staging(self, storage: Storage, root: Root) -> Storage:  # noqa: ARG002 - a hook
         """Return the folder to stage in for a commit on a root, perhaps with mirrors."""

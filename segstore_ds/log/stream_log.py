@@ -66,6 +66,7 @@ from segstore_ds.log.turns import Turns, await_version, read_ahead
 from segstore_ds.status.history import History, Note, describe_commit
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import Copies
 
 REOPEN_ATTEMPTS = 10
 HINT_EVERY_S = 1.0
@@ -324,6 +325,10 @@ class StreamLog:
         """Refuse to stage for a commit on a root that this folder could not take."""
         for seam in self.seams:
             seam.before_staging(root)
+
+    def copies(self, root: Root) -> Copies | None:
+        """Return other folders with the same objects, to read what is damaged here."""
+        return next((found for seam in self.seams if (found := seam.copies(root))), None)
 
     def staging(self, root: Root) -> Storage:
         """Return the folder to stage in for a commit on a root."""

@@ -1,6 +1,6 @@
 """Decoding: the checked bytes of frames become batches of a plan's result.
 
-Only the needed columns are decoded. Nothing here knows threads, followers or the log.
+Only the needed columns are decoded. Nothing here knows threads, other folders or the log.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +116,7 @@ class SliceDecoder:
 
     def _open(self, storage: Storage) -> OpenSegment:
         reading, cache = self.decoder.reading, self.decoder.cache
-        # Only what the stream's own folder holds: a copy in a follower has another location.
+        # Only what the stream's own folder holds: a copy elsewhere has another location.
         kept = cache.object(self.slice.entry) if storage is reading.storage and cache else None
         return _open(storage, self.slice, kept, whole=not reading.looks_up)
 

@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import time_field
 from segstore_ds.log.context import StreamContext
@@ -50,7 +49,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         columns=(),
         filters=Filters(conditions),
         offset_column=f"{field.name}_{_OFFSET}",
-        followers=followers_of(root),
+        copies=context.log.copies(root),
         read_cache_bytes=options.default("readCacheBytes"),
         time_column=field.name,
     )

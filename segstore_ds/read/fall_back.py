@@ -1,4 +1,4 @@
-"""What a scan does when a segment is damaged or missing: a follower's copy, or the right error.
+"""What a scan does when a segment is damaged or missing: another copy, or the right error.
 
 A task has no handle on its stream, so the log is opened here, and only when something is wrong.
 """
@@ -17,13 +17,11 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import replaced_stream
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
-from segstore_ds.replication.follower import Follower
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 
@@ -33,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 def read_or_fall_back(
     slice_: SliceDecoder, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a slice's batches; if its segment is missing or damaged, the rest from a follower.
+    """Yield a slice's batches; if its segment is missing or damaged, the rest from another copy.
 
     Raises:
         SnapshotExpiredError: The segment is missing because its version has expired.
@@ -49,14 +47,9 @@ def read_or_fall_back(
     else:
         return
     reading, path = slice_.decoder.reading, slice_.slice.entry.path
-    for url in reading.followers:
+    for folder in reading.copies.folders(reading.storage) if reading.copies else ():
         try:
-            storage, here = reading.storage.sibling(url), reading.storage.url
-            if not Follower(storage, SYSTEM_CLOCK, of=here).agrees(
-                reading.stream_id, reading.version
-            ):
-                _LOG.warning("%s does not say that it follows %s", url, here)
-                continue
+            storage = folder
             if names.is_inline(path):
                 storage = with_inline(storage, StreamLog(storage).read_version(reading.version))
             # The same bytes give the same batches: skip those that were already yielded.
@@ -64,9 +57,9 @@ def read_or_fall_back(
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("follower %s has no sound copy of %s: %s", url, path, error)
+            _LOG.warning("%s has no sound copy of %s: %s", folder.url, path, error)
             continue
-        _LOG.warning("%s was read from follower %s: %s", path, url, damage)
+        _LOG.warning("%s was read from %s: %s", path, folder.url, damage)
         return
     if isinstance(damage, MissingObjectError) and not _is_listed(reading, slice_.slice):
         raise SnapshotExpiredError(

@@ -8,7 +8,6 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.key_columns import key_columns_of
-from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import find_time_field, time_field
 from segstore_ds.log.context import StreamContext
@@ -84,7 +83,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         offset_column=request.offset_column,
         segment_column=request.segment_column,
         commit_time_column=request.commit_time_column,
-        followers=followers_of(root),
+        copies=context.log.copies(root),
         read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
         looks_up=looks_up(filters, key_columns_of(root)),
         time_column=None if timed is None else timed.name,

@@ -29,7 +29,6 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.redactions import redactions_of
-from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
@@ -47,6 +46,7 @@ from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
+from segstore_ds.replication.property import PROPERTY, followers_of
 from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.status.references import read_references
 from segstore_ds.status.slot import Slot

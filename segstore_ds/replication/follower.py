@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,12 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.replication import follows
 from segstore_ds.format.root import Root
-from segstore_ds.log.clock import Clock
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
+from segstore_ds.replication.property import follows
 from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
 
@@ -225,14 +226,28 @@ class Follower:
         )
 
 
-def agreed(followers: Iterable[Follower], root: Root) -> Iterator[Follower]:
-    """Yield the followers that say themselves that they follow a root's stream.
+@dataclass(frozen=True, slots=True)
+class FollowerCopies:
+    """The folders of a stream's followers, to read what is damaged in its own; picklable."""
+
+    stream_id: str
+    version: int
+    urls: tuple[str, ...]
+
+    def folders(self, storage: Storage) -> Iterator[Storage]:
+        """Yield the folders of those that say themselves that they follow the stream's."""
+        found = (Follower(storage.sibling(url), SYSTEM_CLOCK, of=storage.url) for url in self.urls)
+        return (one.storage for one in agreed(found, self.stream_id, self.version))
+
+
+def agreed(followers: Iterable[Follower], stream_id: str, version: int) -> Iterator[Follower]:
+    """Yield the followers that say themselves that they follow a stream, as of a version.
 
     Each is asked when its turn comes; one that can't be asked is left out.
     """
     for follower in followers:
         try:
-            agrees = follower.agrees(root.stream_id, root.version)
+            agrees = follower.agrees(stream_id, version)
         except (FormatError, StorageError) as error:
             _LOG.warning("follower %s can't be asked: %s", follower.url, error)
             continue

@@ -13,7 +13,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.replication import PROPERTY, Replication, replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
@@ -21,6 +20,7 @@ from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.replication.follower import Follower
 from segstore_ds.replication.objects import copy_objects, copy_small, has_same_end
+from segstore_ds.replication.property import PROPERTY, Replication, replication_of
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.slot import Slot

@@ -28,14 +28,13 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.replication import PROPERTY, replication_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.replication.follower import Follower, FollowerCopies, agreed
 from segstore_ds.replication.objects import (
     copy_objects,
     copy_small,
@@ -43,6 +42,7 @@ from segstore_ds.replication.objects import (
     new_status,
     whole_segments,
 )
+from segstore_ds.replication.property import PROPERTY, followers_of, replication_of
 from segstore_ds.replication.shipping import ShipTo
 from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.table_status import TableStatus
@@ -65,12 +65,16 @@ class Replicas(Seam):
 
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
-        known = replication_of(root) if PROPERTY in root.properties else None
-        return [self._open(url) for url in known.followers] if known else []
+        return [self._open(url) for url in followers_of(root)]
 
     def agreed(self, root: Root) -> Iterator[Follower]:
         """Yield the followers of a root that say themselves that they follow it; see `agreed`."""
-        return agreed(self.of(root), root)
+        return agreed(self.of(root), root.stream_id, root.version)
+
+    def copies(self, root: Root) -> FollowerCopies | None:
+        """Return the folders of a root's followers; sends no request."""
+        urls = followers_of(root)
+        return FollowerCopies(root.stream_id, root.version, urls) if urls else None
 
     def invite(self, url: str) -> None:
         """Let a folder be shipped to that does not say yet that it follows: the caller does."""

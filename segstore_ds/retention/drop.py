@@ -19,7 +19,6 @@ from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, 
 from segstore_ds.format import names
 from segstore_ds.format.clones import pins_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change
@@ -27,6 +26,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.replication.property import replication_of
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below

@@ -181,6 +181,13 @@ class Mirrors(Protocol):
         """Begin an object that is staged in a storage."""
 
 
+class Copies(Protocol):
+    """Other folders with the same objects as a storage; picklable."""
+
+    def folders(self, storage: "Storage") -> "Iterator[Storage]":
+        """Yield those that can be read, each asked when its turn comes."""
+
+
 class Storage(ABC):
     """Objects under one root.
 

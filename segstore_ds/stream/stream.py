@@ -28,7 +28,6 @@ from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
 from segstore_ds.format.key_columns import build_key_columns, key_columns_of
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
-from segstore_ds.format.replication import followers_of
 from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
@@ -75,6 +74,7 @@ from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.replication.property import followers_of
 from segstore_ds.retention.forget import redact_and_forget
 from segstore_ds.retention.maintain import Maintenance, run_maintain
 from segstore_ds.retention.purge import run_purge

@@ -15,8 +15,8 @@ from benchmarks.faults import FaultStorage
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.parts.kinds import RETIRED
-from segstore_ds.format.replication import PROPERTY
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, to_json
+from segstore_ds.replication.property import PROPERTY
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage

@@ -38,5 +38,5 @@ def follows(theirs: Root, url: str, *, of: str) -> bool:
 
 def followers_of(root: Root) -> tuple[str, ...]:
     """Return the locations of the followers that a root names."""
-    known = replication_of(root)
+    known = replication_of(root) if PROPERTY in root.properties else None
     return known.followers if known else ()
