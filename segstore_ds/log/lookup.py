@@ -31,21 +31,16 @@ def version_at(log: StreamLog, time_us: int) -> Root | None:
 
     Raises SnapshotExpiredError when that version was purged.
     """
-    found = moment_at(log, time_us)
+    found = find_moment(log, log.refresh(), time_us)
     return None if found is None else log.read_version(found.version)
 
 
-def moment_at(log: StreamLog, time_us: int) -> Moment | None:
+def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
     """Return the newest version committed at or before a time, or None if all came later.
 
-    The history answers this even for versions that were purged or abandoned by a repair; at most
-    one of its parts is read.
+    The history of the newest root answers this, even for versions that were purged or abandoned by
+    a repair; at most one of its parts is read.
     """
-    return find_moment(log, log.refresh(), time_us)
-
-
-def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
-    """Return what `moment_at` does, as of a root that is the newest."""
     if newest.time_us <= time_us:
         return Moment(newest.version, newest.time_us, newest.tail)
     return log.history.latest(newest, time_us)

@@ -10,7 +10,7 @@ unless its log says that it was dropped.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -27,6 +27,8 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage
 
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
+E = TypeVar("E", bound=SegstoreError)
+
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
@@ -41,23 +43,17 @@ _TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a folder without a stream holds.
-
-    Attributes:
-        looks_like: What it is, judged by its names; '' if unknown.
-        reader: What reads it; '' if unknown.
-        holds: The first few names.
-    """
+    """What a folder without a stream holds: what it looks like and what reads it, '' if unknown."""
 
     looks_like: str
     reader: str
-    holds: tuple[str, ...]
+    names: Sequence[str]
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields that an error shows."""
+    def refuse(self, error: type[E], fact: str, *, remedy: str, url: str) -> E:
+        """Return an error that tells it."""
+        advice = f"; {self.reader} reads what is here" if self.reader else ""
         seen = {"looks_like": self.looks_like} if self.looks_like else {}
-        return {**seen, "holds": list(self.holds)}
+        return error(fact, remedy=remedy + advice, url=url, **seen, holds=[*self.names[:_TOLD]])
 
 
 def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
@@ -105,35 +101,27 @@ def first_version(files: MetadataLog[Root]) -> int | None:
     return newest + 1 if root is not None and root.dropped else None
 
 
-def find_foreign(storage: Storage) -> Foreign | None:
-    """Return what a folder without a stream holds; None if nothing foreign can be seen there."""
+def no_stream(storage: Storage) -> NotFoundError:
+    """Return the error for a folder without a stream; it says what the folder holds instead."""
+    foreign = _find_foreign(storage)
+    if foreign is None:
+        remedy = "check the location; segstore.create(url, schema) creates a stream"
+        return NotFoundError("no stream here", remedy=remedy, url=storage.url)
+    fact = "no stream here, but other data"
+    return foreign.refuse(NotFoundError, fact, remedy="check the location", url=storage.url)
+
+
+def _find_foreign(storage: Storage) -> Foreign | None:
     try:
         found = storage.peek("", _LOOKED_AT) or ()
-        foreign = tuple(sorted(name for name in found if not _is_own(name)))
-        if not foreign:
-            return None
-        return Foreign(*_judge(storage, foreign), foreign[:_TOLD])
+        foreign = sorted(name for name in found if not _is_own(name))
+        return Foreign(*_judge(storage, foreign), foreign) if foreign else None
     except InvalidInputError as error:
         file = str(error.fields.get("file"))
         reader = "spark.read.parquet" if file.endswith(".parquet") else ""
         return Foreign("a single file", reader, (file,))
     except StorageError:
         return None
-
-
-def no_stream(storage: Storage) -> NotFoundError:
-    """Return the error for a folder without a stream; it says what the folder holds instead."""
-    foreign = find_foreign(storage)
-    if foreign is None:
-        remedy = "check the location; segstore.create(url, schema) creates a stream"
-        return NotFoundError("no stream here", remedy=remedy, url=storage.url)
-    advice = f"; {foreign.reader} reads what is here" if foreign.reader else ""
-    return NotFoundError(
-        "no stream here, but other data",
-        remedy=f"check the location{advice}",
-        url=storage.url,
-        **foreign.fields,
-    )
 
 
 def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None:
@@ -154,14 +142,11 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
             )
     if not foreign:
         return None
-    looks_like, reader = _judge(storage, foreign)
-    held = Foreign(looks_like, reader, tuple(foreign[:_TOLD]))
-    advice = f"; {reader} reads what is here" if reader else ""
-    return InvalidInputError(
+    return Foreign(*_judge(storage, foreign), foreign).refuse(
+        InvalidInputError,
         "a new stream needs a missing or empty folder",
-        remedy=f"give it a folder of its own{advice}",
+        remedy="give it a folder of its own",
         url=storage.url,
-        **held.fields,
     )
 
 

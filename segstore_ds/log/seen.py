@@ -8,7 +8,7 @@ stream id or a later generation shows that the history was abandoned on purpose.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Self
 
 from segstore_ds.errors import RESTORE_LOG, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format.names import Hint, parse_log_name
@@ -32,6 +32,13 @@ class Seen:
         """Return the commit of a root."""
         return cls(root.stream_id, root.generation, root.version, root.transaction)
 
+    @classmethod
+    def by(cls, witness: Any) -> Self | None:
+        """Return the commit that a position or a record has seen; None where it names none."""
+        if not witness.transaction:
+            return None
+        return cls(witness.stream_id, witness.generation, witness.version, witness.transaction)
+
     def is_same_history(self, root: Root) -> bool:
         """Tell whether a root must include this commit, if it is as new."""
         return (root.stream_id, root.generation) == (self.stream_id, self.generation)
@@ -48,33 +55,6 @@ class Seen:
         rows = (row.transaction for row in root.history if row.version == self.version)
         known = next(rows, "")
         return known == self.transaction if known else None
-
-
-class Witnessing(Protocol):
-    """An object that remembers which commit it has seen: a position or a reader's record."""
-
-    @property
-    def stream_id(self) -> str:
-        """Of the stream."""
-
-    @property
-    def generation(self) -> int:
-        """Of the stream."""
-
-    @property
-    def version(self) -> int:
-        """The newest version that was seen."""
-
-    @property
-    def transaction(self) -> str:
-        """Of that version; "" where it is not known."""
-
-
-def seen_by(witness: Witnessing) -> Seen | None:
-    """Return the commit that a witness has seen; None where it remembers none."""
-    if not witness.transaction:
-        return None
-    return Seen(witness.stream_id, witness.generation, witness.version, witness.transaction)
 
 
 def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:

@@ -18,9 +18,10 @@ A writer that always wins can't see that others lose, so it leaves a gap after 8
 then after 64, and so on.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 from typing import Any
 
 from segstore_ds.format.root import Root
@@ -194,15 +195,10 @@ class Turns:
 
         One that has committed once may never come again: it is not waited for.
         """
-        last: dict[str, int] = {}
-        again: set[str] = set()
-        turns, before = 0, ""
-        for version, writer in self._rows:
-            if writer in last:
-                again.add(writer)
-            last[writer] = version
-            turns += writer != before
-            before = writer
+        writers = [writer for _, writer in self._rows]
+        last = {writer: version for version, writer in self._rows}
+        again = {writer for writer, commits in Counter(writers).items() if commits > 1}
+        turns = len([*groupby(writers)])
         run = min(len(self._rows) / max(turns, 1), float(RUN))
         oldest = self._rows[-1][0] - max(6, IDLE_TURNS * len(again) * run) if self._rows else 0
         others = {
@@ -214,12 +210,8 @@ class Turns:
         return others, run
 
     def _last_run(self) -> int:
-        count, last = 0, self._rows[-1][1]
-        for _, writer in reversed(self._rows):
-            if writer != last:
-                break
-            count += 1
-        return count
+        last = self._rows[-1][1]
+        return sum(1 for _ in takewhile(lambda row: row[1] == last, reversed(self._rows)))
 
     def _look_for_newcomers(self, root: Root) -> Look | None:
         """Return what to look for while newcomers lose race after race, so that they win some."""

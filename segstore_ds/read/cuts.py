@@ -21,8 +21,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.lookup import moment_at, version_at
-from segstore_ds.log.seen import is_gone, seen_by
+from segstore_ds.log.lookup import find_moment, version_at
+from segstore_ds.log.seen import Seen, is_gone
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.event_cuts import resolve_event_time
@@ -228,7 +228,7 @@ def tail_of(context: StreamContext, version: int) -> int:
 
 def tail_at(context: StreamContext, time_us: int) -> int:
     """Return the tail after the last commit at or before a time, in microseconds since 1970 UTC."""
-    found = moment_at(context.log, time_us)
+    found = find_moment(context.log, context.log.refresh(), time_us)
     return found.tail if found else 0
 
 
@@ -267,7 +267,7 @@ def check_held(context: StreamContext, position: Position) -> None:
         PositionError: Commits were lost, and their offsets may be assigned again.
         MissingObjectError: This handle has seen commits that are gone.
     """
-    newest, seen = context.log.root, seen_by(position)
+    newest, seen = context.log.root, Seen.by(position)
     if seen is None or not seen.is_same_history(newest):
         return
     if seen.version > newest.version:

@@ -12,7 +12,7 @@ from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by, seen_by_hint
+from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by_hint
 from segstore_ds.read.reader_records import newest_record
 from segstore_ds.replication.replicas import replicas_of
 
@@ -60,7 +60,7 @@ def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
             found = newest_record(context, name)
         except (FormatError, InvalidInputError):
             continue
-        seen = None if found is None else seen_by(found.record)
+        seen = None if found is None else Seen.by(found.record)
         if seen is not None and is_gone(context.log.files, seen, newest):
             yield Witness(seen.version, f"reader {name!r}")
 

@@ -1,7 +1,7 @@
 """Followers: added, removed, promoted, and cleared of objects deleted from the primary."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from segstore_ds.errors import (
@@ -16,6 +16,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.replication.follower import Follower
@@ -27,7 +28,6 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 _LOG = logging.getLogger(__name__)
-_SMALL_FOLDERS = (names.STATUS_FOLDER,)
 
 
 def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
@@ -130,26 +130,15 @@ def follower_storages(context: StreamContext, root: Root) -> tuple[Storage, ...]
     return tuple(follower.storage for follower in replicas_of(context.log).of(root))
 
 
-def purge_followers(context: StreamContext, root: Root) -> None:
+def purge_followers(
+    context: StreamContext, root: Root, delete: Callable[[MetadataLog[Root]], object]
+) -> None:
     """Delete purged versions from followers; a follower that fails keeps them."""
     for follower in replicas_of(context.log).of(root):
         try:
             # Advance the hint first: it must not point to a deleted version.
             follower.files.put_hint(hint_of(root))
-            follower.files.purge(root.log_start)
-        except StorageError as error:
-            _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
-
-
-def trim_followers(
-    context: StreamContext, root: Root, old_start: int, *, until: Callable[[], bool]
-) -> None:
-    """Delete purged versions from followers without listing; a follower that fails keeps them."""
-    for follower in replicas_of(context.log).of(root):
-        try:
-            follower.files.put_hint(hint_of(root))
-            low = follower.files.lowest(old_start)
-            follower.files.trim(low, root.log_start, until=until)
+            delete(follower.files)
         except StorageError as error:
             _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
 
@@ -211,11 +200,10 @@ def _seed(context: StreamContext, follower: Follower) -> None:
     """Copy a stream into a folder: objects first, then its log in order."""
     root = context.log.refresh()
     source, target = context.storage, follower.storage
-    for folder in _SMALL_FOLDERS:
-        there = {info.path: info.size for info in target.list(folder)}
-        for info in source.list(folder):
-            if there.get(info.path) != info.size:
-                copy_small(source, target, info.path)
+    there = {info.path: info.size for info in target.list(names.STATUS_FOLDER)}
+    for info in source.list(names.STATUS_FOLDER):
+        if there.get(info.path) != info.size:
+            copy_small(source, target, info.path)
     sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
     missing = (
         CopiedObject(source, info.path, target, info.path, size=info.size)
@@ -224,12 +212,7 @@ def _seed(context: StreamContext, follower: Follower) -> None:
     )
     for _ in copy_objects(missing):
         pass
-    for version in _kept(context, root):
-        path = context.log.files.path(version)
-        target.create(path, source.get(path))  # never replaced: that would undo a fence
-
-
-def _kept(context: StreamContext, root: Root) -> Iterator[int]:
-    return (
-        number for number in context.log.files.numbers() if root.log_start <= number <= root.version
-    )
+    for version in context.log.files.numbers():
+        if root.log_start <= version <= root.version:
+            path = context.log.files.path(version)
+            target.create(path, source.get(path))  # never replaced: that would undo a fence

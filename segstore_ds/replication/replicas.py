@@ -192,12 +192,7 @@ class Replicas(Seam):
             ) from missing[min(missing)]
 
     def find_replicated(self, root: Root) -> int:
-        """Return the newest version, up to `root`, that every follower of `root` holds.
-
-        Raises:
-            FencedError: A follower was promoted: nobody follows this log any more.
-            StorageError: A follower can't be asked.
-        """
+        """Return the newest version, up to a root, that all of its followers hold."""
 
         def ask(follower: Follower) -> int:
             try:

@@ -119,5 +119,5 @@ def run_purge(
     context.log.files.put_hint(hint_of(root))
     if done.written or may_delete_below(context, root):
         context.log.files.purge(root.log_start)
-        purge_followers(context, root)
+        purge_followers(context, root, lambda files: files.purge(root.log_start))
     return root.log_start

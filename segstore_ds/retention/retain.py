@@ -38,7 +38,7 @@ from segstore_ds.format.tag import Tag
 from segstore_ds.format.time_column import find_time_field
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import moment_at
+from segstore_ds.log.lookup import find_moment
 from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
@@ -289,7 +289,7 @@ def _tail_at(context: StreamContext, now_us: int, age_s: int | None) -> int:
     if age_s is None:
         return context.log.root.head
     try:
-        found = moment_at(context.log, now_us - age_s * 1_000_000)
+        found = find_moment(context.log, context.log.refresh(), now_us - age_s * 1_000_000)
     except SnapshotExpiredError:
         return context.log.root.head
     return found.tail if found else 0

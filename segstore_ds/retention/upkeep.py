@@ -38,7 +38,7 @@ from segstore_ds.log.operations import ObjectState, check_move
 from segstore_ds.log.seams import best_effort
 from segstore_ds.log.seen import hint_of
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.replication.followers import follower_storages, trim_followers
+from segstore_ds.replication.followers import follower_storages, purge_followers
 from segstore_ds.retention.purge import find_log_start, may_delete_below
 from segstore_ds.retention.vacuum import (
     Horizon,
@@ -156,7 +156,8 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
     swept = _sweep(context, root, horizon, now_us - 2 * grace_us, late)
     gone = _delete_retired(context, root, horizon, late)
-    low = context.log.files.lowest(root.log_start)
+    start = root.log_start
+    low = context.log.files.lowest(start)
     start = min(_plan_log_start(context, root, policy, now_us), low + MOST_DELETED)
     floor = _version_at(context, root, now_us - grace_us)
 
@@ -185,8 +186,11 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     # Advance the hint before deleting, or an open could follow it to a leftover version.
     context.log.files.put_hint(hint_of(done.root))
     if done.root.log_start > root.log_start or may_delete_below(context, root):
-        context.log.files.trim(low, done.root.log_start, until=late)
-        trim_followers(context, done.root, root.log_start, until=late)
+        end = done.root.log_start
+        context.log.files.trim(low, end, until=late)
+        purge_followers(
+            context, done.root, lambda files: files.trim(files.lowest(start), end, until=late)
+        )
     return done.root
 
 

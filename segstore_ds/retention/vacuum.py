@@ -27,7 +27,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import moment_at
+from segstore_ds.log.lookup import find_moment
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
@@ -233,7 +233,7 @@ def run_vacuum(
 def plan_floor(context: StreamContext, until_us: int) -> int:
     """Return the newest version older than a time, which bounds whatever was planned earlier."""
     try:
-        found = moment_at(context.log, until_us)
+        found = find_moment(context.log, context.log.refresh(), until_us)
     except SnapshotExpiredError:
         return (
             context.log.root.staging_floor
