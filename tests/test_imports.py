@@ -206,7 +206,7 @@ import tempfile
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.storage import open_storage
 from segstore_ds.rooms import COMMIT_SEAMS
-seams = StreamLog(open_storage(tempfile.mkdtemp())).seams
+seams = StreamLog(open_storage(tempfile.mkdtemp())).seams.rooms
 assert [type(seam).__module__ for seam in seams] == [*COMMIT_SEAMS], seams
 """
 

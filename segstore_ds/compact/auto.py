@@ -52,7 +52,7 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
     if not groups:
         return None
-    job = replace(job, storage=with_inline(context.log.staging(root), root))
+    job = replace(job, storage=with_inline(context.log.seams.staging(root), root))
     return run_batch(context, job, groups, attempts=3)
 
 

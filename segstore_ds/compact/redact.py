@@ -72,7 +72,7 @@ def run_redact(
     root = context.log.refresh()
     known = redactions_of(root).get(request.redact_id)
     if known is not None and known.done:
-        context.log.acknowledge(root)  # this acknowledges it again
+        context.log.seams.before_ack(root)  # this acknowledges it again
         return _result(known, repeated=True)
     progress = _Progress(context, request, known or _begin(root, request))
     lost = 0
@@ -156,7 +156,7 @@ class _Progress:
     def _plan(self, root: Root) -> RedactJob:
         context = self._context
         rules, layout = CompactRules(), Layout()
-        job = plan_job(context.log.staging(root), context.status, root, rules, layout)
+        job = plan_job(context.log.seams.staging(root), context.status, root, rules, layout)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
         refuse_time_column(self._request.columns, job.time_column)

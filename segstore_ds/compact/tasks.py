@@ -93,5 +93,5 @@ def plan_compact_tasks(
 ) -> CompactTasks:
     """Fix what all tasks of a compaction share, on the newest root that was seen."""
     root = context.log.root
-    job = plan_job(context.log.staging(root), context.status, root, rules, layout)
+    job = plan_job(context.log.seams.staging(root), context.status, root, rules, layout)
     return CompactTasks(job, context.clock.new_id(), client)

@@ -56,7 +56,7 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outco
         )
     found = outcome(log, transaction, check_whole("version", version, optional=True))
     if found.state is OutcomeState.COMMITTED:
-        log.acknowledge(log.root)
+        log.seams.before_ack(log.root)
     return found
 
 

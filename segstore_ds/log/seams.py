@@ -43,9 +43,38 @@ class Seam:
         """Run when a root is in the log, before its commit is acknowledged, perhaps once more."""
 
 
-def make_seams(files: MetadataLog[Root], clock: Clock) -> list[Seam]:
-    """Return the seams of one handle's log, in order."""
-    return [make(files, clock) for make in _factories()]
+class Seams:
+    """The seams of one handle's log: all rooms that take part, in order."""
+
+    def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
+        self._storage = files.storage
+        self.rooms = [make(files, clock) for make in _factories()]
+
+    def copies(self, root: Root) -> Copies | None:
+        """Return other folders with the same objects, to read what is damaged here."""
+        return next((found for room in self.rooms if (found := room.copies(root))), None)
+
+    def before_staging(self, root: Root) -> None:
+        """Refuse to stage for a commit on a root that this folder could not take."""
+        for room in self.rooms:
+            room.before_staging(root)
+
+    def staging(self, root: Root) -> Storage:
+        """Return the folder to stage in for a commit on a root."""
+        storage = self._storage
+        for room in self.rooms:
+            storage = room.staging(storage, root)
+        return storage
+
+    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
+        """Make sure that a root may be put; a failure here commits nothing."""
+        for room in self.rooms:
+            room.before_put(base, planned, mirrored)
+
+    def before_ack(self, root: Root) -> None:
+        """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
+        for room in self.rooms:
+            room.before_ack(root)
 
 
 @cache

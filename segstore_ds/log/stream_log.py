@@ -55,7 +55,7 @@ from segstore_ds.log.newest import (
 )
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import first_version
-from segstore_ds.log.seams import make_seams
+from segstore_ds.log.seams import Seams
 from segstore_ds.log.seen import (
     Seen,
     hint_of,
@@ -66,7 +66,6 @@ from segstore_ds.log.turns import Turns, await_version, read_ahead
 from segstore_ds.status.history import History, Note, describe_commit
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
-from segstore_ds.storage.base import Copies
 
 REOPEN_ATTEMPTS = 10
 HINT_EVERY_S = 1.0
@@ -107,7 +106,7 @@ class StreamLog:
         self.damaged = damaged
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.history = History(storage)
-        self.seams = make_seams(self.files, clock)
+        self.seams = Seams(self.files, clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
         self._hinted_s = float("-inf")
@@ -292,7 +291,7 @@ class StreamLog:
                     self.reopen()
                     continue
                 if change.root is None:
-                    self.acknowledge(base.root)  # an earlier commit, again
+                    self.seams.before_ack(base.root)  # an earlier commit, again
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.
                 root = self._complete(
@@ -304,11 +303,10 @@ class StreamLog:
                     meter=meter,
                 )
                 # Before the put: a failure here commits nothing.
-                for seam in self.seams:
-                    seam.before_put(base.root, root, mirrored or {})
+                self.seams.before_put(base.root, root, mirrored or {})
                 # Put the root under the next version, if absent: this decides the race.
                 if self._try(base, root, meter):
-                    self.acknowledge(root)
+                    self.seams.before_ack(root)
                     # Acknowledged. The hint only makes the next open cheaper.
                     self._hint(root)
                     log_commit(self.storage.url, root.history[-1])
@@ -320,27 +318,6 @@ class StreamLog:
                 url=self.storage.url,
                 attempts=attempts,
             )
-
-    def check_staging(self, root: Root) -> None:
-        """Refuse to stage for a commit on a root that this folder could not take."""
-        for seam in self.seams:
-            seam.before_staging(root)
-
-    def copies(self, root: Root) -> Copies | None:
-        """Return other folders with the same objects, to read what is damaged here."""
-        return next((found for seam in self.seams if (found := seam.copies(root))), None)
-
-    def staging(self, root: Root) -> Storage:
-        """Return the folder to stage in for a commit on a root."""
-        storage = self.storage
-        for seam in self.seams:
-            storage = seam.staging(storage, root)
-        return storage
-
-    def acknowledge(self, root: Root) -> None:
-        """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
-        for seam in self.seams:
-            seam.before_ack(root)
 
     def new_transaction(self) -> str:
         """Return the id of a new transaction, which also tells writers of one stream apart."""

@@ -49,7 +49,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         columns=(),
         filters=Filters(conditions),
         offset_column=f"{field.name}_{_OFFSET}",
-        copies=context.log.copies(root),
+        copies=context.log.seams.copies(root),
         read_cache_bytes=options.default("readCacheBytes"),
         time_column=field.name,
     )

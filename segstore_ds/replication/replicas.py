@@ -307,7 +307,7 @@ SEAM = Replicas
 
 def replicas_of(log: StreamLog) -> Replicas:
     """Return the followers of the stream of a log."""
-    return next(seam for seam in log.seams if isinstance(seam, Replicas))
+    return next(room for room in log.seams.rooms if isinstance(room, Replicas))
 
 
 def newest_replicated(log: StreamLog) -> Root:

@@ -129,7 +129,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     staged = incoming if repeated else _staged_schema(context, incoming, request)
     check_arguments(request, staged)
     return WriteJob(
-        storage=context.storage if repeated else context.log.staging(root),
+        storage=context.storage if repeated else context.log.seams.staging(root),
         token=names.build_token(root.version, context.clock.new_id()[:12]),
         transaction=context.log.new_transaction(),
         request=replace(request, schema=decode_schema(encode_schema(staged))),
@@ -145,7 +145,7 @@ def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed; raise if the write can't be committed."""
     repeated = find_repeated(context.status, root, request.writer, batch=None) is not None
     # Check before staging: a folder that takes no commits gets no objects, either.
-    context.log.check_staging(root)
+    context.log.seams.before_staging(root)
     if not repeated:
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
