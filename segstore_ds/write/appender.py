@@ -233,10 +233,13 @@ class LiveAppender:
                     group.waiters -= 1
             return self._offset(place)
 
-    def flush(self) -> Commit | None:
+    def flush(self, timeout: float | None = None) -> Commit | None:
         """Commit all events taken so far, and wait for commits in flight.
 
         They are durable and visible when it returns.
+
+        Args:
+            timeout: Seconds to wait, whatever the storage does; None for as long as it takes.
 
         Returns:
             The last commit, which took the newest of these events; None if none were left. Where no
@@ -244,14 +247,40 @@ class LiveAppender:
             offsets of the events since the previous flush.
 
         Raises:
+            TimeoutError: Not all events are committed yet. Nothing is lost or cancelled: they are
+                committed in the background, and another call waits for that.
             SegstoreError: As `Stream.append`. Every later append and flush raises the same error.
                 If `Stream.outcome` or the error says that the events are not committed, read them
                 back by their places and append them through a new appender.
             ClosedError: The appender was closed.
         """
+        if timeout is not None:
+            return self._flush_within(timeout)
         with self._here():
             self._check()
             return self._flush(self._next)
+
+    def _flush_within(self, timeout: float) -> Commit | None:
+        """Let the lead commit: neither the storage nor a holder of the lock delays this thread."""
+        limit_s, lock = self._clock.boot_s() + timeout, self._here()
+        ended = False
+        if lock.acquire(timeout=max(timeout, 0)):
+            try:
+                self._check()
+                groups = [group for group in self._groups() if group.count]
+                if not groups:
+                    return None
+                group = groups[-1]
+                group.due_s = self._clock.boot_s()
+                self._calls.put(None)
+            finally:
+                lock.release()
+            ended = group.ended.wait(max(limit_s - self._clock.boot_s(), 0))
+        if not ended:
+            raise TimeoutError("not all events are committed yet: none is lost, call flush again")
+        if group.commit is None:
+            self._check()
+        return group.commit
 
     def read(self, start: int | None = None, end: int | None = None) -> pa.RecordBatchReader:
         """Read this appender's own events by their places, flushed or not.
@@ -306,6 +335,8 @@ class LiveAppender:
             if self._closed:
                 return
             self._closed = True
+            if self._open is not None:
+                self._open.ended.set()
             self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
             dropped = self._next - self._flushed
             if dropped:
@@ -427,6 +458,7 @@ class LiveAppender:
         self._counters.add(group.counters)
         self._add_run(group.start, commit.start, commit.rows)
         self._flying, self._flushed = None, group.end
+        group.ended.set()
         self._crowd = group.waiters + (self._open.waiters if self._open else 0)
 
     @contextmanager
@@ -499,6 +531,8 @@ class LiveAppender:
             error.refuse_retry(_AFTER_FAILURE)
         self._failure.keep(error)
         self._landed.notify_all()
+        for group in self._groups():
+            group.ended.set()
 
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error

@@ -1,5 +1,6 @@
 """The events that one commit of the long-lived appender takes."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ class EventGroup:
         waiters: How many threads wait for it.
         commit: Its commit, once it has landed.
         error: Why its commit failed.
+        ended: Set once it is known whether it was committed.
     """
 
     job: WriteJob
@@ -42,6 +44,7 @@ class EventGroup:
     waiters: int = 0
     commit: Commit | None = None
     error: BaseException | None = field(default=None, repr=False)
+    ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
     def end(self) -> int:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from unit.cache.suites import until
 
 import segstore_ds as segstore
 from benchmarks.faults import WrappedStorage
@@ -289,6 +290,117 @@ def test_failed_writes_hide_no_events_from_the_appender(verb, place, as_table):
     with pytest.raises(StorageError, match="no answer"):
         append_and_flush()
     assert numbers(appender.read(0, taken)) == list(range(taken))
+
+
+class _Gated(WrappedStorage):
+    """Lets no call of a verb pass until the gate is open."""
+
+    def __init__(self, inner, verb) -> None:
+        super().__init__(inner)
+        self.verb, self.arrived, self.gate = verb, threading.Event(), threading.Event()
+        self.gate.set()
+
+    def around(self, verb, path, work):
+        if verb == self.verb and path:
+            self.arrived.set()
+            assert self.gate.wait(300)
+        return work()
+
+
+def gated(verb: str) -> tuple[_Gated, segstore.Stream]:
+    """Return a storage whose gate is closed, and a stream there."""
+    storage = _Gated(open_storage(f"memory://{uuid.uuid4().hex}"), verb)
+    stream = create_on(storage, SCHEMA)
+    storage.gate.clear()
+    storage.arrived.clear()
+    return storage, stream
+
+
+@pytest.mark.parametrize("verb", ["open_staged", "write", "commit", "create"])
+def test_a_flush_raises_in_time_and_loses_nothing(verb):
+    """Wherever the storage hangs; what was staged is committed once, by this flush or the next."""
+    storage, stream = gated(verb)
+    layout = small(inline_bytes=0)
+    with stream.appender(layout=layout, flush_seconds=None) as appender:
+        appender.append(table(*range(40)))
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match="call flush again"):
+                appender.flush(timeout=0.05)
+        assert storage.arrived.wait(300)
+        storage.gate.set()
+        commit = appender.flush(timeout=300)
+        assert (commit.start, commit.end, appender.flushed_place) == (0, 40, 40)
+        appender.append(event(40))
+        assert appender.flush(timeout=300).end == 41
+        assert numbers(appender.read(0)) == list(range(41))
+    assert numbers(stream.refresh().read()) == list(range(41))
+    assert stream.version == commit.version + 1
+
+
+def test_a_flush_that_timed_out_takes_the_events_appended_since():
+    storage, stream = gated("create")
+    with stream.appender(flush_seconds=None) as appender:
+        appender.append(event(0))
+        with pytest.raises(TimeoutError):
+            appender.flush(timeout=0)
+        assert storage.arrived.wait(300)
+        appender.append(event(1))
+        with pytest.raises(TimeoutError):
+            appender.flush(timeout=0)
+        storage.gate.set()
+        assert appender.flush(timeout=300).end == appender.flushed_place == 2
+    assert numbers(stream.refresh().read()) == [0, 1]
+
+
+def test_a_flush_raises_in_time_while_another_append_hangs():
+    """The other thread holds the appender's lock."""
+    storage, stream = gated("write")
+    with stream.appender(layout=small(), flush_seconds=None) as appender:
+        appender.append(event(0))
+        with ThreadPoolExecutor(1) as threads:
+            hanging = threads.submit(appender.append, table(*range(1, 600)))
+            assert storage.arrived.wait(300)
+            with pytest.raises(TimeoutError, match="call flush again"):
+                appender.flush(timeout=0.05)
+            storage.gate.set()
+            assert hanging.result(300) == 1
+        assert appender.flush(timeout=300).end == 600
+    assert numbers(stream.refresh().read()) == list(range(600))
+
+
+def test_a_flush_with_a_timeout_raises_what_the_commit_raised(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    assert appender.flush(timeout=0) is None
+    appender.append(event(0))
+    monkeypatch.setattr(StreamLog, "commit", _timed_out)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="timed out"):
+            appender.flush(timeout=300)
+    assert numbers(appender.read(0)) == [0]
+    appender.close()
+    with pytest.raises(ClosedError):
+        appender.flush(timeout=300)
+
+
+def test_close_wakes_a_flush_with_a_timeout():
+    """Its events are in the group after the one in flight, so they are dropped."""
+    storage, stream = gated("create")
+    appender = stream.appender(flush_seconds=None)
+    appender.append(event(0))
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(appender.flush)
+        assert storage.arrived.wait(300)
+        appender.append(event(1))
+        group = appender._open
+        second = threads.submit(appender.flush, timeout=300)
+        until(lambda: group.due_s is not None)
+        closing = threads.submit(appender.close)
+        with pytest.raises(ClosedError):
+            second.result(300)
+        storage.gate.set()
+        closing.result(300)
+        assert first.result(300).end == 1
+    assert numbers(stream.refresh().read()) == [0]
 
 
 def _timed_out(*_args, **_knobs):
