@@ -1,5 +1,7 @@
 """Counters of a write cache; they only grow, and each event counts once."""
 
+import os
+import threading
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -17,7 +19,8 @@ class CacheCounters:
         laid_records: Those that their producer laid into a buffer instead of a copy.
         channel_writes: Writes to the channel: one per buffer, one per large record.
         channel_bytes: Their bytes.
-        scattered_writes: Those of them that came in any order: parts of copied objects.
+        scattered_writes: Those of them that are parts of copied objects, which come in any order;
+            the others are dense.
         write_seconds: Time spent in them.
         buffers_evicted: Buffers whose content was dropped to take new records.
         records_evicted: Records in them.
@@ -86,3 +89,29 @@ class CacheCounters:
             "hit_rate": f"{self.hit_rate:.2f}",
         }
         return " ".join(f"{name}={text}" for name, text in shown.items() if float(text))
+
+
+class WrittenHere:
+    """What the write caches of this process wrote, by the URL of the folder."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, CacheCounters] = {}
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Take a new lock: in a forked child the old one may be held forever."""
+        self._lock = threading.Lock()
+
+    def add(self, url: str, counters: CacheCounters) -> None:
+        """Add the counters of caches that have ended."""
+        with self._lock:
+            self._found.setdefault(url, CacheCounters()).add(counters)
+
+    def at(self, url: str) -> CacheCounters:
+        """Return a copy of the counters of a folder."""
+        with self._lock:
+            return self._found.get(url, CacheCounters()).snapshot()
+
+
+WRITTEN_HERE = WrittenHere()
+os.register_at_fork(after_in_child=WRITTEN_HERE.unlock)

@@ -5,12 +5,13 @@ Everything that shows a stream takes its numbers from here, so that no two of th
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
+from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.compact.debt import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format.parts.packed import Ints
@@ -136,6 +137,8 @@ class Metrics:
             read.
         damaged: What could not be read, as errors say it: the figures are of the rest. Events are
             not read, so only `verify` names all damage.
+        written: What the write caches of this process wrote to the stream's folder so far, dense
+            (segments) and scattered (parts of copied objects); small commits pass no cache.
     """
 
     url: str
@@ -160,6 +163,7 @@ class Metrics:
     published: tuple[PublishedFigures, ...]
     storage: tuple[StorageFigures, ...] | None
     damaged: tuple[str, ...] = ()
+    written: CacheCounters = field(default_factory=CacheCounters)
 
     @property
     def idle_s(self) -> float:
@@ -231,6 +235,7 @@ def measure(
         ),
         storage=readable.read(partial(_storage, context, root)) if storage else None,
         damaged=tuple(readable.damaged),
+        written=WRITTEN_HERE.at(context.storage.url),
     )
 
 

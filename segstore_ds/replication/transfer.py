@@ -27,6 +27,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar
 
+from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
@@ -230,6 +231,7 @@ class _Copy:
             self._fetch_again(out, land)
             self._refuse(self._checks.failed())
             out.commit()
+            WRITTEN_HERE.add(target.url, out.counters)
 
     def _fetch_again(self, out: WriteCacheService, land: Callable[[Range], None]) -> None:
         """Replace the parts that fail by what the source gives now, or else by others' bytes."""

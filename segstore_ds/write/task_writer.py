@@ -19,7 +19,7 @@ from functools import partial
 import pyarrow as pa
 
 from segstore_ds.cache.buffer import Record
-from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
@@ -167,6 +167,7 @@ class TaskWriter:
         self._end_segment()
         self._free_buffers()
         self._finished = True
+        WRITTEN_HERE.add(self._target.storage.url, self._counters)
         if self._rows:
             counters = f"; write cache: {text}" if (text := str(self._counters)) else ""
             _LOG.info("task %d staged %d rows%s", self._task, self._rows, counters)
@@ -432,12 +433,14 @@ def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bo
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given."""
-    pool = open_pool(storage, buffers=Layout().cache_buffers)
-    writer = SegmentWriter(storage, path, pool, CacheCounters(), ArrowEncoder())
+    pool, counters = open_pool(storage, buffers=Layout().cache_buffers), CacheCounters()
+    writer = SegmentWriter(storage, path, pool, counters, ArrowEncoder())
     try:
         for frame in frames:
             writer.add(frame)
-        return staged_segment(writer, writer.finish())
+        summary = writer.finish()
+        WRITTEN_HERE.add(storage.url, counters)
+        return staged_segment(writer, summary)
     except BaseException:
         writer.abort()
         raise

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import shutil
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -141,3 +142,18 @@ def test_metrics_see_other_writers_and_their_time(stream):
     assert (found.tail, found.version) == (3, other.version)
     assert found.measured.tzinfo == dt.UTC
     assert 0 <= found.idle_s < 3600
+
+
+def test_writes_of_this_process_are_counted_dense_and_scattered(tmp_path):
+    """By folder, whichever handle wrote; a copy between stores writes parts in any order."""
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, upkeep=None)
+    assert stream.metrics().written.channel_writes == 0
+    for _ in range(2):
+        stream.append(rows(5), layout=STAGED)
+    written = segstore.open(stream.url).metrics().written
+    assert (written.channel_writes, written.scattered_writes) == (2, 0)
+    assert written.channel_bytes == written.accepted_bytes == stream.info()["bytes"]
+    stream.copy_to(f"file://{tmp_path}/copy", copy_id="one")
+    copy = segstore.open(f"file://{tmp_path}/copy").metrics()
+    assert (copy.written.channel_writes, copy.written.scattered_writes) == (2, 2)
+    assert copy.written.channel_bytes == copy.bytes
