@@ -33,26 +33,17 @@ class Follower:
 
     def __init__(self, storage: Storage, clock: Clock, *, of: str) -> None:
         self.storage = storage
+        self.url = storage.url
         self._of = of
         self.files = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC, clock=clock)
-        self._known: Root | None = None
+        self.known: Root | None = None  # the newest root that it was seen to hold
         self._put = ""  # the transaction of the commit file that was put last
         self._agreed = False
-
-    @property
-    def url(self) -> str:
-        """Its location."""
-        return self.storage.url
-
-    @property
-    def known(self) -> Root | None:
-        """The newest root that it was seen to hold."""
-        return self._known
 
     def holds(self, root: Root) -> bool:
         """Tell whether it holds a root, or recently did; also False where it can't be reached."""
         try:
-            known = self._known
+            known = self.known
             if known is None or known.transaction != root.transaction:
                 known = self.newest(root)
             return known.transaction == root.transaction and self.says_so(known)
@@ -89,11 +80,11 @@ class Follower:
 
     def held(self, root: Root) -> Root:
         """Return the newest root that it holds, asked of its store; raises as `newest`."""
-        if self._known is None or self._known.transaction != root.transaction:
+        if self.known is None or self.known.transaction != root.transaction:
             # Another process may have shipped it meanwhile.
-            self._known = found = self.files.get(root.version)
+            self.known = found = self.files.get(root.version)
             if found is not None and found.transaction != root.transaction:
-                self._known = None
+                self.known = None
                 raise self.fenced(root)
         return self.newest(root)
 
@@ -109,12 +100,12 @@ class Follower:
             MissingObjectError: It does not hold this stream, or its log has a hole.
             CorruptionError: It stored otherwise what this handle put last.
         """
-        known = self._known
+        known = self.known
         if known is not None and known.version in (root.version - 1, root.version):
             ours = root.transaction if known.version == root.version else root.parent
             if known.transaction == ours and (asked or self._has_two(known, root)):
                 return known
-        self._known = None
+        self.known = None
         found = self._find_near(root) or self._find_listed(root)
         if found.generation > root.generation:
             raise self.fenced(root)
@@ -129,7 +120,7 @@ class Follower:
                 follower=self.url,
                 version=found.version,
             )
-        self._known = found
+        self.known = found
         return found
 
     def _find_near(self, root: Root) -> Root | None:
@@ -179,7 +170,7 @@ class Follower:
             FencedError: Another commit has that version.
             MissingObjectError: The previous version is gone: the folder was deleted meanwhile.
         """
-        self._known = None
+        self.known = None
         works = [partial(self.files.add, root.version, root)]
         if root.version > root.log_start:
             works.append(partial(self.files.exists, root.version - 1))
@@ -193,7 +184,7 @@ class Follower:
             raise self.fenced(root)
         if not all(before):
             raise self._holed(root.version)
-        self._known, self._put = root, root.transaction
+        self.known, self._put = root, root.transaction
         if root.version % HINT_EVERY == 0:
             self.files.write_hint(hint_of(root))
 

@@ -60,15 +60,11 @@ class Receiver:
 
     def __init__(self, storage: Storage, stream_id: str, path: str) -> None:
         self._storage = storage
+        self.url = storage.url
         self._stream_id = stream_id
         self._path = path
         self._writer: StagedWriter | None = None
         self._sequence = self._size = 0
-
-    @property
-    def url(self) -> str:
-        """The follower's location."""
-        return self._storage.url
 
     def receive(self, message: BufferMessage) -> None:
         """Write the next buffer.

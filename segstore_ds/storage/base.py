@@ -74,72 +74,16 @@ class StorageStats:
         self._cells = {}
 
 
-class StagedWriter(ABC):
-    """Writes one large object under a name that no other writer uses.
-
-    As a context manager it aborts unless `commit` was called.
-    """
-
-    size: int  # bytes written so far
-
-    @abstractmethod
-    def write(self, data: Any) -> None:
-        """Append the bytes of an object that supports the buffer protocol.
-
-        After a StorageError the object cannot become whole.
-        """
-
-    def write_all(self, pieces: Sequence[Any]) -> None:
-        """Append several pieces in order, in one request where the filesystem can."""
-        for piece in pieces:
-            self.write(piece)
+class _Writer(ABC):
+    """Writes one large object; as a context manager it aborts unless `commit` was called."""
 
     @abstractmethod
     def commit(self) -> int:
         """Finish the object and return its size in bytes; it is then whole and durable.
 
         Raises:
-            StorageError: The object may be incomplete; write it again under another name.
+            StorageError: The object may be incomplete or missing.
             InvalidInputError: Nothing was written, or the writer was closed before.
-        """
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Discard the object and remove what can be removed; safe to repeat, never raises."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.abort()
-
-
-class ScatteredWriter(ABC):
-    """Writes one large object whose ranges come in any order, from several threads.
-
-    Nothing has the object's name before `commit`, which gives it that name in one step and
-    replaces what had it. As a context manager it aborts unless `commit` was called.
-    """
-
-    @abstractmethod
-    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
-        """Write one part as one request; written again, the later bytes count.
-
-        A part starts at a multiple of the size that `open_scattered` was given, and only the last
-        one is shorter. After a StorageError the part may be written again.
-        """
-
-    @abstractmethod
-    def commit(self) -> int:
-        """Finish the object and return its size in bytes; it is then whole and durable.
-
-        The caller has written every part. Raises StorageError if the object may be missing, and
-        InvalidInputError if the writer was closed before.
         """
 
     @abstractmethod
@@ -159,6 +103,40 @@ class ScatteredWriter(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.abort()
+
+
+class StagedWriter(_Writer):
+    """Writes the bytes in order, under a name that no other writer uses."""
+
+    size: int  # bytes written so far
+
+    @abstractmethod
+    def write(self, data: Any) -> None:
+        """Append the bytes of an object that supports the buffer protocol.
+
+        After a StorageError the object cannot become whole.
+        """
+
+    def write_all(self, pieces: Sequence[Any]) -> None:
+        """Append several pieces in order, in one request where the filesystem can."""
+        for piece in pieces:
+            self.write(piece)
+
+
+class ScatteredWriter(_Writer):
+    """Writes ranges that come in any order, from several threads.
+
+    Nothing has the object's name before `commit`, which gives it that name in one step and
+    replaces what had it. The caller has written every part by then.
+    """
+
+    @abstractmethod
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
+        """Write one part as one request; written again, the later bytes count.
+
+        A part starts at a multiple of the size that `open_scattered` was given, and only the last
+        one is shorter. After a StorageError the part may be written again.
+        """
 
 
 class MirroredObject(Protocol):
