@@ -116,9 +116,11 @@ class Replicas(Seam):
         if planned.operation != Operation.PROMOTE:
             self.before_staging(base)
         followers = self.of(planned)
+        if not followers:
+            return
         sent = {
             path: entry
-            for entry in (planned.entries if followers and mirrored else ())
+            for entry in (planned.entries if mirrored else ())
             if (path := names.segment_object(entry.path)) in mirrored
         }
         whole: dict[str, frozenset[str]] = {}
@@ -143,20 +145,13 @@ class Replicas(Seam):
                 follower=follower.url,
                 version=base.version,
             ) from error
-        self._refuse_ahead(follower, base)
-
-    def _refuse_ahead(self, follower: Follower, base: Root) -> None:
-        """Raise MissingObjectError when a follower holds commits that the primary has lost."""
-        theirs = follower.known
+        ahead = follower.known.version if follower.known else 0
         # If the base is only outdated, the log holds that version and this commit loses its race.
-        if theirs is None or theirs.version <= base.version or self._files.exists(theirs.version):
-            return
-        raise lost_commits(
-            self._storage.url,
-            version=theirs.version,
-            newest=base.version,
-            witness=f"follower {follower.url}",
-        )
+        if ahead > base.version and not self._files.exists(ahead):
+            witness = f"follower {follower.url}"
+            raise lost_commits(
+                self._storage.url, version=ahead, newest=base.version, witness=witness
+            )
 
     def before_ack(self, root: Root) -> None:
         """Bring all followers up to a root that is in the primary's log, at once.
@@ -170,6 +165,9 @@ class Replicas(Seam):
         asked = prepared is not None and prepared[0] == root.transaction
         whole = prepared[1] if prepared is not None and asked else _NONE
         missing: dict[str, SegstoreError] = {}
+        followers = self.of(root)
+        if not followers:
+            return
 
         def ship_to(follower: Follower) -> None:
             there = whole.get(follower.url, frozenset())
@@ -180,7 +178,7 @@ class Replicas(Seam):
             except (StorageError, FormatError) as error:
                 missing[follower.url] = error
 
-        at_once([partial(ship_to, follower) for follower in self.of(root)])
+        at_once([partial(ship_to, follower) for follower in followers])
         if missing:
             raise UnderReplicatedError(
                 "the commit is in the log, but not every follower has it",
