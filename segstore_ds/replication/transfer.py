@@ -3,7 +3,7 @@
 An object is cut into parts of one size. Several threads fetch parts and hand them to the scattered
 cache, which writes each one at its position, or as a numbered part of an upload. So memory is
 bounded however large an object is. If the store takes an object in order only, its ranges are still
-fetched ahead.
+fetched ahead, and go through the dense cache.
 
 The object gets its name in one step, after every byte was verified: a segment's frames and footer
 by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
@@ -261,7 +261,9 @@ class _Copy:
 
     def _in_order(self) -> None:
         """Write the ranges in order, each fetched ahead, for a store that takes no parts."""
-        with self._copied.target.open_staged(self._copied.to, replace=True) as out:
+        target = self._copied.target
+        writer = target.open_staged(self._copied.to, replace=True)
+        with WriteCacheService(writer, BufferPool(OBJECTS, PART_BYTES)) as out:
             ranges = [*cut(0, self._end_start)]
             found: dict[Range, memoryview] = {}
 
@@ -272,11 +274,12 @@ class _Copy:
                 window = ranges[start : start + OBJECTS]
                 self._each(fetch, window)
                 for range_ in window:
-                    out.write(found.pop(range_))
+                    out.write(found.pop(range_), frozen=True)
             for start, end in cut(self._end_start, self._size):
-                out.write(self._take_end(start, end))
+                out.write(self._take_end(start, end), frozen=True)
             self._refuse(self._checks.failed())
             out.commit()
+            WRITTEN_HERE.add(target.url, out.counters)
 
     def _fetch(self, range_: Range) -> memoryview:
         data = memoryview(self._copied.source.get_range(self._copied.name, *range_))

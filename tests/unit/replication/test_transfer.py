@@ -15,6 +15,7 @@ from stream_kit import SCHEMA, make_stream
 
 import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
+from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.replication import transfer
@@ -204,8 +205,12 @@ class InOrder(WrappedStorage):
 
 def test_a_store_that_takes_no_parts_gets_them_in_order(copied):
     target = InOrder(copied.target)
+    before = WRITTEN_HERE.at(target.url)
     _copy(_with(copied, target=target))
     assert copied.target.get(copied.to) == copied.source.get(copied.name)
+    counted = WRITTEN_HERE.at(target.url)
+    assert counted.channel_bytes - before.channel_bytes == copied.entry.bytes
+    assert counted.scattered_writes == before.scattered_writes
     copied.target.delete(copied.to)
     source = Flipping(copied.source, copied.entry.bytes // 2, 10)
     with pytest.raises(CorruptionError, match="checksum"):
