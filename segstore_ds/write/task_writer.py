@@ -307,7 +307,11 @@ class TaskWriter:
         expected = int(batch.nbytes * self._shrunk) + FRAME_BYTES + COLUMN_BYTES * len(self.schema)
         laid = None
         if segment is not None and not self._is_full(segment, expected, batch.num_rows):
-            laid = segment.encode(expected, encode)
+            try:
+                laid = segment.encode(expected, encode)
+            except BaseException:
+                self._keep([encode()])
+                raise
         frame, record = laid or (encode(), None)
         if segment is None or record is None:
             self._write_frame(frame)
