@@ -128,6 +128,10 @@ class Buffer:
         """Whether it has memory of its own."""
         return self._memory is not None
 
+    def spans(self, offset: int) -> bool:
+        """Tell whether an offset lies in the buffer's range."""
+        return self.base is not None and self.base <= offset < self.base + self.capacity
+
     def write(self, record: Record, view: BufferView) -> bool:
         """Take a record; return False, with nothing changed, if there is no room left.
 

@@ -71,24 +71,7 @@ class CacheCounters:
 
     def __str__(self) -> str:
         """Return those that are not zero, as `name=value` in a fixed order."""
-        shown = {
-            "records": f"{self.accepted_records}",
-            "bytes": f"{self.accepted_bytes}",
-            "laid": f"{self.laid_records}",
-            "writes": f"{self.channel_writes}",
-            "scattered": f"{self.scattered_writes}",
-            "bytes_per_write": f"{self.bytes_per_write:.0f}",
-            "write_s": f"{self.write_seconds:.3f}",
-            "waits": f"{self.waits}",
-            "wait_s": f"{self.wait_seconds:.3f}",
-            "large": f"{self.large_records}",
-            "evicted": f"{self.buffers_evicted}",
-            "hits": f"{self.hits}",
-            "misses": f"{self.misses}",
-            "loads": f"{self.loads}",
-            "hit_rate": f"{self.hit_rate:.2f}",
-        }
-        return " ".join(f"{name}={text}" for name, text in shown.items() if float(text))
+        return " ".join(f"{name}={value:.6g}" for name, value in self.as_dict().items() if value)
 
 
 class WrittenHere:

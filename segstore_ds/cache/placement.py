@@ -53,14 +53,6 @@ class Dense:
         self.end = record.end
         return None
 
-    def is_away(self, record: Record) -> bool:
-        """Tell whether the record's buffer is being written."""
-        del record
-        return False
-
-    def written(self, buffer: Buffer) -> None:
-        """Note that the channel has a buffer."""
-
     def check_whole(self) -> None:
         """Raise InvalidInputError if bytes of the object are missing."""
 
@@ -86,7 +78,6 @@ class Scattered:
         self.end = size
         self._part_bytes = part_bytes
         self._open: dict[int, Buffer] = {}
-        self._away: set[int] = set()
         self._missing = set(range(-(-size // part_bytes)))  # parts that are not whole
 
     def place(self, at: int | None, length: int) -> int:
@@ -132,17 +123,8 @@ class Scattered:
         if buffer.end < min(self._end_of(part), self.end):
             return None
         del self._open[part]
-        self._away.add(part)
         self._missing.discard(part)
         return buffer
-
-    def is_away(self, record: Record) -> bool:
-        """Tell whether the record's part is being written."""
-        return record.offset // self._part_bytes in self._away
-
-    def written(self, buffer: Buffer) -> None:
-        """Note that the channel has a part."""
-        self._away.discard((buffer.base or 0) // self._part_bytes)
 
     def check_whole(self) -> None:
         """Raise InvalidInputError if parts are missing."""

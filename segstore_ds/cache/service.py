@@ -77,7 +77,8 @@ class WriteCacheService:
         self._clean: deque[Buffer] = deque()  # written, and still readable
         self._queue: deque[Buffer] = deque()
         self._pushed = 0
-        self._writing: set[int] = set()  # numbers of the buffers that the channel is taking
+        self._writing: list[Buffer] = []  # what the channel is taking
+        self._ending = False  # the channel is making the object whole
         self._filling: Buffer | None = None
         self._flights: ReadCache[Record] = ReadCache()
         self._thread: threading.Thread | None = None
@@ -115,7 +116,7 @@ class WriteCacheService:
         with self._append, self._changed:
             self._check_writable()
             record = Record(placement.place(at, view.length), view.length, crc)
-            while placement.is_away(record):
+            while any(buffer.spans(record.offset) for buffer in self._writing):
                 self._changed.wait()
                 self._check_writable()
             if record.length > self._pool.buffer_bytes:
@@ -192,8 +193,7 @@ class WriteCacheService:
             with self._changed:
                 self._failure.check()
                 self._check_open()
-                queued = (buffer.number for buffer in self._queue)
-                if not any(number < end for number in (*queued, *self._writing)):
+                if not any(buffer.number < end for buffer in (*self._queue, *self._writing)):
                     return
                 if not self._queue or self._writing or self._thread is not None:
                     self._changed.wait()
@@ -220,15 +220,17 @@ class WriteCacheService:
         with self._changed:
             self._failure.check()
             self._check_open()
-            self._writing.add(self._pushed)
+            self._ending = True
         try:
             size: int = self._channel.commit()
-        except BaseException as error:
-            self._end_write(self._pushed, error)
-            raise
-        with self._changed:
             self._committed = True
-        self._end_write(self._pushed)
+        except BaseException as error:
+            self._failure.keep(error)
+            raise
+        finally:
+            with self._changed:
+                self._ending = False
+                self._changed.notify_all()
         self._join()
         return size
 
@@ -289,7 +291,7 @@ class WriteCacheService:
             self._queue.clear()
             self._changed.notify_all()
             if first:
-                while self._writing:  # a channel is not aborted under a write
+                while self._writing or self._ending:  # a channel is not aborted under a write
                     self._changed.wait()
                 if not self._committed:
                     self._channel.abort()
@@ -332,7 +334,7 @@ class WriteCacheService:
         self._accept(record, large)
         self._push(large)
         self._start()
-        while not held_on_to and (large in self._queue or large.number in self._writing):
+        while not held_on_to and large in (*self._queue, *self._writing):
             self._changed.wait()
             self._check_open()
             self._failure.check()
@@ -427,20 +429,24 @@ class WriteCacheService:
             if not self._queue or (self._writing and self._placement.in_order):
                 return
             buffer = self._queue.popleft()
-            self._writing.add(buffer.number)
+            self._writing.append(buffer)
         started = time.monotonic()
         try:
             self._send(buffer)
         except BaseException as error:
-            self._end_write(buffer.number, error)
+            with self._changed:
+                self._failure.keep(error)
+                self._writing.remove(buffer)
+                self._changed.notify_all()
             raise
         with self._changed:
+            self._writing.remove(buffer)
+            self._changed.notify_all()
             counters = self._counters
             counters.channel_writes += 1
             counters.channel_bytes += buffer.filled
             counters.write_seconds += time.monotonic() - started
             counters.scattered_writes += not self._placement.in_order
-            self._placement.written(buffer)
             if buffer not in self._taken:  # a large record
                 for offset in buffer.records:
                     self._map.pop(offset, None)
@@ -451,7 +457,6 @@ class WriteCacheService:
             else:
                 self._forget(buffer)
                 self._give_back(buffer)
-        self._end_write(buffer.number)
 
     def _send(self, buffer: Buffer) -> None:
         if self._second_copy is None:
@@ -465,13 +470,6 @@ class WriteCacheService:
         finally:
             # Whatever happened: the buffer's memory is used again.
             sent()
-
-    def _end_write(self, number: int, failure: BaseException | None = None) -> None:
-        with self._changed:
-            self._writing.discard(number)
-            if failure is not None:
-                self._failure.keep(failure)
-            self._changed.notify_all()
 
     def _start(self) -> None:
         """Start the thread that writes the queue; safe to repeat."""

@@ -106,5 +106,8 @@ def test_worker_log_holds_the_counters_of_the_write_cache(
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
     lines = [row.msg for row in logs if row.level == "INFO"]
-    assert len([line for line in lines if "staged 50000 rows; write cache: records=" in line]) == 2
+    assert (
+        len([line for line in lines if "staged 50000 rows; write cache: accepted_records=" in line])
+        == 2
+    )
     assert all("bytes_per_write=" in line for line in lines)

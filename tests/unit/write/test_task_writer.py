@@ -176,7 +176,7 @@ def test_finished_task_logs_the_cache_counters(storage, caplog):
     task.append(events(0, 200))
     with caplog.at_level(logging.INFO):
         task.finish()
-    assert "staged 200 rows; write cache: records=4" in caplog.text
+    assert "staged 200 rows; write cache: accepted_records=4" in caplog.text
     assert not re.search(r"=0(\.0*)?( |$)", caplog.text)
 
 
