@@ -25,6 +25,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
+from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.root import PartRef, Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
@@ -167,7 +168,7 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
         first = start = 0
         for count in part_sizes(size):
             made = columns(first, count, form)
-            parts.append(status._parts.put(root.version, start, made, [None] * count))  # noqa: SLF001
+            parts.append(status._parts.put(root.version, start, made, StatsColumns(count, {})))  # noqa: SLF001
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
         return Change(status.tidy(replace(filled, operation="append"), slot))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
 from segstore_ds.options.compaction import CompactRules
 
 

@@ -35,21 +35,20 @@ def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
     elif (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
         _add_filters(context, part)
     elif thorough:
-        add_times(context)
+        add_bounds(context)
 
 
-def add_times(context: StreamContext) -> None:
-    """Look at the times of parts where nobody has; a commit if there are such parts."""
-    if not context.status.lacks_times(context.log.root):
+def add_bounds(context: StreamContext) -> None:
+    """Give parts the bounds of the time column where they lack them; a commit if some change."""
+    if not context.status.lacks_bounds(context.log.root):
         return
 
     def build(root: Root, _slot: Slot) -> Change[None]:
-        if not context.status.lacks_times(root):
+        if not context.status.lacks_bounds(root):
             return NOTHING
-        found = context.status.add_times(root)
-        changed = any(
-            new.times != old.times for new, old in zip(found.parts, root.parts, strict=True)
-        )
+        found = context.status.add_bounds(root)
+        pairs = zip(found.parts, root.parts, strict=True)
+        changed = any(new.stats != old.stats for new, old in pairs)
         merged = replace(found, operation=Operation.MERGE_STATUS, client=context.client)
         return Change(merged if changed else None)
 

@@ -108,8 +108,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             retired.append(slot.retire("status", part.path))
             kept = tuple(rewritten(status.part(part)))
             if kept:
-                times = status.find_times(root, kept)
-                parts.append(status.put_part(root.version, cursor, kept, old=(part,), times=times))
+                parts.append(status.put_part(root, cursor, kept, old=(part,)))
         cursor = parts[-1].end if parts else cursor
     return replace(
         root,

@@ -167,7 +167,7 @@ def _cut(
         return root
     if end == root.head:
         return replace(root, lists=(), parts=(), entries=(), tail=end)
-    own, levels = TableStatus(target), context.status.levels
+    own, levels, made = TableStatus(target), context.status.levels, replace(root, version=0)
     lists = [ref for ref in root.lists if ref.end <= end]
     divided = next((ref for ref in root.lists if ref.start < end < ref.end), None)
     members = levels.members(divided) if divided else ()
@@ -190,7 +190,9 @@ def _cut(
             entries.extend(work.entries(context.status, (placed.start, end)))
         next_segment = work.next_segment
     if cut:
-        parts.append(own.put_part(0, cut.start, entries, times=cut.times))
+        parts.append(
+            own.put_part(made, cut.start, entries, schema_of=context.status.schemas_of(root))
+        )
         entries = []
     return replace(
         root,

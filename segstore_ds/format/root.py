@@ -7,7 +7,7 @@ read a stream with an unknown reader feature, and cannot change one with an unkn
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
@@ -15,11 +15,9 @@ from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import ALIGNMENT
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
-from segstore_ds.format.part_times import PartTimes, decode_times, encode_times
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.record import (
     ABSENT,
-    UNSTORED,
     Limit,
     Positive,
     Range,
@@ -196,8 +194,8 @@ class PartRef(Row):
         bytes: Length of its envelope; statistics may follow it.
         time_us: Commit time of the first version; 0 for segments.
         last_us: Commit time of the last version; 0 for segments.
-        times: What a root says of the events' times; None where nobody has looked. It is not in the
-            part's row.
+        stats: Statistics of the time column over all of its segments, as text: what an entry has,
+            by label (`kind:name`); None if unknown.
     """
 
     path: _StatusPath
@@ -207,7 +205,7 @@ class PartRef(Row):
     bytes: Positive
     time_us: TimeUs = 0
     last_us: TimeUs = 0
-    times: Annotated[PartTimes | None, UNSTORED] = field(default=None, compare=False)
+    stats: str | None = field(default=None, compare=False)
 
     def check_stored(self, where: str) -> None:
         """Raise CorruptionError if a range is none."""
@@ -343,9 +341,6 @@ def encode_root(root: Root) -> bytes:
     """Return the body of the commit file: canonical JSON, unknown fields included."""
     value = to_json(root)
     value["format"] = ROOT_FORMAT
-    column = root.properties.get(TIME_COLUMN)
-    if times := encode_times(((ref.path, ref.times) for ref in (*root.lists, *root.parts)), column):
-        value["part_times"] = times
     return build_json(value)
 
 
@@ -356,22 +351,13 @@ def decode_root(body: bytes, where: str) -> Root:
         CorruptionError: The body is not a root, or contradicts itself.
         UnsupportedVersionError: The format is newer, or this version lacks a reader feature.
     """
-    value = {**take_format(parse_json(body, where=where), ROOT_FORMAT, what="root", where=where)}
+    value = take_format(parse_json(body, where=where), ROOT_FORMAT, what="root", where=where)
     features = from_json(_Features, value, where=where).reader_features
     if unknown := sorted({*features} - READER_FEATURES):
         raise UnsupportedVersionError(
             "stream needs reader features this version lacks", where=where, features=unknown
         )
-    times = value.pop("part_times", {})
-    root = from_json(Root, value, where=where)
-    told = decode_times(times, root.properties.get(TIME_COLUMN), where=where)
-    if not told:
-        return root
-
-    def tell(refs: tuple[PartRef, ...]) -> tuple[PartRef, ...]:
-        return tuple(replace(ref, times=told.get(ref.path)) for ref in refs)
-
-    return replace(root, lists=tell(root.lists), parts=tell(root.parts))
+    return from_json(Root, value, where=where)
 
 
 @dataclass(frozen=True, slots=True)

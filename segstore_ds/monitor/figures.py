@@ -14,7 +14,7 @@ import numpy as np
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.compact.debt import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.format.parts.history import column_values
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.monitor.figures import Metrics, Readable, measure

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
 
 TIME_TYPE = pa.timestamp("us", "UTC")
 

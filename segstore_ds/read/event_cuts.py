@@ -12,7 +12,8 @@ from segstore_ds.format.time_column import time_field
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.event_time import time_conditions
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.plan import Reading, ReadTask, part_test, plan_range
+from segstore_ds.read.plan import Reading, ReadTask, plan_range
+from segstore_ds.read.prune import part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
@@ -51,7 +52,6 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         offset_column=f"{field.name}_{_OFFSET}",
         copies=context.log.seams.copies(root),
         read_cache_bytes=options.default("readCacheBytes"),
-        time_column=field.name,
     )
     spans = _spans(context.status, root, reading)
     for start, stop in reversed(list(spans)) if end else spans:
@@ -63,7 +63,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
 
 def _spans(status: TableStatus, root: Root, reading: Reading) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the parts that may hold the event, and of what the root itself lists."""
-    wanted = part_test(reading)
+    wanted = part_test(reading.filters, reading.schema)
     for part in status.levels.parts(root, root.head, root.tail, wanted):
         yield max(part.start, root.head), part.end
     yield max(root.inline_start, root.head), root.tail

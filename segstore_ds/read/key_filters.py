@@ -81,15 +81,11 @@ def segments_to_open(
 
 def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> npt.NDArray[np.bool_]:
     """Tell of each segment of a run whether its filters allow the keys of its epoch."""
-    epochs = run.columns.epochs
-    found, cursor = np.ones(len(epochs), np.bool_), 0
-    for chunk in run.load_filters():
-        end = cursor + len(chunk)
-        for number, asked in keys.items():
-            own = np.flatnonzero(epochs[cursor:end] == number).tolist()
-            may = segments_to_open(asked, [chunk[row] for row in own])
-            found[[cursor + row for row in own]] = may
-        cursor = end
+    found = np.ones(len(run.columns), np.bool_)
+    filters = run.load_filters()
+    for epoch, asked in keys.items() if filters else ():
+        own = np.flatnonzero(run.columns.epochs == epoch)
+        found[own] = segments_to_open(asked, [filters[row] for row in own.tolist()])
     return found
 
 

@@ -138,7 +138,7 @@ def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Re
     times, done = segment_times(context, root, *span), 0
     for run in context.status.runs(root, *span):
         own = [column.slice(done, len(run.columns)) for column in times]
-        yield from _segment_rows(run, run.load_stats(), own)
+        yield from _segment_rows(run, run.load_stats().texts(), own)
         done += len(run.columns)
 
 

@@ -5,34 +5,28 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
-from segstore_ds.format.part_times import label_of, may_meet
-from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.format.statistics import parse_stats
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.key_filters import Key, find_keys, segments_holding
+from segstore_ds.read.key_filters import Key
 from segstore_ds.read.key_filters import may_match as may_hold_keys
-from segstore_ds.read.time_index import is_window, time_index, window_of
+from segstore_ds.read.prune import part_test, segments_to_read
 from segstore_ds.status.history import History
-from segstore_ds.status.parts import WHOLE_SEGMENTS
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
-from segstore_ds.status.table_status import Run, TableStatus
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Copies
 
@@ -66,7 +60,6 @@ class Reading:
         native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
         looks_up: Whether a filter asks for values of a key column: most segments will have none.
-        time_column: The column whose bounds are searched for the filters on it, or None.
     """
 
     storage: Storage = field(repr=False)
@@ -85,7 +78,6 @@ class Reading:
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
     looks_up: bool = False
-    time_column: str | None = None
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -116,78 +108,23 @@ class Reading:
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     """Return the slices of segments to read, in offset order; statistics skip whole segments."""
+    filters, looks_up = reading.filters, reading.looks_up
     schemas: dict[int, pa.Schema] = {}
-    if reading.filters:
+    if filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
+    span, may_match = (reading.start, reading.end), part_test(filters, reading.schema)
     tables = []
-    span, wanted = (reading.start, reading.end), bool(reading.filters)
-    looks_up, may_match = reading.looks_up, part_test(reading)
-    for run in status.runs(root, *span, with_stats=wanted, with_filters=looks_up, wanted=may_match):
-        kept = _matching(status, run, reading, schemas) if reading.filters else None
-        tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
+    for run in status.runs(
+        root, *span, with_stats=bool(filters), with_filters=looks_up, wanted=may_match
+    ):
+        kept = None
+        if filters:
+            kept = segments_to_read(run, filters, reading.schema, schemas, looks_up=looks_up)
+        tables.append(SliceTable.of_run(run, *span, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:
         return slices
     return slices.select(PARQUET, reading.native_epochs, others=True)
-
-
-def part_test(reading: Reading) -> Callable[[PartRef], bool]:
-    """Return what tells of a part by its times whether it may hold events that are asked for."""
-    window = window_of(reading.filters, reading.time_column)
-    if window is None:
-        return lambda _part: True
-    label = label_of(reading.schema.field(reading.time_column))
-    return lambda part: may_meet(part.times, label, window)
-
-
-def _matching(
-    status: TableStatus, run: Run, reading: Reading, schemas: dict[int, pa.Schema]
-) -> Ints:
-    """Return the rows of a run (its segments) that statistics and key filters do not rule out."""
-    filters = reading.filters
-    rows = np.arange(len(run.columns))
-    window = window_of(filters, reading.time_column)
-    if window is not None:
-        index = time_index(status, run, reading.schema.field(reading.time_column), schemas)
-        rows = index.within(window, run.first, run.first + len(run.columns)) - run.first
-    # Filters of small parts came in the same request, and rule segments out faster than bounds.
-    first = reading.looks_up and len((run.whole or run).columns) <= WHOLE_SEGMENTS
-    if first and len(rows):
-        rows = rows[_holding_keys(run, filters, schemas)[rows]]
-    if len(rows) and not is_window(filters, reading.time_column):
-        rows = _within_bounds(run, rows, filters, schemas)
-    if reading.looks_up and not first and len(rows):
-        rows = rows[_holding_keys(run, filters, schemas)[rows]]
-    return rows
-
-
-def _within_bounds(run: Run, rows: Ints, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:
-    """Return those of a run's rows whose statistics do not rule a match out."""
-    stats = run.load_stats()
-    epochs, counts = run.columns.epochs, run.columns.rows
-    # Parsing the bounds of all columns would take most of the time of planning.
-    wanted = frozenset(filters.columns)
-
-    def may_match(row: int) -> bool:
-        text, schema = stats[row], schemas.get(int(epochs[row]))
-        if text is None:
-            return True
-        try:
-            found = parse_stats(text, where="", schema=schema, only=wanted)
-        except CorruptionError:
-            path = run.columns.path(row)
-            found = parse_stats(text, where=path, schema=schema, only=wanted)
-        return filters.may_match(found, int(counts[row]))
-
-    return np.array([row for row in rows.tolist() if may_match(row)], np.int64)
-
-
-def _holding_keys(
-    run: Run, filters: Filters, schemas: dict[int, pa.Schema]
-) -> npt.NDArray[np.bool_]:
-    """Tell of each segment of a run whether its filters allow a value that is looked up."""
-    epochs = np.unique(run.columns.epochs).tolist()
-    return segments_holding(run, {number: find_keys(filters, schemas[number]) for number in epochs})
 
 
 def plan_tasks(

@@ -9,7 +9,7 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.time_column import find_time_field, time_field
+from segstore_ds.format.time_column import time_field
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cuts, take_range
@@ -66,7 +66,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
     strict = request.fail_on_data_loss
     first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
     schema = epoch_schema(context.status, root.epoch)
-    filters, timed = parse_filters(request.filters, schema), find_time_field(root, schema)
+    filters = parse_filters(request.filters, schema)
     if request.event_time is not None:
         within = time_conditions(time_field(root, schema), request.event_time)
         filters = replace(filters, conditions=(*within, *filters.conditions))
@@ -86,7 +86,6 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         copies=context.log.seams.copies(root),
         read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
         looks_up=looks_up(filters, key_columns_of(root)),
-        time_column=None if timed is None else timed.name,
     )
 
 

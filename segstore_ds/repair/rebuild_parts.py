@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
 
+import pyarrow as pa
+
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import count_raws
@@ -30,12 +32,13 @@ from segstore_ds.repair.kept_versions import (
     KeptVersions,
     covers,
     epochs_by_fingerprint,
+    find_schema,
     tile,
     tile_known,
 )
 from segstore_ds.repair.rebuild_rest import HistoryFacts, told_list
 from segstore_ds.status.key_filters import find_filters
-from segstore_ds.status.parts import build_part
+from segstore_ds.status.parts import build_object
 from segstore_ds.status.store import is_proven
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -144,6 +147,13 @@ class PartRebuilder:
             part = PartRef(info.path, 0, rows, len(entries), size)
             found.append((entries[0].segment_id & 0xFFFFFFFF, part))
         return [part for _, part in sorted(found, key=lambda item: item[0])]
+
+    def schema_of(self, epoch: int) -> pa.Schema:
+        """Return the schema of an epoch; without columns if it is lost."""
+        try:
+            return self._kept.status.schemas_of(self._kept.newest)(epoch)
+        except FormatError:
+            return find_schema(self._kept, epoch) or pa.schema([])
 
     # --- what is listed ------------------------------------------------------------------------
 
@@ -377,12 +387,13 @@ class PartRebuilder:
 
     def _packed(self, part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
         """Return the part as an object if it has the digest that its reference names."""
-        data, rest = build_part(entries)
+        data, rest = build_object(entries, self.schema_of)
         if not is_proven(part, data) and key_columns_of(self._kept.newest):
             new = [entry for entry in entries if entry.path not in self._filters]
             filters = find_filters(self._kept.storage, new)
             self._filters.update(zip((entry.path for entry in new), filters, strict=True))
-            data, rest = build_part(entries, [self._filters[entry.path] for entry in entries])
+            filters = [self._filters[entry.path] for entry in entries]
+            data, rest = build_object(entries, self.schema_of, filters)
         return data + rest if is_proven(part, data) else None
 
 

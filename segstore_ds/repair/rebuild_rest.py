@@ -15,9 +15,10 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import column_values, to_batch
+from segstore_ds.format.parts.history import to_batch
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, TAGS, WRITERS, encode_object
+from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile

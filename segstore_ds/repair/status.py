@@ -160,7 +160,7 @@ class _StatusRepair:
 
         def repair(part: PartRef) -> PartRef:
             sound = _reads(partial(status.check_size, part)) and _reads(partial(status.part, part))
-            sound = sound and _reads(lambda: list(status.filters(part)))
+            sound = sound and _reads(partial(status.filters, part))
             return part if sound else self._part(rebuilder(), part)
 
         lists = [self._repair_listed(ref, status.levels, repair) for ref in self._planned.lists]
@@ -210,7 +210,9 @@ class _StatusRepair:
             return part
         self._gone.append(part.path)
         self._findings.repaired.append(part.path)
-        return self._context.status.put_part(self._root.version, part.start, found.entries)
+        return self._context.status.put_part(
+            self._root, part.start, found.entries, schema_of=rebuilder.schema_of
+        )
 
     # --- what was dropped ----------------------------------------------------------------------
 

@@ -17,9 +17,8 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.part_times import covers
-from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.parts.key_filters import SegmentFilters
+from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
@@ -37,7 +36,7 @@ from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
-from segstore_ds.status.levels import LevelledList
+from segstore_ds.status.levels import LevelledList, stats_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -310,8 +309,7 @@ class _Verifier:
                 self._context.status.check_size(part)
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
-                found = self._context.status.find_times(root, self._context.status.part(part))
-                if not covers(part.times, found):
+                if not _covers(part, self._context.status.bounds(root, part)):
                     self._wrong(part.path, "its events have other times than the root says")
             except FormatError as error:
                 self._problem(part.path, error)
@@ -333,14 +331,12 @@ class _Verifier:
     def _filters_of(self, parts: Sequence[PartRef]) -> Iterator[SegmentFilters]:
         """Yield the filters of the segments of parts, and None for all that follow."""
         for part in parts:
-            left = part.count
             try:
-                for chunk in self._context.status.filters(part):
-                    left -= len(chunk)
-                    yield from chunk
+                yield from self._context.status.filters(part)
+                continue
             except FormatError as error:
                 self._problem(part.path, error)
-            yield from repeat(None, left)
+            yield from repeat(None, part.count)
         yield from repeat(None)
 
     def _verify_history(self, root: Root) -> None:
@@ -489,3 +485,14 @@ class _Verifier:
                     self._problem(item.path, error)
                 continue
             yield from (names.segment_object(entry.path) for entry in entries)
+
+
+def _covers(part: PartRef, found: str | None) -> bool:
+    """Tell whether the bounds in the row of a part hold for the events that it lists."""
+    told, own = stats_of(part), stats_of(replace(part, stats=found))
+    for label in told.keys() & own.keys():
+        both = [(part.end - part.start, told[label]), (part.end - part.start, own[label])]
+        joined = merge([(rows, {label: stats}) for rows, stats in both])[label]
+        if (joined.min, joined.max) != (told[label].min, told[label].max):
+            return False
+    return True

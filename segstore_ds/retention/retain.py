@@ -25,7 +25,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.retention import (
     PROPERTY,
     RetentionPolicy,

@@ -57,10 +57,10 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
         return root
     entries = [placed.entry for placed in kept]
     start = kept[0].start
-    trimmed = status.put_part(root.version, start, entries, old=(part,), times=part.times)
+    trimmed = status.put_part(root, start, entries, old=(part,))
     # The old part lists live segments, too. A part of the dropped ones is what retires them.
     dropped = [replace(entry, stats=None) for entry in status.part(part)[: part.count - len(kept)]]
-    gone = status.put_part(root.version, part.start, dropped)
+    gone = status.put_part(root, part.start, dropped)
     retired = (slot.retire("part", gone.path), slot.retire("status", part.path))
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, *retired))
 

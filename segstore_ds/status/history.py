@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import HISTORY_SCHEMA, column_values, to_batch
+from segstore_ds.format.parts.history import HISTORY_SCHEMA, to_batch
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, plan_merge
 from segstore_ds.status.slot import Slot

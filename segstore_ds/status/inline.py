@@ -1,7 +1,7 @@
 """Inline segments of a root: reading them like objects, and making objects of them."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -20,12 +20,12 @@ from segstore_ds.format.arrow.frame import (
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
 from segstore_ds.format.time_column import time_column_of
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
-Schemas = Callable[[int], pa.Schema]
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
 
 

@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from segstore_ds.errors import CorruptionError, FormatError
-from segstore_ds.format.part_times import join_times
 from segstore_ds.format.parts.kinds import LIST
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.statistics import Stats, merge, parse_stats, to_json
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 
@@ -124,10 +125,10 @@ class LevelledList:
         parts = self._store.get(ref, LIST)
         if any(part.end != after.start for part, after in pairwise(parts)):
             raise CorruptionError("parts of a list are not adjacent", where=self._store.where(ref))
-        if list_ref(ref.path, ref.bytes, parts) != ref:
+        found = list_ref(ref.path, ref.bytes, parts)
+        if found != ref or ref.stats not in (None, found.stats):
             raise CorruptionError("list contradicts the root", where=self._store.where(ref))
-        # Whatever holds for all events of a list holds for those of each part.
-        return tuple(replace(part, times=ref.times) for part in parts) if ref.times else parts
+        return parts
 
     def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
         """Write a list of adjacent parts."""
@@ -175,7 +176,7 @@ class LevelledList:
             return None
         last = first + len(paths)
         merged = self._join(root.version, parts[first:last])
-        merged = replace(merged, times=join_times([part.times for part in parts[first:last]]))
+        merged = replace(merged, stats=join_stats(parts[first:last]))
         return self.change(
             root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
         )
@@ -199,8 +200,20 @@ def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
     """Return the reference to a list of adjacent parts. Pure."""
     first, last = parts[0], parts[-1]
     count = sum(part.count for part in parts)
-    times = join_times([part.times for part in parts])
-    return PartRef(path, first.start, last.end, count, size, first.time_us, last.last_us, times)
+    times = (first.time_us, last.last_us)
+    return PartRef(path, first.start, last.end, count, size, *times, join_stats(parts))
+
+
+def join_stats(parts: Sequence[PartRef]) -> str | None:
+    """Return the statistics of several parts together; None where one has none. Pure."""
+    found = [(part.end - part.start, stats_of(part)) for part in parts]
+    joined = merge(found)
+    return build_json(to_json(joined)).decode() if joined else None
+
+
+def stats_of(part: PartRef) -> Stats:
+    """Return the statistics in the row of a part, by label."""
+    return {} if part.stats is None else parse_stats(part.stats, where=part.path)
 
 
 def plan_merge(parts: Sequence[Counted], rules: MergeRules) -> tuple[str, ...] | None:

@@ -3,7 +3,7 @@
 Parts are kept in memory as columns; an entry becomes an object only where a caller asks for it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -12,17 +12,11 @@ from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format.parts.columns import SegmentColumns, concat, from_entries
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
-from segstore_ds.format.parts.segments import (
-    CHUNK_ROWS,
-    Part,
-    decode_chunks,
-    decode_filter_chunk,
-    encode_chunks,
-    encode_filter_chunks,
-    join_filter_chunks,
-)
+from segstore_ds.format.parts.segments import Part, build_part, read_filters, read_stats
+from segstore_ds.format.parts.stats import Schemas, StatsColumns, from_texts
+from segstore_ds.format.parts.stats import concat as concat_stats
 from segstore_ds.format.root import PartRef, SegmentEntry
-from segstore_ds.status.store import ObjectStore
+from segstore_ds.status.store import ObjectStore, RowCache
 
 WHOLE_SEGMENTS = 4096  # with filters of so many, one request for a part beats three for parts of it
 
@@ -32,30 +26,30 @@ class Parts:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._stats = RowCache()
 
     def columns(self, ref: PartRef, *, whole: bool = False) -> SegmentColumns:
         """Return the segments of a part; `whole` fetches all behind them in the same request."""
         return self._load(ref)[0].columns if whole else self._part(ref).columns
 
-    def stats(self, ref: PartRef) -> Sequence[str | None]:
-        """Return the statistics of a part's segments."""
-        part = self._part(ref)
-        if part.filters:
-            behind = self._store.behind(ref, 0, part.stats_bytes)
-        else:
-            part, behind = self._load(ref)
-        return decode_chunks(part, behind, where=self._store.where(ref))
+    def stats(self, ref: PartRef) -> StatsColumns:
+        """Return the statistics of a part's segments; kept, as parts never change."""
+        found: StatsColumns | None = self._stats.get(ref.path)
+        if found is None:
+            part = self._part(ref)
+            if part.filters.bytes:
+                behind = self._store.behind(ref, 0, part.stats.bytes)
+            else:
+                part, behind = self._load(ref)
+            found = read_stats(part, behind, where=self._store.where(ref))
+            self._stats.keep(ref.path, found.rows, found)
+        return found
 
-    def filters(self, ref: PartRef) -> Iterator[Sequence[SegmentFilters]]:
-        """Yield the filters of a part's segments, chunk by chunk."""
+    def filters(self, ref: PartRef) -> list[SegmentFilters]:
+        """Return the filters of a part's segments; None where nobody has looked."""
         part = self._part(ref)
-        if not part.filters:
-            yield [None] * len(part.columns)
-        cursor = part.stats_bytes
-        for chunk in part.filters:
-            data = self._store.behind(ref, cursor, cursor + chunk.bytes)
-            cursor += chunk.bytes
-            yield decode_filter_chunk(chunk, data, where=self._store.where(ref))
+        behind = self._store.behind(ref, part.stats.bytes, part.behind_bytes)
+        return read_filters(part, behind, where=self._store.where(ref))
 
     def check_size(self, ref: PartRef) -> None:
         """Raise CorruptionError if a part has another length than it says: reads go by it."""
@@ -78,58 +72,47 @@ class Parts:
         """Return all of a part's entries and its envelope's length, even if no root names it."""
         part, behind = self._store.read(path, SEGMENTS)
         size = len(encode_object(SEGMENTS, part))
-        where = f"{self._store.storage.url}/{path}"
-        stats = decode_chunks(part, behind[: part.stats_bytes], where=where)
-        return tuple(part.columns.entries(stats)), size
+        stats = read_stats(part, behind, where=f"{self._store.storage.url}/{path}")
+        return tuple(part.columns.entries(stats.texts())), size
 
     def put(
         self,
         version: int,
         start: int,
         columns: SegmentColumns,
-        stats: Sequence[str | None],
+        stats: StatsColumns,
         filters: Sequence[SegmentFilters] = (),
     ) -> PartRef:
         """Write a part whose first event is at offset `start`.
 
         `version` is the newest version that the writer has seen.
         """
-        part, behind = _with_chunks(columns, stats, filters)
-        return self._put(version, start, part, behind)
+        part, behind = build_part(columns, stats, filters)
+        stored = self._store.put(version, SEGMENTS, part, behind)
+        return PartRef(stored.path, start, start + _events(columns), len(columns), stored.bytes)
 
     def filters_by_id(self, refs: Sequence[PartRef]) -> dict[int, SegmentFilters]:
         """Return the filters of those segments of some parts that have been looked at."""
         found: dict[int, SegmentFilters] = {}
         for ref in refs:
             part = self._part(ref)
-            if part.filters:
+            if part.looked:
                 ids = (part.columns.epochs << 32 | part.columns.numbers).tolist()
-                known = (each for chunk in self.filters(ref) for each in chunk)
-                found.update(pair for pair in zip(ids, known, strict=True) if pair[1] is not None)
+                pairs = zip(ids, self.filters(ref), strict=True)
+                found.update(pair for pair in pairs if pair[1] is not None)
         return found
 
     def lacks_filters(self, ref: PartRef) -> bool:
         """Tell whether a part has a segment whose frames' filters nobody has looked at."""
         part = self._part(ref)
-        return sum(chunk.looked for chunk in part.filters) < len(part.columns)
+        return part.looked < len(part.columns)
 
     def join(self, version: int, refs: Sequence[PartRef]) -> PartRef:
-        """Write the segments of neighbouring parts as one part.
-
-        Beyond `CHUNK_ROWS` segments the chunks of statistics and filters are copied without
-        decoding them.
-        """
-        loaded = [self._load(ref) for ref in refs]
-        columns = concat(part.columns for part, _ in loaded)
-        if len(columns) <= CHUNK_ROWS:
-            stats = [text for ref in refs for text in self.stats(ref)]
-            filters = [found for ref in refs for chunk in self.filters(ref) for found in chunk]
-            return self.put(version, refs[0].start, columns, stats, filters)
-        chunks = tuple(chunk for part, _ in loaded for chunk in part.chunks)
-        behind = b"".join(tail[: part.stats_bytes] for part, tail in loaded)
-        filter_chunks, rest = join_filter_chunks(loaded)
-        part = Part(columns, chunks, filter_chunks)
-        return self._put(version, refs[0].start, part, behind + rest)
+        """Write the segments of neighbouring parts as one part."""
+        columns = concat(self._load(ref)[0].columns for ref in refs)
+        stats = concat_stats([self.stats(ref) for ref in refs])
+        filters = [found for ref in refs for found in self.filters(ref)]
+        return self.put(version, refs[0].start, columns, stats, filters)
 
     def add_filters(
         self,
@@ -143,7 +126,7 @@ class Parts:
         None if it returns none.
         """
         columns = self._part(ref).columns
-        filters = [found for chunk in self.filters(ref) for found in chunk]
+        filters = self.filters(ref)
         rows = list(islice((n for n, found in enumerate(filters) if found is None), most))
         looked = find([columns.entry(row) for row in rows])
         if all(found is None for found in looked):
@@ -151,11 +134,6 @@ class Parts:
         for row, found in zip(rows, looked, strict=True):
             filters[row] = found
         return self.put(version, ref.start, columns, self.stats(ref), filters)
-
-    def _put(self, version: int, start: int, part: Part, behind: bytes) -> PartRef:
-        stored = self._store.put(version, SEGMENTS, part, behind)
-        end = start + _events(part.columns)
-        return PartRef(stored.path, start, end, len(part.columns), stored.bytes)
 
     def _part(self, ref: PartRef) -> Part:
         return self._checked(ref, self._store.get(ref, SEGMENTS))
@@ -176,20 +154,18 @@ class Parts:
         return part
 
 
-def build_part(
-    entries: Sequence[SegmentEntry], filters: Sequence[SegmentFilters] = ()
+def build_object(
+    entries: Sequence[SegmentEntry], schema_of: Schemas, filters: Sequence[SegmentFilters] = ()
 ) -> tuple[bytes, bytes]:
     """Return a part's object as two pieces: the bytes its digest covers, and what lies behind."""
-    part, behind = _with_chunks(from_entries(entries), [e.stats for e in entries], filters)
+    part, behind = build_part(from_entries(entries), stats_of(entries, schema_of), filters)
     return encode_object(SEGMENTS, part), behind
 
 
-def _with_chunks(
-    columns: SegmentColumns, stats: Sequence[str | None], filters: Sequence[SegmentFilters]
-) -> tuple[Part, bytes]:
-    chunks, behind = encode_chunks(stats)
-    filter_chunks, rest = encode_filter_chunks(filters)
-    return Part(columns, chunks, filter_chunks), behind + rest
+def stats_of(entries: Sequence[SegmentEntry], schema_of: Schemas) -> StatsColumns:
+    """Return the statistics of entries as columns."""
+    epochs = [entry.epoch for entry in entries]
+    return from_texts([entry.stats for entry in entries], epochs, schema_of)
 
 
 def _events(columns: SegmentColumns) -> int:

@@ -11,7 +11,7 @@ from typing import Self, overload
 import numpy as np
 
 from segstore_ds.format.parts.columns import SegmentColumns
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.status.table_status import PlacedSegment, Run
 

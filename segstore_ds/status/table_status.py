@@ -13,9 +13,9 @@ Source: CarbonData's table status proposal (base, delta, pointer), with geometri
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.key_columns import key_columns_of
-from segstore_ds.format.part_times import PartTimes
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import RETIRED, WRITERS
-from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.rows import Ints
+from segstore_ds.format.parts.stats import Schemas, StatsColumns, label_of, lacking_epochs
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import (
+    TIME_COLUMN,
     PartRef,
     Retired,
     Root,
@@ -37,8 +39,10 @@ from segstore_ds.format.root import (
     encode_root,
 )
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.statistics import to_json
+from segstore_ds.format.time_column import find_time_field
 from segstore_ds.status.blobs import StatusBlobs
-from segstore_ds.status.inline import Schemas, join_inline, put_inline
+from segstore_ds.status.inline import join_inline, put_inline
 from segstore_ds.status.levels import (
     LevelledList,
     ListRules,
@@ -48,13 +52,9 @@ from segstore_ds.status.levels import (
     readable_parts,
 )
 from segstore_ds.status.levels import plan_merge as plan_part_merge
-from segstore_ds.status.part_times import add_times, find_times, lacks_times
-from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts
+from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts, stats_of
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.store import RowCache
 from segstore_ds.storage import Storage
-
-T = TypeVar("T")
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
 INLINE_SOFT = 64
@@ -88,10 +88,6 @@ class PlacedSegment:
         return self.start + self.entry.rows
 
 
-def _no_filters() -> Iterator[Sequence[SegmentFilters]]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Neighbouring segments as columns.
@@ -100,19 +96,13 @@ class Run:
         start: Offset of the first segment's first event.
         columns: The segments.
         load_stats: Returns the statistics of each segment; reads them unless they are cached.
-        load_filters: Yields the filters of the segments, some at a time; none if there are none.
-        path: The part that lists them; "" if the root does.
-        whole: All segments of that part or root, where these are some of them.
-        first: The place of the first segment among all of these.
+        load_filters: Returns the filters of each segment; none if there are none.
     """
 
     start: int
     columns: SegmentColumns
-    load_stats: Callable[[], Sequence[str | None]]
-    path: str = ""
-    whole: "Run | None" = None
-    first: int = 0
-    load_filters: Callable[[], Iterator[Sequence[SegmentFilters]]] = _no_filters
+    load_stats: Callable[[], StatsColumns]
+    load_filters: Callable[[], Sequence[SegmentFilters]] = tuple
 
     @property
     def starts(self) -> Ints:
@@ -133,30 +123,17 @@ class Run:
         return Run(
             int(starts[first]),
             columns,
-            lambda: load()[first:last],
-            self.path,
-            self,
-            first,
-            lambda: _between(filters(), first, last),
+            lambda: load().slice(first, last),
+            lambda: filters()[first:last],
         )
 
 
 def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterator[PlacedSegment]:
     """Yield the segments of a run of a root, in offset order."""
-    inline = {entry.path: entry for entry in root.entries if entry.frame}
-    stats = run.load_stats() if with_stats else None
+    own = {entry.path: entry for entry in root.entries}
+    stats = run.load_stats().texts() if with_stats and run.start < root.inline_start else None
     for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
-        yield PlacedSegment(offset, inline.get(entry.path, entry))
-
-
-def _between(
-    chunks: Iterator[Sequence[SegmentFilters]], first: int, last: int
-) -> Iterator[Sequence[SegmentFilters]]:
-    """Yield those of the chunks' segments that lie in ``[first, last)``."""
-    for chunk in chunks:
-        if found := chunk[max(first, 0) : max(last, 0)]:
-            yield found
-        first, last = first - len(chunk), last - len(chunk)
+        yield PlacedSegment(offset, own.get(entry.path, entry))
 
 
 class TableStatus(StatusBlobs):
@@ -168,7 +145,6 @@ class TableStatus(StatusBlobs):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._parts = Parts(self._store)
-        self._derived = RowCache()
         self.levels = LevelledList(
             self._store,
             lists="lists",
@@ -219,13 +195,12 @@ class TableStatus(StatusBlobs):
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
             load_stats = partial(self._parts.stats, part)
             load_filters = partial(self._parts.filters, part)
-            run = Run(part.start, columns, load_stats, part.path, load_filters=load_filters)
+            run = Run(part.start, columns, load_stats, load_filters)
             yield run.trimmed(start, end)
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
-            stats = [entry.stats for entry in root.entries]
-            run = Run(inline_start, from_entries(root.entries), lambda: stats)
-            yield run.trimmed(start, end)
+            load = partial(stats_of, root.entries, self.schemas_of(root))
+            yield Run(inline_start, from_entries(root.entries), load).trimmed(start, end)
 
     def sound_runs(
         self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]
@@ -239,25 +214,13 @@ class TableStatus(StatusBlobs):
                 damaged(error)
         yield from self.runs(replace(root, lists=(), parts=()), start, end)
 
-    def derived(self, run: Run, name: str, make: Callable[[Run], T]) -> T:
-        """Return what `make` makes of all segments of a run's part; kept, as parts never change."""
-        whole = run.whole or run
-        if not run.path:
-            return make(whole)
-        key = f"{run.path} {name}"
-        found: T | None = self._derived.get(key)
-        if found is None:
-            found = make(whole)
-            self._derived.keep(key, len(whole.columns), found)
-        return found
-
     def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part with their statistics."""
         columns = self._parts.columns(ref)
-        return tuple(columns.entries(self._parts.stats(ref)))
+        return tuple(columns.entries(self._parts.stats(ref).texts()))
 
-    def filters(self, ref: PartRef) -> Iterator[Sequence[SegmentFilters]]:
-        """Yield the filters of a part's segments, some at a time; None where nobody has looked."""
+    def filters(self, ref: PartRef) -> Sequence[SegmentFilters]:
+        """Return the filters of a part's segments; None where nobody has looked."""
         return self._parts.filters(ref)
 
     def check_size(self, ref: PartRef) -> None:
@@ -302,7 +265,7 @@ class TableStatus(StatusBlobs):
         overflows = root.inline_bytes > frames_most
         if overflows:
             # Joined, the events take a fraction of the bytes: usually no object is needed yet.
-            root = join_inline(root, self._schemas_of(root))
+            root = join_inline(root, self.schemas_of(root))
             overflows = root.inline_bytes > frames_most * JOINED_SHARE
         if overflows or is_full(root) or _is_heavy(root):
             root = self.outline(root)
@@ -323,9 +286,10 @@ class TableStatus(StatusBlobs):
         """Return the root with objects in the place of its inline segments."""
         if not root.inline_bytes:
             return root
-        return replace(root, entries=put_inline(self.storage, root, self._schemas_of(root)))
+        return replace(root, entries=put_inline(self.storage, root, self.schemas_of(root)))
 
-    def _schemas_of(self, root: Root) -> Schemas:
+    def schemas_of(self, root: Root) -> Schemas:
+        """Return what reads the schema of each of a root's epochs."""
         return lambda epoch: decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
     def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
@@ -355,25 +319,40 @@ class TableStatus(StatusBlobs):
 
     def put_part(
         self,
-        version: int,
+        root: Root,
         start: int,
         entries: Sequence[SegmentEntry],
         *,
         old: Sequence[PartRef] = (),
-        times: PartTimes | None = None,
+        schema_of: Schemas | None = None,
     ) -> PartRef:
         """Write a part that lists segments from an offset on; none of them is inline.
 
-        Segments that `old` parts list keep the filters that they have there. `times` is what holds
-        for the events of the new part.
+        `root` is the newest that the writer has seen, `schema_of` what reads its schemas where this
+        folder can't. Segments that `old` parts list keep the filters that they have there.
         """
+        schema_of = schema_of or self.schemas_of(root)
         if any(entry.frame for entry in entries):
             raise InternalError("a part can't list inline segments", start=start)
         known = self._parts.filters_by_id(old)
         filters = [known.get(entry.segment_id) for entry in entries] if known else ()
-        stats = [entry.stats for entry in entries]
-        part = self._parts.put(version, start, from_entries(entries), stats, filters)
-        return replace(part, times=times)
+        columns, stats = from_entries(entries), stats_of(entries, schema_of)
+        part = self._parts.put(root.version, start, columns, stats, filters)
+        return replace(part, stats=self._bounds(root, columns, stats, schema_of))
+
+    def _bounds(
+        self, root: Root, columns: SegmentColumns, stats: StatsColumns, schema_of: Schemas
+    ) -> str | None:
+        """Return the bounds of the time column over segments, as the row of their part has them."""
+        label = _time_label(root, schema_of)
+        if label is None:
+            return None
+        name = label.partition(":")[2]
+        lacking = lacking_epochs(
+            {n: schema_of(n) for n in np.unique(columns.epochs).tolist()}, name
+        )
+        found = stats.joined(label, columns.rows, np.isin(columns.epochs, lacking))
+        return None if found is None else build_json(to_json({label: found})).decode()
 
     def add_filters(
         self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int
@@ -384,7 +363,7 @@ class TableStatus(StatusBlobs):
         filled = self._parts.add_filters(root.version, part, find, most)
         if filled is None:
             return None
-        filled = replace(filled, times=part.times)
+        filled = replace(filled, stats=part.stats)
         parts = [filled if listed == part else listed for listed in root.parts]
         return self.levels.change(root, slot, [part], parts=parts)
 
@@ -393,22 +372,31 @@ class TableStatus(StatusBlobs):
         parts = list(root.parts)
         for first in range(0, len(root.entries), PART_FINAL_SEGMENTS):
             entries = root.entries[first : first + PART_FINAL_SEGMENTS]
-            times = self.find_times(root, entries)
-            parts.append(self.put_part(root.version, start, entries, times=times))
+            parts.append(self.put_part(root, start, entries))
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
 
-    def find_times(self, root: Root, entries: Sequence[SegmentEntry]) -> PartTimes | None:
-        """Return what segments say of the times of their events; None without a time column."""
-        return find_times(root, self._schemas_of(root), entries)
+    def bounds(self, root: Root, ref: PartRef) -> str | None:
+        """Return the bounds of the time column over a part, as its row has them."""
+        columns, stats = self._parts.columns(ref), self._parts.stats(ref)
+        return self._bounds(root, columns, stats, self.schemas_of(root))
 
-    def lacks_times(self, root: Root) -> bool:
-        """Tell whether nobody has looked at the times of a part that a root itself names."""
-        return lacks_times(root, self._schemas_of(root))
+    def lacks_bounds(self, root: Root) -> bool:
+        """Tell whether a part that a root itself names has no bounds of the time column."""
+        label = _time_label(root, self.schemas_of(root))
+        return label is not None and any(_lacks(part, label) for part in root.parts)
 
-    def add_times(self, root: Root) -> Root:
-        """Return the root with the times of its parts where nobody has looked at them yet."""
-        return add_times(root, self._schemas_of(root), self.part)
+    def add_bounds(self, root: Root) -> Root:
+        """Return the root with bounds of the time column where its parts lack them.
+
+        A part that can't be read stays without.
+        """
+        label, parts = _time_label(root, self.schemas_of(root)), [*root.parts]
+        for place, part in enumerate(parts):
+            if label is not None and _lacks(part, label):
+                with suppress(FormatError):
+                    parts[place] = replace(part, stats=self.bounds(root, part))
+        return replace(root, parts=tuple(parts))
 
     def _trim_lists(self, root: Root, slot: Slot) -> Root:
         """Retire the listed parts below the head, and the lists that change because of it."""
@@ -451,12 +439,23 @@ class TableStatus(StatusBlobs):
         return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
 
 
+def _time_label(root: Root, schema_of: Schemas) -> str | None:
+    if TIME_COLUMN not in root.properties:
+        return None
+    field = find_time_field(root, schema_of(root.epoch.number))
+    return None if field is None else label_of(field)
+
+
+def _lacks(part: PartRef, label: str) -> bool:
+    return part.stats is None or label not in part.stats
+
+
 def _is_heavy(root: Root) -> bool:
     """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
     if not root.inline_bytes:
         return False
     refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
-    timed = sum(ref.times is not None for ref in refs)
+    timed = sum(ref.stats is not None for ref in refs)
     rows = (
         len(refs) + timed + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
     )

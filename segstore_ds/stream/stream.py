@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.merges import add_times
+from segstore_ds.compact.merges import add_bounds
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.run import run_compact
@@ -1205,7 +1205,7 @@ class Stream:
         """
         text = build_time_column(column, epoch_schema(self._status, self._log.refresh().epoch))
         run_set_properties(self._context, {TIME_COLUMN: text})
-        add_times(self._context)
+        add_bounds(self._context)
 
     @property
     def tags(self) -> dict[str, Tag]:

@@ -187,7 +187,7 @@ def run(step: Callable[[], object], told: str) -> bool:
 FIELDS = [
     "client", "copies", "dropped", "entries", "epochs", "format", "generation", "head",
     "history", "history_lists", "history_parts", "lists", "log_start", "next_segment",
-    "operation", "origins", "parent", "part_times", "parts", "pins", "properties",
+    "operation", "origins", "parent", "parts", "pins", "properties",
     "reader_features", "redactions", "restored", "retired", "retired_blobs", "sealed",
     "staging_floor", "stream_id", "tags", "tags_blob", "tail", "time_us", "transaction",
     "version", "writer_features", "writers", "writers_blob",

@@ -132,8 +132,13 @@ def test_paths_that_leave_the_stream_are_refused(
     assert snapshot(folder) == around
 
 
+def _crafted(storage: Storage, path: str) -> PartRef:
+    root = replace(open_on(storage).root, version=0)
+    return TableStatus(storage).put_part(root, 0, crafted_entries(storage, path))
+
+
 def _part(storage: Storage, path: str) -> dict[str, Any]:
-    part = TableStatus(storage).put_part(0, 0, crafted_entries(storage, path))
+    part = _crafted(storage, path)
     return {"parts": [to_json(part), *root_json(storage)["parts"][1:]]}
 
 
@@ -144,7 +149,7 @@ def _index(storage: Storage, path: str) -> dict[str, Any]:
 
 
 def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
-    part = TableStatus(storage).put_part(0, 0, crafted_entries(storage, path))
+    part = _crafted(storage, path)
     return {"retired": [["part", part.path, 1, 1]]}
 
 

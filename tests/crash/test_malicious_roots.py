@@ -2,12 +2,12 @@
 
 import base64
 import json
-import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
@@ -28,6 +28,7 @@ from malicious_kit import (
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError
 from segstore_ds.format.arrow.segment import HEADER_BYTES
 from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.parts.rows import ROWS_LIMIT, encode_rows
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 
@@ -159,12 +160,11 @@ def test_bombs_are_not_unpacked(storage: Storage, claimed: int | None) -> None:
 
 @pytest.mark.parametrize("kind", ["rows", "nothing", "no end"])
 def test_crafted_parts_are_refused(storage: Storage, kind: str) -> None:
-    """Packed columns with a right digest that claim a lot, lack values, or break off."""
-    rows = 1 << 40 if kind == "rows" else 3
-    columns = [] if kind == "nothing" else [["x", "int", rows, 0, 0, 0, 8]]
-    header = json.dumps({"rows": rows, "stats": [[rows, 0, ""]], "columns": columns}).encode()
-    put_part(storage, struct.pack("<I", len(header)) + header)
-    why = {"rows": "too many rows", "nothing": "no kinds", "no end": "malformed"}
+    """Rows with a right digest that are too many, lack columns, or break off."""
+    rows = ROWS_LIMIT + 1 if kind == "rows" else 3
+    body = encode_rows(pa.record_batch([pa.array(np.zeros(rows, np.int64))], ["x"]))
+    put_part(storage, body[:-30] if kind == "no end" else body)
+    why = {"rows": "too many rows", "nothing": "epochs", "no end": "cannot be decoded"}
     with memory_limit(128 << 20), pytest.raises(FormatError, match=why[kind]):
         content_on(storage)
     attack(storage)

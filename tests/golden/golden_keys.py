@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from golden_reader import envelope, unpacked
+from golden_reader import envelope, rows_of
 
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -86,26 +86,12 @@ def filtered(folder: Path) -> Iterator[tuple[str, bytes, pa.Array]]:
 def part_filters(folder: Path, path: str, size: int) -> list[dict[str, list[bytes]] | None]:
     """Return the filters of each segment of a part; None if nobody has looked (5.2)."""
     data = (folder / path).read_bytes()
-    header, _ = unpacked(envelope(data[:size], path[-32:]))
-    size += sum(length for _, length, _ in header["stats"])
-    filters: list[dict[str, list[bytes]] | None] = []
-    for rows, length, digest, looked in header["filters"]:
-        chunk, size = data[size : size + length], size + length
-        lists, blocks = [[]] * looked + [None] * (rows - looked), b""
-        if length:
-            body = envelope(chunk, digest)
-            start = 4 + int.from_bytes(body[:4], "little")
-            lists, blocks = json.loads(body[4:start]), body[start:]
-        assert (len(lists), rows - lists.count(None)) == (rows, looked)
-        for columns in lists:
-            taken: dict[str, list[bytes]] = {}
-            for name, *counts in columns or []:
-                for count in counts:
-                    taken.setdefault(name, []).append(blocks[: count * 32])
-                    blocks = blocks[count * 32 :]
-            filters.append(None if columns is None else taken)
-        assert blocks == b""
-    assert (size, len(filters)) == (len(data), header["rows"])
+    facts, columns = rows_of(envelope(data[:size], path[-32:]))
+    length, digest, looked = facts["filters"]
+    _, behind = rows_of(envelope(data[-length:], digest))
+    filters = [None if cells is None else dict(cells) for cells in behind["filters"]]
+    assert len(filters) == len(columns["rows"])
+    assert len(filters) - filters.count(None) == looked
     return filters
 
 

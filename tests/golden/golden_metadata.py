@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from golden_reader import envelope, newest_root, status, unpacked
+from golden_reader import envelope, newest_root, rows_of, status
 
 COLUMNS = "version time operation head tail rows segments bytes writer_id batch_id client"
 COLUMNS += " application attempts races_lost requests request_bytes transaction"
@@ -16,24 +16,14 @@ def read_history(folder: Path) -> list[list[Any]]:
     root, refs, rows = newest_root(folder), [], []
     for path, *_ in root["history_lists"]:
         refs += json.loads(status([folder], path))
-    for path, start, end, count, _, first_us, last_us in [*refs, *root["history_parts"]]:
+    for path, start, end, count, _, first_us, last_us, _ in [*refs, *root["history_parts"]]:
         assert count == end - start
-        _, columns = unpacked(status([folder], path))
-        part = [history_row(columns, place) for place in range(end - start)]
+        _, columns = rows_of(status([folder], path))
+        part = [list(row) for row in zip(*(columns[name] for name in COLUMNS.split()), strict=True)]
         assert [row[0] for row in part] == list(range(start, end))
         assert (part[0][1], part[-1][1]) == (first_us, last_us)
         rows += part
     return rows + root["history"]
-
-
-def history_row(columns: dict[str, Any], place: int) -> list[Any]:
-    """Return a row of a history part."""
-    row = {name: columns[name][place] for name in COLUMNS.split()}
-    for name in row:
-        if f"{name}_texts" in columns:
-            row[name] = [None, *columns[f"{name}_texts"]][row[name]]
-    row["batch_id"] = None if row["batch_id"] == -1 else row["batch_id"]
-    return [*row.values()]
 
 
 def read_readers(folder: Path) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
@@ -28,7 +27,7 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     schemas = [epoch_schema(places, epoch) for epoch in root["epochs"]]
     parts = [json.loads(status(places, row[0])) for row in root["lists"]]
     entries, start = [], None
-    for path, first, end, count, size, _, _ in itertools.chain(*parts, root["parts"]):
+    for path, first, end, count, size, *_ in itertools.chain(*parts, root["parts"]):
         start = first if start is None else start
         rows = part_rows(places, path, size)
         assert (len(rows), sum(row[2] for row in rows)) == (count, end - first)
@@ -94,49 +93,36 @@ def epoch_schema(places: list[Path], epoch: dict[str, Any]) -> pa.Schema:
 
 
 def part_rows(places: list[Path], path: str, size: int) -> list[list[Any]]:
-    """Return the segments of a part as the root's `entries` has them (5)."""
+    """Return the segments of a part as the root's `entries` has them, but statistics (5)."""
     data = found(places, path)
-    header, columns = unpacked(envelope(data[:size], path[-32:]))
-    stats: list[str | None] = []
-    for rows, length, digest in header["stats"]:
-        chunk, size = data[size : size + length], size + length
-        stats += json.loads(envelope(chunk, digest)) if length else [None] * rows
-    size += sum(length for _, length, _, _ in header.get("filters", []))
-    assert (size, len(stats)) == (len(data), header["rows"])
-    kinds, entries = columns.pop("kind_names"), []
-    for place in range(header["rows"]):
+    facts, columns = rows_of(envelope(data[:size], path[-32:]))
+    for length, digest, *_ in (facts[name] for name in sorted(facts, reverse=True)):
+        rows_of(envelope(data[size : size + length], digest))
+        size += length
+    assert size == len(data)
+    entries = []
+    for place, kind in enumerate(columns.pop("kind")):
         row = {name: values[place] for name, values in columns.items()}
-        form, template = kinds[row["kinds"]]
+        form, template = kind.split(" ", 1)
         segment_id = row["epochs"] << 32 | row["numbers"]
         fields = {name: str(row[f"{name}s"]) for name in ("task", "attempt", "place")}
         fields |= {"version": f"{row['versions']:020d}", "nonce": row["nonces"].hex()}
         name = template.format(**fields, id=f"{segment_id:016x}")
-        facts = [row["rows"], row["bytes"], row["footer_bytes"]]
-        crc = int.from_bytes(row["crcs"], "little")
-        entries.append([segment_id, name, *facts, crc, form, stats[place]])
+        facts = [row["rows"], row["bytes"], row["footer_bytes"], row["crcs"]]
+        entries.append([segment_id, name, *facts, form, None])
     return entries
 
 
-def unpacked(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the columns of packed columns (5)."""
-    start = 4 + int.from_bytes(body[:4], "little")
-    header, columns = json.loads(body[4:start]), {}
-    for name, kind, *facts in header["columns"]:
-        end = start + (facts[0] if kind == "json" else facts[0] * facts[-1])
-        data, start = body[start:end], end
-        if kind == "json":
-            columns[name] = json.loads(data)
-        elif kind == "raw":
-            columns[name] = [data[n * facts[1] :][: facts[1]] for n in range(facts[0])]
-        else:
-            count, order, first, base, width = facts
-            stored = np.zeros((count, 8), np.uint8)
-            stored[:, :width] = np.frombuffer(data, np.uint8).reshape(width, count).T
-            values = stored.view("<i8").reshape(count) + base
-            values[: 1 if order else 0] = first
-            columns[name] = (np.cumsum(values) if order else values).tolist()
-    assert start == len(body)
-    return header, columns
+def rows_of(body: bytes) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the facts and the columns of rows (5.1)."""
+    (batch,) = list(pa.ipc.open_stream(body))
+    columns = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        values = column.to_pylist()
+        if b"first" in (field.metadata or {}):
+            values = [*itertools.accumulate([int(field.metadata[b"first"]), *values[1:]])]
+        columns[field.name] = values
+    return json.loads((batch.schema.metadata or {}).get(b"facts", b"{}")), columns
 
 
 def segment(places: list[Path], entry: list[Any], schemas: list[pa.Schema]) -> pa.Table:

@@ -62,11 +62,11 @@ def bounds(folder: Path) -> list[tuple[list[int | None], list[int | None] | None
 
 
 def part_bounds(folder: Path) -> list[tuple[list[int], list[int | None] | None]]:
-    """Return the times in each list and part that the root names, and what it says of them."""
+    """Return the times in each list and part that the root names, and what its row says."""
     root, (head, _, table) = newest_root(folder), read_stream(folder)
-    said = root["part_times"][f"int:{COLUMN}"]
     found = []
-    for path, start, end, *_ in (*root["lists"], *root["parts"]):
+    for _, start, end, *_, stats in (*root["lists"], *root["parts"]):
         values = table[COLUMN].slice(start - head, end - start).drop_null().to_pylist()
-        found.append((values, said[path]))
+        said = None if stats is None else json.loads(stats)[f"int:{COLUMN}"][:2]
+        found.append((values, said))
     return found

@@ -12,7 +12,6 @@ import json
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import zstandard
 
@@ -21,10 +20,7 @@ from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.names import Hint, build_hint
-from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.parts.packed import Packer
-from segstore_ds.format.parts.segments import Part, encode_chunks, encode_part
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 
@@ -101,22 +97,6 @@ def commit_file(entry: SegmentEntry) -> bytes:
     return b"v1\n%s %s\n%s" % (header, digest_of(header, body).encode(), body)
 
 
-def part(entry: SegmentEntry) -> bytes:
-    """Return a part that lists the segment, with its statistics."""
-    chunks, behind = encode_chunks([entry.stats])
-    return encode_envelope(encode_part(Part(from_entries([entry]), chunks))) + behind
-
-
-def packed() -> bytes:
-    """Return packed columns of three rows, with a column of every kind."""
-    packer = Packer(3)
-    packer.integers("steps", np.array([10, 300, 20_000], np.int64))
-    packer.integers("even", np.array([4, 6, 8], np.int64))
-    packer.raw("raw", np.array([[1, 2], [3, 4], [5, 6]], np.uint8))
-    packer.json("texts", ["a", "é"])
-    return packer.finish()
-
-
 def batch_fingerprint() -> str:
     """Return the fingerprint of the batch of the segment's two events."""
     tally = BatchTally(SCHEMA, ["n"])
@@ -181,13 +161,7 @@ in one frame that is not compressed. It has {len(data)} bytes; {frame}. The foot
 `plain`, which every reader takes; writers compress bodies above 1 KiB.
 
 {dump(commit_file(entry))}
-### 10.3 A part
-
-The same entry in a part (5), to which a later commit may move it: packed columns in an envelope,
-and behind it the envelope of its statistics. `bytes` in the part's row is the length of the first.
-
-{dump(part(entry))}
-### 10.4 Vectors
+### 10.3 Vectors
 
 | what | value |
 |---|---|
@@ -199,10 +173,7 @@ and behind it the envelope of its statistics. `bytes` in the part's row is the l
 The envelope of 2,000 times the letter a, compressed:
 
 {dump(compressed(stored))}
-Section 6 has vectors of schema fingerprints. Packed columns (5) of three rows: `steps` 10, 300,
-20000; `even` 4, 6, 8; `raw` 0102, 0304, 0506; `texts` "a", "é":
-
-{dump(packed())}"""
+Section 6 has vectors of schema fingerprints."""
 
 
 def main() -> None:

@@ -181,7 +181,7 @@ def test_many_segments_are_never_held_at_once(monkeypatch):
     count, each = 40, 2_000
     parts, start = [], 10
     for _ in range(count):
-        parts.append(stream._status.put_part(1, start, [entry] * each))
+        parts.append(stream._status.put_part(stream.root, start, [entry] * each))
         start = parts[-1].end
     root = replace(stream.root, head=10, tail=start, parts=tuple(parts), entries=())
     tracemalloc.start()

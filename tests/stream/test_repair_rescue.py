@@ -270,11 +270,8 @@ def test_clone_puts_a_shared_object_into_its_own_folder(monkeypatch):
 
 @pytest.mark.usefixtures("no_inline")
 def test_part_merged_of_large_parts_is_built_again(monkeypatch):
-    """Its statistics lie in the chunks of the parts that it was merged of."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for room in ("segstore_ds.status.parts", "segstore_ds.format.parts.segments"):
-        monkeypatch.setattr(f"{room}.CHUNK_ROWS", 3)
     stream, storage = make_stream(9)
     (part,) = stream.root.parts
     lose(storage, part.path)

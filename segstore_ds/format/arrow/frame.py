@@ -34,9 +34,10 @@ Compression = Literal["zstd", "lz4", "none"]
 
 _THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
-_RECORD_BATCH = 3  # On disk, by Arrow: the kind of a message.
+_DICTIONARY, _RECORD_BATCH = 2, 3  # On disk, by Arrow: kinds of messages.
 # Slots of the flatbuffer tables in Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_DATA = 1
 _BUFFERS, _COMPRESSION = 2, 3
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError)
 
@@ -294,8 +295,8 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
 def declared_bytes(data: memoryview) -> int:
     """Add up what a stream's buffers take once decompressed, without decompressing them.
 
-    Bytes that are not messages are a struct.error. A message that is neither a schema nor a record
-    batch, or a negative size, is a ValueError.
+    Bytes that are not messages are a struct.error. A message that is neither a schema, a dictionary
+    nor a record batch, or a negative size, is a ValueError.
     """
     total = 0
     for place, (metadata, body) in enumerate(_messages(data)):
@@ -303,9 +304,11 @@ def declared_bytes(data: memoryview) -> int:
         if place == 0:
             continue
         (kind,) = struct.unpack_from("<B", metadata, _field(metadata, message, _HEADER_TYPE))
-        if kind != _RECORD_BATCH:
+        if kind not in (_RECORD_BATCH, _DICTIONARY):
             raise ValueError(kind)
         batch = _table(metadata, _field(metadata, message, _HEADER))
+        if kind == _DICTIONARY:
+            batch = _table(metadata, _field(metadata, batch, _DATA))
         compressed = _field(metadata, batch, _COMPRESSION) > 0
         for start, length in _buffers(metadata, batch):
             size = struct.unpack_from("<q", body, start)[0] if compressed and length else -1

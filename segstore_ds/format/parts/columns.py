@@ -9,13 +9,13 @@ without fields.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.parts.packed import Bytes, Ints, Packer, Unpacked, unpack
+from segstore_ds.format.parts.rows import Bytes, Ints, integers_of
 from segstore_ds.format.root import SegmentEntry
 
 NONCE_BYTES = 6  # On disk: 12 hex digits of a path.
@@ -120,7 +120,6 @@ class SegmentColumns:
 
 
 _ARRAYS = tuple(field.name for field in fields(SegmentColumns) if field.name != "kind_names")
-_COUNTS = ("frames", "frame_raws")  # a part without them knows none of its segments' frames
 _NUMBERS = tuple(name for name in _ARRAYS if name != "nonces")
 
 
@@ -175,60 +174,69 @@ def concat(parts: Iterable[SegmentColumns]) -> SegmentColumns:
     return SegmentColumns(**merged, kinds=np.concatenate(recoded), kind_names=tuple(kinds))
 
 
-def encode_columns(columns: SegmentColumns, extra: dict[str, Any]) -> bytes:
-    """Return the body of a part."""
-    packer = Packer(len(columns), extra)
-    for name in _ARRAYS:
-        if name == "nonces":
-            packer.raw(name, columns.nonces)
-        elif name == "crcs":
-            crcs = columns.crcs.astype("<u4").view(np.uint8).reshape(-1, 4)
-            packer.raw(name, crcs)
-        elif name not in _COUNTS or columns.frames.any():
-            packer.integers(name, getattr(columns, name))
-    packer.json("kind_names", [list(kind) for kind in columns.kind_names])
-    return packer.finish()
+_KIND = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in _NUMBERS if name != "kinds"),
+        ("nonces", pa.binary(NONCE_BYTES)),
+        ("kind", _KIND),
+    ]
+)
 
 
-def decode_columns(body: bytes, *, where: str) -> tuple[SegmentColumns, Unpacked]:
-    """Decode the segments of a part, in offset order, and the other fields of its header."""
-    packed = unpack(body, where=where)
-    kinds = _kind_names(packed)
-    crcs = np.ascontiguousarray(packed.raw("crcs", 4)).view("<u4").reshape(-1)
-    counts = {
-        name: packed.integers(name) if name in packed.columns else np.zeros(packed.rows, np.int64)
-        for name in _COUNTS
+def to_batch(columns: SegmentColumns) -> pa.RecordBatch:
+    """Return segments as a batch of `SCHEMA`."""
+    nonces = pa.py_buffer(np.ascontiguousarray(columns.nonces))
+    texts = pa.array([f"{form} {template}" for form, template in columns.kind_names], pa.string())
+    codes = pa.array(columns.kinds.astype(np.int32))
+    arrays = {
+        "nonces": pa.Array.from_buffers(pa.binary(NONCE_BYTES), len(columns), [None, nonces]),
+        "kind": pa.DictionaryArray.from_arrays(codes, texts),
     }
-    columns = SegmentColumns(
-        epochs=packed.integers("epochs", most=(1 << 31) - 1),
-        numbers=packed.integers("numbers", most=(1 << 32) - 1),
-        rows=packed.integers("rows", least=1),
-        bytes=packed.integers("bytes", least=1),
-        footer_bytes=packed.integers("footer_bytes", least=1),
-        crcs=crcs,
-        versions=packed.integers("versions", most=_MOST),
-        nonces=packed.raw("nonces", NONCE_BYTES),
-        tasks=packed.integers("tasks", most=_MOST),
-        attempts=packed.integers("attempts", most=_MOST),
-        places=packed.integers("places", most=_MOST),
-        kinds=packed.integers("kinds", most=len(kinds) - 1),
-        **counts,
+    numbers = {name: pa.array(np.ascontiguousarray(getattr(columns, name))) for name in _NUMBERS}
+    return pa.RecordBatch.from_arrays(
+        [arrays[name] if name in arrays else numbers[name] for name in SCHEMA.names], schema=SCHEMA
+    )
+
+
+def from_batch(batch: pa.RecordBatch, *, where: str) -> SegmentColumns:
+    """Return the segments of decoded rows of `SCHEMA`, checked."""
+    kind = batch.column("kind")
+    kinds = tuple(_kind_name(text, where) for text in kind.dictionary.to_pylist())
+    nonces = np.frombuffer(batch.column("nonces").buffers()[1], np.uint8)
+    return SegmentColumns(
+        **{
+            name: integers_of(batch, name, where=where, least=_LEAST.get(name, 0), most=most)
+            for name, most in _MOSTS.items()
+        },
+        kinds=kind.indices.to_numpy().astype(np.int64),
+        nonces=nonces[: NONCE_BYTES * len(batch)].reshape(-1, NONCE_BYTES),
         kind_names=kinds,
     )
-    return columns, packed
 
 
-def _kind_names(packed: Unpacked) -> tuple[tuple[str, str], ...]:
-    found = packed.columns.get("kind_names")
-    kinds = []
-    for item in found if isinstance(found, list) else ():
-        match item:
-            case [str(form), str(template)] if len(form) <= 20:
-                filled = _FIELD.sub(lambda match: _LONGEST[match[1]], template)
-                names.check_segment_path(filled, where=packed.where)
-                kinds.append((form, template))
-                continue
-        raise CorruptionError("segment kind is malformed", where=packed.where)
-    if not kinds:
-        raise CorruptionError("part has no kinds of segments", where=packed.where)
-    return tuple(kinds)
+_INT64 = (1 << 63) - 1
+_LEAST = {"rows": 1, "bytes": 1, "footer_bytes": 1}
+_MOSTS = {
+    "epochs": (1 << 31) - 1,
+    "numbers": (1 << 32) - 1,
+    "rows": _INT64,
+    "bytes": _INT64,
+    "footer_bytes": _INT64,
+    "crcs": (1 << 32) - 1,
+    "versions": _MOST,
+    "tasks": _MOST,
+    "attempts": _MOST,
+    "places": _MOST,
+    "frames": _INT64,
+    "frame_raws": _INT64,
+}
+
+
+def _kind_name(text: str, where: str) -> tuple[str, str]:
+    form, _, template = text.partition(" ")
+    if not 0 < len(form) <= 20:
+        raise CorruptionError("segment kind is malformed", where=where)
+    filled = _FIELD.sub(lambda match: _LONGEST[match[1]], template)
+    names.check_segment_path(filled, where=where)
+    return form, template

@@ -1,22 +1,17 @@
 """The history: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.3).
 
-A root holds the newest rows. Older rows are in parts of packed columns, one object per range of
-versions. Versions are dense, so a part's range gives its number of rows.
+A root holds the newest rows. Older rows are in parts, one object per range of versions. Versions
+are dense, so a part's range gives its number of rows.
 """
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format.parts.history_rows import (
-    TEXTS,
-    HistoryRow,
-)
-from segstore_ds.format.parts.packed import Packer, Unpacked, unpack
+from segstore_ds.format.parts.history_rows import TEXTS, HistoryRow
+from segstore_ds.format.parts.rows import decode_rows, encode_rows, integers_of
 from segstore_ds.format.record import MAX_INT, MAX_TIME_US, escape_text
 
 _UTC = pa.timestamp("us", "UTC")
@@ -66,51 +61,13 @@ def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
 
 def encode_history(batch: pa.RecordBatch) -> bytes:
     """Return the body of a history part."""
-    packer = Packer(batch.num_rows)
-    for field in HISTORY_SCHEMA:
-        column = batch.column(field.name)
-        if field.name in TEXTS:
-            coded = column.dictionary_encode()
-            packer.json(f"{field.name}_texts", coded.dictionary.to_pylist())
-            indices = coded.indices.fill_null(-1) if column.null_count else coded.indices
-            codes = indices.to_numpy(zero_copy_only=False).astype(np.int64)
-            packer.integers(field.name, codes + 1)
-        elif field.name == "batch_id":
-            packer.integers(field.name, column.fill_null(-1).to_numpy(zero_copy_only=False))
-        else:
-            packer.integers(field.name, column.view(pa.int64()).to_numpy(zero_copy_only=False))
-    return packer.finish()
+    return encode_rows(batch)
 
 
 def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:
     """Decode the rows of a history part."""
-    packed = unpack(body, where=where)
-    arrays = []
-    for field in HISTORY_SCHEMA:
-        if field.name in TEXTS:
-            arrays.append(_texts(packed, field.name))
-        elif field.name == "batch_id":
-            values = packed.integers(field.name, least=-1)
-            arrays.append(pa.array(values, mask=values < 0))
-        else:
-            most = MAX_TIME_US if field.name == "time" else MAX_INT
-            arrays.append(pa.array(packed.integers(field.name, most=most)).view(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=HISTORY_SCHEMA)
-
-
-def _texts(packed: Unpacked, name: str) -> pa.Array:
-    texts = packed.texts(f"{name}_texts")
-    codes = packed.integers(name, most=len(texts))
-    if name != "writer_id" and len(codes) and int(codes.min()) == 0:
-        raise CorruptionError("text is missing", where=packed.where, column=name)
-    dictionary = pa.array(["", *texts], pa.string())
-    indices = pa.array(codes, mask=codes == 0)
-    return dictionary.take(indices)
-
-
-def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a column of integers or times as int64."""
-    values: np.ndarray[Any, np.dtype[np.int64]] = (
-        batch.column(name).view(pa.int64()).to_numpy(zero_copy_only=False)
-    )
-    return values
+    batch = decode_rows(body, HISTORY_SCHEMA, where=where, optional=("writer_id", "batch_id"))
+    for name in _NUMBERS:
+        most = MAX_TIME_US if name == "time" else MAX_INT
+        integers_of(batch, name, where=where, most=most)
+    return batch.replace_schema_metadata(None)

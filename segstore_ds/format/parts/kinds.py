@@ -1,6 +1,6 @@
 """The kinds of status objects: which values they hold, and how (FORMAT.md 5).
 
-Parts are packed columns. Lists of parts and blobs, which hold what no longer fits in the root, are
+Parts are Arrow frames. Lists of parts and blobs, which hold what no longer fits in the root, are
 JSON. All are in an envelope.
 """
 

@@ -1,25 +1,29 @@
-"""Segments as columns and parts of packed columns: lossless, small, and closed to forgeries."""
+"""Segments and their statistics as columns: lossless, small, and closed to forgeries."""
 
 import random
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.envelope import decode_envelope, split_envelope
-from segstore_ds.format.parts.columns import concat, decode_columns, from_entries
+from segstore_ds.format.parts.columns import concat, from_entries, to_batch
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
-from segstore_ds.format.parts.segments import (
-    Chunk,
-    Part,
-    decode_chunks,
-    decode_part,
-    encode_chunks,
-)
+from segstore_ds.format.parts.rows import encode_rows
+from segstore_ds.format.parts.segments import Part, build_part, decode_part, read_stats
+from segstore_ds.format.parts.stats import StatsColumns, decode_stats, from_texts
+from segstore_ds.format.parts.stats import concat as concat_stats
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.statistics import ColumnStats, to_json
 
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False)
 FOLDER = "00000000000000000041-0123456789ab"
 PATHS = st.sampled_from(
     [
@@ -48,33 +52,65 @@ ENTRIES = st.builds(
     footer_crc=st.integers(0, 2**32 - 1),
     format=st.sampled_from(["arrow", "parquet", "x"]),
 )
-STATS = st.none() | st.sampled_from(['{"n":[1,2,0]}', "", "ä"])
+SCHEMAS = [
+    pa.schema([("n", pa.int64()), ("t", pa.string()), ("d", pa.decimal128(9, 2))]),
+    pa.schema([("n", pa.float64()), ("t", pa.timestamp("us")), ("b", pa.binary())]),
+]
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+PAIRS = {
+    "int64": st.tuples(INT64, INT64).map(sorted),
+    "string": st.tuples(TEXTS, TEXTS).map(sorted),
+    "decimal128(9, 2)": st.just([Decimal("-1.25"), Decimal("0.00")]),
+    "double": st.tuples(FLOATS, FLOATS).map(sorted),
+    "timestamp[us]": st.tuples(INT64, INT64).map(sorted),
+    "binary": st.just([b"", b"\xff"]),
+}
 
 
-def encoded(entries: list[SegmentEntry], chunks: tuple[Chunk, ...]) -> bytes:
-    return encode_object(SEGMENTS, Part(from_entries(entries), chunks))
+@st.composite
+def stats_of_epoch(draw: Any, epoch: int) -> str | None:
+    """Return the statistics of a segment of an epoch, as its entry has them."""
+    found = {}
+    for field in SCHEMAS[epoch]:
+        bounds = draw(st.none() | PAIRS[str(field.type)] | st.just([None, None]))
+        if bounds is not None:
+            found[field.name] = ColumnStats(*bounds, draw(st.integers(0, 2**62)))
+    return build_json(to_json(found)).decode() if found else None
 
 
-def decoded(front: bytes) -> Part:
-    return decode_part(decode_envelope(front, where="x"), where="x")
+def columns_of(texts: list[str | None], epochs: list[int] | None = None) -> StatsColumns:
+    return from_texts(texts, epochs or [0] * len(texts), SCHEMAS.__getitem__)
 
 
-@given(st.lists(st.tuples(ENTRIES, STATS), min_size=1, max_size=12), st.data())
-def test_parts_come_back_and_slices_of_them_too(rows, data):
-    entries = [replace(entry, stats=stats) for entry, stats in rows]
-    chunks, behind = encode_chunks([entry.stats for entry in entries])
-    front, rest = split_envelope(encoded(entries, chunks) + behind)
-    assert rest == behind
-    part = decoded(front)
-    stats = decode_chunks(part, behind, where="x")
-    assert list(part.columns.entries(stats)) == entries
+def encoded(entries: list[SegmentEntry], texts: list[str | None] | None = None) -> bytes:
+    """Return a part as one object."""
+    part, behind = build_part(from_entries(entries), columns_of(texts or [None] * len(entries)))
+    return encode_object(SEGMENTS, part) + behind
+
+
+def decoded(data: bytes) -> tuple[Part, StatsColumns]:
+    front, behind = split_envelope(data)
+    part = decode_part(decode_envelope(front, where="x"), where="x")
+    return part, read_stats(part, behind, where="x")
+
+
+@given(st.lists(ENTRIES, min_size=1, max_size=12), st.data())
+def test_parts_come_back_and_slices_of_them_too(bare, data):
+    epochs = [data.draw(st.integers(0, 1)) for _ in bare]
+    texts = [data.draw(stats_of_epoch(epoch)) for epoch in epochs]
+    entries = [replace(entry, stats=text) for entry, text in zip(bare, texts, strict=True)]
+    stored = columns_of(texts, epochs)
+    part, behind = build_part(from_entries(entries), stored)
+    part, stats = decoded(encode_object(SEGMENTS, part) + behind)
+    assert list(part.columns.entries(stats.texts())) == entries
     start = data.draw(st.integers(0, len(entries)))
     end = data.draw(st.integers(start, len(entries)))
     cut = part.columns.slice(start, end)
-    assert list(cut.entries(stats[start:end])) == entries[start:end]
-    bare = [replace(entry, stats=None) for entry in entries]
+    assert list(cut.entries(stats.slice(start, end).texts())) == entries[start:end]
     joined = concat([cut, part.columns]) if start < end else part.columns
     assert list(joined.entries()) == bare[start:end] + bare
+    both = concat_stats([stats.slice(start, end), stats])
+    assert both.texts() == texts[start:end] + texts
 
 
 def typical(count: int) -> list[SegmentEntry]:
@@ -93,10 +129,8 @@ def typical(count: int) -> list[SegmentEntry]:
     return entries
 
 
-def test_segment_entry_takes_at_most_fourteen_bytes():
-    entries = typical(20_000)
-    chunks, _ = encode_chunks([None] * len(entries))
-    assert len(encoded(entries, chunks)) <= 14 * len(entries)
+def test_segment_entry_takes_at_most_sixteen_bytes():
+    assert len(encoded(typical(20_000))) <= 16 * 20_000
 
 
 def test_names_of_copies_take_no_more_than_those_of_writers():
@@ -104,70 +138,105 @@ def test_names_of_copies_take_no_more_than_those_of_writers():
         replace(entry, path=f"copy-x/{entry.segment_id:016x}-{entry.path[21:33]}.arrow")
         for entry in typical(20_000)
     ]
-    chunks, _ = encode_chunks([None] * len(copied))
-    assert len(encoded(copied, chunks)) <= 14 * len(copied)
+    assert len(encoded(copied)) <= 16 * len(copied)
 
 
-def test_statistics_are_not_among_the_columns():
+def test_statistics_are_not_among_the_segments():
     entries = typical(100)
-    stats = [f'{{"n":[{n},{n},0]}}' for n in range(100)]
-    chunks, behind = encode_chunks(stats)
-    front = encoded(entries, chunks)
-    bare = encoded(entries, encode_chunks([None] * 100)[0])
-    assert len(front) - len(bare) < 60
-    assert decode_chunks(decoded(front), behind, where="x") == stats
+    texts = [f'{{"n":[{n},{n},0]}}' for n in range(100)]
+    front, behind = split_envelope(encoded(entries, texts))
+    bare, nothing = split_envelope(encoded(entries))
+    assert nothing == b""
+    assert len(front) - len(bare) < 300
+    assert decoded(front + behind)[1].texts() == texts
 
 
-def test_statistics_of_wide_tables_stay_readable():
-    """Readers refuse large bodies, so 66 MiB of texts must not be one."""
-    stats = ["x" * (1 << 20)] * 66
-    chunks, behind = encode_chunks(stats)
-    part = decoded(encoded(typical(66), chunks))
-    assert decode_chunks(part, behind, where="x") == stats
+def test_statistics_of_a_part_are_bounded(monkeypatch):
+    """Readers refuse large bodies; the columns that fewest segments have go first."""
+    texts = ['{"n":[1,2,0]}'] * 40 + ['{"t":["a","b",0]}'] * 60
+    data = encoded(typical(100), texts)
+    monkeypatch.setattr("segstore_ds.format.parts.segments.STATS_BYTES", 3500)
+    found = decoded(encoded(typical(100), texts))[1].texts()
+    assert decoded(data)[1].texts() == texts
+    assert found == [None] * 40 + texts[40:]
 
 
-@pytest.mark.parametrize("cut", [1, 10, -1])
-def test_statistics_that_are_cut_or_longer_are_damage(cut):
-    chunks, behind = encode_chunks(["a", None])
-    part = decoded(encoded(typical(2), chunks))
-    wrong = behind + b"x" if cut < 0 else behind[:-cut]
+def test_statistics_that_can_not_be_read_are_unknown():
+    texts = ["{", "7", '{"n":[1,2]}', '{"n":["a","b",0]}', '{"x":[1,2,0]}', None, '{"n":[1,2,0]}']
+    assert columns_of(texts).texts() == [None] * 6 + ['{"n":[1,2,0]}']
+    huge = f'{{"n":[{-(10**30)},{10**30},1]}}'
+    assert columns_of([huge]).texts() == ['{"n":[null,null,1]}']
+
+
+@pytest.mark.parametrize("cut", [1, 10])
+def test_statistics_that_are_cut_are_damage(cut):
+    data = encoded(typical(2), ['{"n":[1,2,0]}', None])
     with pytest.raises(FormatError):
-        decode_chunks(part, wrong, where="x")
+        decoded(data[:-cut])
 
 
 def test_statistics_of_another_part_are_damage():
-    chunks, _ = encode_chunks(["a", None])
-    part = decoded(encoded(typical(2), chunks))
+    one, other = (encoded(typical(2), [f'{{"n":[{n},2,0]}}', None]) for n in (0, 1))
     with pytest.raises(CorruptionError, match="wrong digest"):
-        decode_chunks(part, encode_chunks(["b", None])[1], where="x")
+        decoded(split_envelope(one)[0] + split_envelope(other)[1])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"int:n": pa.array([1, 2])},
+        {"int:n": pa.array([{"min": 1, "max": 2, "nulls": 0}])},
+        {"int:n": pa.array([{"min": 1, "max": 2, "nulls": -1}] * 2)},
+        {"int:n": pa.array([{"min": 1, "max": 2, "nulls": None}] * 2)},
+        {"int:n": pa.array([{"min": "a", "max": "b", "nulls": 0}] * 2)},
+        {"float:n": pa.array([{"min": float("nan"), "max": 2.0, "nulls": 0}] * 2)},
+        {"decimal:n": pa.array([{"min": "x", "max": "2", "nulls": 0}] * 2)},
+        {"decimal:n": pa.array([{"min": "NaN", "max": "2", "nulls": 0}] * 2)},
+    ],
+)
+def test_forged_statistics_are_corruption(columns):
+    forged = encode_rows(pa.RecordBatch.from_pydict(columns))
+    with pytest.raises(CorruptionError):
+        decode_stats(forged, rows=2, where="x")
+
+
+def test_statistics_of_unknown_kinds_are_passed_over():
+    found = encode_rows(pa.RecordBatch.from_pydict({"century:n": pa.array([1, 2])}))
+    assert decode_stats(found, rows=2, where="x").columns == {}
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'{place}.arrow"', b'{place}/arrow"'),
-        (b'{place}.arrow"', b'{plaze}.arrow"'),
-        (b'{place}.arrow"', b'{place!r}.arrow"'),
-        (b'[["arrow"', b'[[null]+["'),
-        (b'"rows":2', b'"rows":3'),
-        (b'"nonces","raw",2,6', b'"nonces","raw",2,5'),
-        (b'"stats":[[2,', b'"stats":[[3,'),
-        (b'"stats":[[2,', b'"stats":[[-2,'),
+        (b"{place}.arrow", b"{place}/arrow"),
+        (b"{place}.arrow", b"{plaze}.arrow"),
+        (b"{place}.arrow", b"{place!r}.aro"),
+        (b"arrow {ver", b" rrow {ver"),
+        (b'"statistics":[', b'"statistics":{'),
+        (b'"statistics":[', b'"statistics":7'),
     ],
 )
 def test_forged_parts_are_corruption(old, new):
-    front = encoded(typical(2), encode_chunks([None] * 2)[0])
+    front = split_envelope(encoded(typical(2), ['{"n":[1,2,0]}', None]))[0]
     body = decode_envelope(front, where="x")
     forged = body.replace(old, new)
     assert forged != body
-    length = int.from_bytes(body[:4], "little") + len(new) - len(old)
-    forged = length.to_bytes(4, "little") + forged[4:]
     with pytest.raises(CorruptionError):
         decode_part(forged, where="x")
 
 
+@pytest.mark.parametrize(
+    "column", ["epochs", "numbers", "rows", "bytes", "footer_bytes", "crcs", "versions", "frames"]
+)
+def test_numbers_out_of_range_are_corruption(column):
+    batch = to_batch(from_entries(typical(2)))
+    place = batch.schema.get_field_index(column)
+    forged = batch.set_column(place, batch.schema.field(place), pa.array([-1, 1]))
+    with pytest.raises(CorruptionError, match="out of range"):
+        decode_part(encode_rows(forged), where="x")
+
+
 def test_templates_can_not_leave_the_stream():
-    entry = replace(typical(1)[0], path="copy-x/a")
-    body = decode_envelope(encoded([entry], encode_chunks([None])[0]), where="x")
+    body = decode_envelope(encoded([replace(typical(1)[0], path="copy-x/a")]), where="x")
     with pytest.raises(CorruptionError, match="not a segment of this stream"):
-        decode_columns(body.replace(b"copy-x/a", b"../../ab"), where="x")
+        decode_part(body.replace(b"copy-x/a", b"../../ab"), where="x")

@@ -1,7 +1,6 @@
 """Filters of whole segments: as bytes and back, within their shares, and never without a value."""
 
 import random
-import struct
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,19 @@ import pytest
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import bloom
 from segstore_ds.format.parts import segments
+from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.parts.key_filters import (
     LEAST_BYTES,
     MOST_BYTES,
     SegmentFilters,
-    decode_filters,
-    encode_filters,
     join_frames,
+    parse_filters,
 )
+from segstore_ds.format.parts.stats import StatsColumns
+from segstore_ds.format.root import SegmentEntry
 
 RANDOM = random.Random(3)
+TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))
 SEGMENTS: list[SegmentFilters] = [
     None,
     {},
@@ -41,27 +43,45 @@ def joined(*frames: bloom.Hashes, segment_bytes: int = 1 << 20) -> Any:
     return join_frames(filters, segment_bytes=segment_bytes)
 
 
-def test_chunks_come_back() -> None:
-    body = encode_filters(SEGMENTS)
-    assert decode_filters(body, rows=4, where="x") == SEGMENTS
-    chunks, data = segments.encode_filter_chunks(SEGMENTS)
-    assert [(chunk.rows, chunk.looked) for chunk in chunks] == [(4, 3)]
-    assert segments.decode_filter_chunk(chunks[0], data, where="x") == SEGMENTS
-    assert segments.encode_filter_chunks([None] * 3) == ((), b"")
+def part_of(filters: list[SegmentFilters]) -> tuple[segments.Part, list[SegmentFilters]]:
+    """Return a part with filters, and what is read of it."""
+    entries = [SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(len(filters))]
+    none = StatsColumns(len(filters), {})
+    part, behind = segments.build_part(from_entries(entries), none, filters)
+    return part, segments.read_filters(part, behind, where="x")
+
+
+def test_filters_come_back() -> None:
+    part, found = part_of(SEGMENTS)
+    assert (found, part.looked) == (SEGMENTS, 3)
+    part, found = part_of([None] * 3)
+    assert (found, part.looked, part.behind_bytes) == ([None] * 3, 0, 0)
+    assert part_of([{}, None])[1] == [{}, None]
 
 
 @pytest.mark.parametrize(
-    "counts",
-    ['{"user":1}', "[1]", '[[["user"]]]', '[[["user",0]]]', '[[["user",true]]]', "[[[1,1]]]",
-     '[[["user",2]]]', "[null]", "[[],[]]", "[", '[[["user",9007199254740993]]]'],
-)  # fmt: skip
-def test_malformed_chunks_are_refused(counts: str) -> None:
-    text = counts.encode()
-    for body in (struct.pack("<I", len(text)) + text + bytes(32), struct.pack("<I", 99) + text):
-        with pytest.raises(CorruptionError):
-            decode_filters(body, rows=1, where="x")
+    "column",
+    [
+        pa.array([1]),
+        pa.array([[("user", [])]], TYPE),
+        pa.array([[("user", [b""])]], TYPE),
+        pa.array([[("user", [bytes(33)])]], TYPE),
+        pa.array([[("user", None)]], TYPE),
+        pa.array([[("", [bytes(32)])]], TYPE),
+    ],
+)
+def test_malformed_filters_are_refused(column: pa.Array) -> None:
     with pytest.raises(CorruptionError):
-        decode_filters(b"", rows=1, where="x")
+        parse_filters(pa.record_batch([column], ["filters"]), "filters", where="x")
+    with pytest.raises(CorruptionError):
+        parse_filters(pa.record_batch([column], ["other"]), "filters", where="x")
+
+
+def test_filters_of_another_part_are_refused() -> None:
+    part, _ = part_of(SEGMENTS)
+    _, behind = segments.build_part(part.columns, StatsColumns(4, {}), [None, {}, {}, {}])
+    with pytest.raises(CorruptionError, match="wrong digest"):
+        segments.read_filters(part, behind, where="x")
 
 
 def test_no_value_of_a_frame_is_lost() -> None:
@@ -102,12 +122,7 @@ def test_columns_beyond_the_share_or_without_a_filter_are_left_out() -> None:
 
 def test_parts_hold_a_bounded_size_of_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "FILTER_BYTES", 32 * 5)
-    monkeypatch.setattr(segments, "CHUNK_BYTES", 32 * 2)
     filled: list[SegmentFilters] = [{"a": (RANDOM.randbytes(32),)} for _ in range(8)]
-    chunks, data = segments.encode_filter_chunks(filled)
-    found: list[SegmentFilters] = []
-    for chunk in chunks:
-        piece, data = data[: chunk.bytes], data[chunk.bytes :]
-        found += segments.decode_filter_chunk(chunk, piece, where="x")
+    part, found = part_of(filled)
     assert found == [*filled[:5], {}, {}, {}]
-    assert sum(chunk.looked for chunk in chunks) == 8
+    assert part.looked == 8

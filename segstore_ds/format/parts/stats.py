@@ -1,0 +1,245 @@
+"""Statistics of many segments as columns: bounds and null counts, a struct per column.
+
+A column is named by its label, `kind:name`, as in fingerprints of batches. So bounds of one label
+can be compared, whatever the epochs of their segments. A segment without bounds of a column has a
+null there: nothing is known of it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.batch_fingerprint import kind_of
+from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
+from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.format.statistics import Bound, ColumnStats, from_json, to_json
+
+_STORED: Mapping[str, pa.DataType] = {  # On disk, by the kind of a label.
+    **dict.fromkeys(("int", "date", "time", "duration", "timestamp", "timestamp_ntz"), pa.int64()),
+    "float": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bool": pa.bool_(),
+    "decimal": pa.string(),
+}
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+Texts = Sequence[str | None]
+Schemas = Callable[[int], pa.Schema]
+
+
+def label_of(field: pa.Field) -> str | None:
+    """Return the label of a column; None if its type has no bounds.
+
+    >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
+    'timestamp:ts'
+    """
+    kind = kind_of(field.type)
+    return None if kind is None else f"{kind}:{field.name}"
+
+
+def lacking_epochs(schemas: Mapping[int, pa.Schema], name: str) -> list[int]:
+    """Return the epochs whose schema lacks a column: there its values are null."""
+    return [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatsColumns:
+    """Statistics of segments in offset order.
+
+    Attributes:
+        rows: The number of segments.
+        columns: For each label a column of structs `min`, `max`, `nulls`.
+    """
+
+    rows: int
+    columns: Mapping[str, pa.StructArray]
+
+    def slice(self, start: int, end: int) -> "StatsColumns":
+        """Return the segments ``[start, end)``."""
+        columns = {
+            label: column.slice(start, end - start) for label, column in self.columns.items()
+        }
+        return StatsColumns(end - start, columns)
+
+    def within(self, most_bytes: int) -> "StatsColumns":
+        """Return the columns that most segments have, as many as fit in memory of a size."""
+        kept, size = dict[str, pa.StructArray](), 0
+        for label in sorted(self.columns, key=lambda label: self.columns[label].null_count):
+            size += self.columns[label].nbytes
+            if size <= most_bytes:
+                kept[label] = self.columns[label]
+        return StatsColumns(self.rows, dict(sorted(kept.items())))
+
+    def read(self, rows: Ints, labels: Iterable[str]) -> list[dict[str, ColumnStats]]:
+        """Return the statistics of some segments by the names of their columns."""
+        found: list[dict[str, ColumnStats]] = [{} for _ in rows]
+        for label in labels:
+            column = self.columns.get(label)
+            if column is None:
+                continue
+            name = label.partition(":")[2]
+            decimal = label.startswith("decimal:")
+            for known, cell in zip(found, column.take(pa.array(rows)).to_pylist(), strict=True):
+                if cell is not None:
+                    low, high = cell["min"], cell["max"]
+                    if decimal:
+                        low, high = (
+                            None if text is None else Decimal(text) for text in (low, high)
+                        )
+                    known[name] = ColumnStats(low, high, cell["nulls"])
+        return found
+
+    def texts(self) -> list[str | None]:
+        """Return the statistics of each segment as its entry has them."""
+        stats = self.read(np.arange(self.rows), self.columns)
+        return [build_json(to_json(each)).decode() if each else None for each in stats]
+
+    def joined(self, label: str, counts: Ints, absent: npt.NDArray[np.bool_]) -> ColumnStats | None:
+        """Return the statistics of a column of numbers over all segments; None if unknown.
+
+        `counts` are the segments' events; `absent` segments lack the column: its values are null.
+        """
+        column = self.columns.get(label)
+        if column is None:
+            return ColumnStats(None, None, int(counts.sum())) if absent.all() else None
+        low, high, nulls = column.flatten()
+        known = np.asarray(column.is_valid())
+        empty = np.where(known, np.asarray(nulls.fill_null(0)), counts)
+        valued = empty < counts
+        bounded = np.asarray(low.is_valid()) & np.asarray(high.is_valid())
+        if not (known | absent).all() or not (bounded | ~valued).all():
+            return None
+        rows = pa.array(valued & ~absent)
+        bounds = pc.min(low.filter(rows)).as_py(), pc.max(high.filter(rows)).as_py()
+        return ColumnStats(*bounds, int(empty.sum()))
+
+
+def from_texts(texts: Texts, epochs: Sequence[int], schema_of: Schemas) -> StatsColumns:
+    """Return the statistics of segments of some epochs; those that can't be read are unknown."""
+    found: dict[str, dict[int, ColumnStats]] = {}
+    known: dict[int, pa.Schema] = {}
+    for row, (value, epoch) in enumerate(zip(_parse(texts), epochs, strict=True)):
+        if not isinstance(value, dict):
+            continue
+        if epoch not in known:
+            known[epoch] = schema_of(epoch)
+        schema = known[epoch]
+        try:
+            stats = from_json(value, where="", schema=schema)
+        except CorruptionError:
+            continue
+        for name, column in stats.items():
+            label = label_of(schema.field(name))
+            if label is not None:
+                found.setdefault(label, {})[row] = column
+    columns = {label: _column(label, found[label], len(texts)) for label in sorted(found)}
+    return StatsColumns(len(texts), columns)
+
+
+def _parse(texts: Texts) -> list[Any]:
+    """Parse statistics all at once, which is several times faster; one by one if one is damaged."""
+    try:
+        joined = ",".join("null" if text is None else text for text in texts)
+        values = parse_json(f"[{joined}]", where="")
+        if len(values) == len(texts):
+            return list(values)
+    except CorruptionError:
+        pass
+    return [_parse_one(text) for text in texts]
+
+
+def _parse_one(text: str | None) -> Any:
+    try:
+        return text and parse_json(text, where="")
+    except CorruptionError:
+        return None
+
+
+def _column(label: str, cells: Mapping[int, ColumnStats], rows: int) -> pa.StructArray:
+    stored = _STORED[label.partition(":")[0]]
+    found = [cells.get(row) for row in range(rows)]
+    lows = [None if cell is None else _stored(cell.min) for cell in found]
+    highs = [None if cell is None else _stored(cell.max) for cell in found]
+    nulls = [0 if cell is None else min(cell.nulls, _MOST) for cell in found]
+    return pa.StructArray.from_arrays(
+        [pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64())],
+        fields=list(_struct(stored)),
+        mask=pa.array([cell is None for cell in found]),
+    )
+
+
+def _struct(stored: pa.DataType) -> pa.StructType:
+    return pa.struct([("min", stored), ("max", stored), ("nulls", pa.int64())])
+
+
+def _stored(bound: Bound | None) -> Any:
+    """Return a bound as its column holds it; None, that is unknown, if that can't hold it."""
+    if isinstance(bound, Decimal):
+        return str(bound)
+    if type(bound) is int and not _LEAST <= bound <= _MOST:
+        return None
+    return bound
+
+
+def concat(parts: Sequence[StatsColumns]) -> StatsColumns:
+    """Join the statistics of several parts in order."""
+    columns = {}
+    for label in sorted({label for part in parts for label in part.columns}):
+        kind = _struct(_STORED[label.partition(":")[0]])
+        pieces = [
+            part.columns[label] if label in part.columns else pa.nulls(part.rows, kind)
+            for part in parts
+        ]
+        columns[label] = pa.concat_arrays(pieces)
+    return StatsColumns(sum(part.rows for part in parts), columns)
+
+
+def encode_stats(stats: StatsColumns) -> bytes:
+    """Return the body of the statistics of a part."""
+    return encode_rows(pa.RecordBatch.from_arrays([*stats.columns.values()], [*stats.columns]))
+
+
+def decode_stats(body: bytes, *, rows: int, where: str) -> StatsColumns:
+    """Decode the statistics of `rows` segments; columns of unknown kinds are passed over."""
+    batch = decode_rows(body, None, where=where)
+    columns = {}
+    for label, column in zip(batch.schema.names, batch.columns, strict=True):
+        stored = _STORED.get(label.partition(":")[0])
+        if stored is not None:
+            if not column.type.equals(_struct(stored)) or len(column) != rows:
+                raise CorruptionError("statistics are of other segments", where=where, column=label)
+            _check(label, column, where)
+            columns[label] = column
+    return StatsColumns(rows, columns)
+
+
+def _check(label: str, column: pa.StructArray, where: str) -> None:
+    """Raise CorruptionError unless bounds are in order and null counts are some."""
+    low, high, nulls = column.flatten()
+    wrong = nulls.null_count > column.null_count or (np.asarray(nulls.fill_null(0)) < 0).any()
+    if label.startswith("float:"):
+        wrong = wrong or any(
+            bool(np.isnan(np.asarray(side.fill_null(0.0), np.float64)).any())
+            for side in (low, high)
+        )
+    if label.startswith("decimal:"):
+        texts = [text for side in (low, high) for text in side.to_pylist() if text is not None]
+        wrong = wrong or not all(map(_is_decimal, texts))
+    if wrong:
+        raise CorruptionError("statistics cannot be read", where=where, column=label)
+
+
+def _is_decimal(text: str) -> bool:
+    try:
+        return math.isfinite(Decimal(text))
+    except ArithmeticError:
+        return False

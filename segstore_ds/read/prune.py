@@ -1,0 +1,161 @@
+"""Pruning: which parts and segments may hold a row that passes a filter.
+
+`Filters.may_match` tells it from statistics of some rows, whether these are a frame, a segment or a
+part. Of many segments, conditions on numbers and times are looked at as columns first, and only
+what these leave is looked at one by one. Skipping must never lose a row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.format.parts.rows import Ints
+from segstore_ds.format.parts.stats import label_of, lacking_epochs
+from segstore_ds.format.root import PartRef
+from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.key_filters import find_keys, segments_holding
+from segstore_ds.status.levels import stats_of
+from segstore_ds.status.parts import WHOLE_SEGMENTS
+from segstore_ds.status.table_status import Run
+
+_Flags = npt.NDArray[np.bool_]
+_EDGES: Mapping[str, Callable[[Any, Any, Any], _Flags]] = {
+    "==": lambda value, low, high: (low <= value) & (high >= value),
+    "<": lambda value, low, _: low < value,
+    "<=": lambda value, low, _: low <= value,
+    ">": lambda value, _, high: high > value,
+    ">=": lambda value, _, high: high >= value,
+}
+
+
+def part_test(filters: Filters, schema: pa.Schema) -> Callable[[PartRef], bool]:
+    """Return what tells of a part, by its row, whether a row of it may pass. Pure."""
+    names = _names(filters, schema)
+
+    def may_match(part: PartRef) -> bool:
+        if part.stats is None:
+            return True
+        stats = {names[label]: own for label, own in stats_of(part).items() if label in names}
+        return filters.may_match(stats, part.end - part.start)
+
+    return may_match if names else lambda _part: True
+
+
+def segments_to_read(
+    run: Run,
+    filters: Filters,
+    schema: pa.Schema,
+    schemas: Mapping[int, pa.Schema],
+    *,
+    looks_up: bool,
+) -> Ints:
+    """Return which segments of a run, by number, may hold a row that passes.
+
+    `schema` is the one that is read with, `schemas` are those of the epochs. `looks_up` says that
+    a filter asks for values of a key column.
+    """
+    rows: Ints = np.arange(len(run.columns))
+    rows = rows[_by_numbers(run, filters, schema, schemas)]
+
+    def by_bounds(rows: Ints) -> Ints:
+        return _one_by_one(run, rows, filters, schema)
+
+    def by_keys(rows: Ints) -> Ints:
+        if not looks_up:
+            return rows
+        epochs = np.unique(run.columns.epochs).tolist()
+        keys = {number: find_keys(filters, schemas[number]) for number in epochs}
+        return rows[segments_holding(run, keys)[rows]]
+
+    # Filters of small parts came in the same request, and rule segments out faster than bounds.
+    small = len(run.columns) <= WHOLE_SEGMENTS
+    for step in (by_keys, by_bounds) if small else (by_bounds, by_keys):
+        rows = step(rows) if len(rows) else rows
+    return rows
+
+
+def _names(filters: Filters, schema: pa.Schema) -> dict[str, str]:
+    """Return the names of the filtered columns by the label that their statistics have."""
+    labels = {name: label_of(schema.field(name)) for name in filters.columns}
+    return {label: name for name, label in labels.items() if label is not None}
+
+
+def _by_numbers(
+    run: Run, filters: Filters, schema: pa.Schema, schemas: Mapping[int, pa.Schema]
+) -> _Flags:
+    """Tell of each segment what the conditions on numbers and times, and new columns, leave."""
+    kept = np.ones(len(run.columns), np.bool_)
+    for condition in filters.conditions:
+        lacking = lacking_epochs(schemas, condition.column)
+        if lacking and condition.op != "is null":
+            kept &= ~np.isin(run.columns.epochs, lacking)  # its values are null there
+        column = run.load_stats().columns.get(label_of(schema.field(condition.column)) or "")
+        if column is not None and _is_number(condition):
+            kept &= _between(condition, column, run.columns.rows)
+    return kept
+
+
+def _is_number(condition: Condition) -> bool:
+    return condition.op in _EDGES and type(condition.literal) in (int, float)
+
+
+def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Flags:
+    low, high, nulls = column.flatten()
+    least, most = limits_of(low.type)
+    lows, highs = np.asarray(low.fill_null(least)), np.asarray(high.fill_null(most))
+    valued = np.asarray(nulls.fill_null(0)) < counts
+    met = valued & _EDGES[condition.op](condition.literal, lows, highs)
+    flags: _Flags = met | ~np.asarray(column.is_valid())
+    return flags
+
+
+def _one_by_one(run: Run, rows: Ints, filters: Filters, schema: pa.Schema) -> Ints:
+    """Return those of a run's segments whose statistics do not rule a match out."""
+    if all(map(_is_number, filters.conditions)) and not (filters.any_of or filters.expression):
+        return rows
+    names = _names(filters, schema)
+    stats = run.load_stats().read(rows, names)
+    counts = run.columns.rows[rows].tolist()
+    found = zip(rows.tolist(), stats, counts, strict=True)
+    return np.array([row for row, own, count in found if filters.may_match(own, count)], np.int64)
+
+
+def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
+    """Return the least and the greatest value that bounds of a type can have."""
+    if t.is_floating(data_type):
+        return -np.inf, np.inf
+    integers = np.iinfo(np.int64)
+    return int(integers.min), int(integers.max)
+
+
+def time_bounds(
+    runs: Sequence[Run], field: pa.Field, schemas: Mapping[int, pa.Schema]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], _Flags]:
+    """Return the bounds of a time column in segments, and where they are known.
+
+    Where there are no values, the low bound is above the high one.
+    """
+    least, most = limits_of(field.type)
+    dtype = np.float64 if t.is_floating(field.type) else np.int64
+    lacking = lacking_epochs(schemas, field.name)
+    pieces = []
+    for run in runs:
+        absent = np.isin(run.columns.epochs, lacking)
+        column = run.load_stats().columns.get(label_of(field) or "")
+        if column is None:
+            rows = len(run.columns)
+            low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)
+            known = empty = absent
+        else:
+            lows, highs, nulls = column.flatten()
+            low, high = np.array(lows.fill_null(least)), np.array(highs.fill_null(most))
+            empty = absent | (np.asarray(nulls.fill_null(0)) >= run.columns.rows)
+            known = empty | (np.asarray(lows.is_valid()) & np.asarray(highs.is_valid()))
+        low[empty], high[empty] = most, least
+        pieces.append((low, high, known))
+    low, high, known = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
+    return low, high, known

@@ -1,0 +1,213 @@
+"""What the root says of the times of whole parts: lookups fetch only those that may hold one."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from benchmarks.faults import FaultStorage
+from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.root import Root
+from segstore_ds.read.filters import parse_filters
+from segstore_ds.read.prune import part_test
+from segstore_ds.status import table_status
+from segstore_ds.status.levels import stats_of
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.rescue import repair_on
+
+SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64())])
+LAYOUT = segstore.Layout(inline_bytes=0, segment_format="arrow", stats_columns=())
+LABEL = "int:n"
+
+
+@pytest.fixture(autouse=True)
+def tiny_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make parts of four segments."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 3)
+
+
+def append(stream: Stream, values: list[int | None]) -> None:
+    floats = [None if value is None else float(value) for value in values]
+    stream.append(pa.table([values, floats], schema=SCHEMA), layout=LAYOUT)
+
+
+def make(segments: int = 13, column: str | None = "n") -> Stream:
+    """Return a stream whose segment n holds the times 10 n + 1 and 10 n - 1."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    stream = create_on(storage, SCHEMA, upkeep=None, time_column=column)
+    for n in range(segments):
+        append(stream, [10 * n + 1, 10 * n - 1])
+    return stream
+
+
+def bounds(stream: Stream) -> list[Any]:
+    """Return the bounds of each part that a root names; None where they are not known."""
+    refs = (*stream.root.lists, *stream.root.parts)
+    found = [list(stats_of(ref).values()) for ref in refs]
+    return [(own[0].min, own[0].max) if own else None for own in found]
+
+
+def fetched(stream: Stream, ask: Callable[[Stream], Any]) -> tuple[Any, int]:
+    """Return an answer, and how many status objects a new handle fetched for it."""
+    watched = FaultStorage(stream.storage)
+    found = ask(open_on(watched))
+    return found, sum(call.startswith("get status/") for call in watched.calls)
+
+
+def test_lookup_fetches_the_parts_that_may_hold_it() -> None:
+    stream = make()
+    assert bounds(stream) == [(-1, 31), (39, 71), (79, 111)]
+
+    def read(start: int, end: int) -> Callable[[Stream], Any]:
+        return lambda s: s.read(event_time=(start, end)).read_all()["n"].to_pylist()
+
+    assert fetched(stream, read(41, 50)) == ([41, 49], 1)
+    assert fetched(stream, read(31, 40)) == ([39, 31][::-1], 2)
+    assert fetched(stream, read(32, 39)) == ([], 0)
+    assert fetched(stream, read(119, 122)) == ([121, 119], 0)  # these are in the root
+    assert fetched(stream, lambda s: s.position("eventtime:35").offset) == (8, 1)
+    assert fetched(stream, lambda s: s.count(end="eventtime:41")) == (10, 1)
+    assert fetched(stream, lambda s: s.position("eventtime:500").offset) == (26, 0)
+    assert fetched(stream, lambda s: s.count(end="eventtime:-5")) == (0, 0)
+    assert fetched(stream, lambda s: s.count(filters=[["n", "==", 41]])) == (1, 1)
+    assert stream.verify().ok
+
+
+def test_part_without_times_is_in_no_interval() -> None:
+    stream = make(0)
+    for values in [[None], [None, None], [3]] * 4:
+        append(stream, values)  # type: ignore[arg-type]
+    assert bounds(stream) == [(3, 3)] * 3
+    for _ in range(4):
+        append(stream, [None])
+    assert bounds(stream)[-1] == (None, None)
+    assert fetched(stream, lambda s: s.count(event_time=(None, None))) == (4, 3)
+    assert fetched(stream, lambda s: s.count(event_time=(4, None))) == (0, 0)
+    assert stream.verify().ok
+
+
+def test_unknown_times_are_read() -> None:
+    stream = make(0, column="x")
+    for n in range(4):
+        append(stream, [n])
+    nan = pa.table([[1, 2], [float("nan"), 2.0]], schema=SCHEMA)
+    for _ in range(4):
+        stream.append(nan, layout=LAYOUT)
+    assert bounds(stream) == [(-0.0, 3.0), None]
+    assert fetched(stream, lambda s: s.count(event_time=(2, 2.5))) == (5, 2)
+    assert fetched(stream, lambda s: s.count(event_time=(3.5, 4))) == (0, 1)
+    assert stream.verify().ok
+
+
+def test_infinite_times_are_kept() -> None:
+    stream = make(0, column="x")
+    for n in (1.0, float("inf"), float("-inf"), 2.0):
+        stream.append(pa.table([[1], [n]], schema=SCHEMA), layout=LAYOUT)
+    assert bounds(stream) == [(float("-inf"), float("inf"))]
+    assert bounds(open_on(stream.storage)) == bounds(stream)
+
+
+def test_column_that_is_chosen_later_is_looked_at_once() -> None:
+    stream = make(column="x")
+    stream.set_time_column(None)
+    stream.set_time_column("n")
+    assert bounds(open_on(stream.storage)) == [None] * 3  # the layout kept those of x alone
+    stream.compact(start=2)
+    assert bounds(stream) == [None]  # the first segment is as it was
+    stream.compact()
+    assert bounds(stream) == [(-1, 121)]
+    assert stream.verify().ok
+    other = make(column=None)
+    for _ in range(2):
+        other.set_time_column("x")
+        assert bounds(other) == [None] * 3
+    assert other.version == 13 + 1
+
+
+@pytest.mark.parametrize("how", ["merge", "compact", "truncate", "redact", "clone", "restore"])
+def test_times_survive_whatever_writes_parts_anew(how: str) -> None:
+    stream = make()
+    match how:
+        case "merge":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(table_status, "MERGE_FAN_IN", 3)
+                run_due_merge(stream._context)
+            assert bounds(stream) == [(-1, 111)]
+        case "compact":
+            stream.compact(start=0, end=12)
+        case "truncate":
+            stream.truncate(3)
+        case "redact":
+            stream.redact([["n", "==", 41]], columns=["x"], reason="r", redact_id="1")
+        case "clone":
+            url = f"memory://{uuid.uuid4().hex}"
+            stream.copy_to(url, mode="clone", copy_id="1")
+            stream = segstore.open(url)
+        case "restore":
+            version = stream.version
+            stream.overwrite(pa.table([[7], [7.0]], schema=SCHEMA), layout=LAYOUT)
+            stream.restore(version)
+    assert None not in bounds(stream)
+    assert len(bounds(stream)) > 0
+    assert stream.count(event_time=(39, 62)) == 6
+    assert open_on(stream.storage).verify().ok
+
+
+def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
+    monkeypatch.setattr(table_status, "LIST_PARTS", 2)
+    stream = make(25)
+    assert len(stream.root.lists) > 1
+    assert bounds(stream)[:2] == [(-1, 71), (79, 151)]
+    # A list, and the one of its parts that may hold it.
+    assert fetched(stream, lambda s: s.count(event_time=(41, 42))) == (1, 2)
+    assert fetched(stream, lambda s: s.position("eventtime:92").offset) == (20, 2)
+    assert open_on(stream.storage).verify().ok
+
+
+def test_bounds_of_another_column_or_kind_rule_nothing_out() -> None:
+    stream = make()
+    first = stream.root.parts[0]
+    for stats in ('{"float:n":[500.0,600.0,0]}', '{"int:other":[500,600,0]}', "{}", None):
+        told = replace(first, stats=stats)
+        assert part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
+    assert not part_test(parse_filters([["n", "==", 500]], SCHEMA), SCHEMA)(first)
+
+
+@pytest.mark.parametrize("wrong", ["7", "[]", '{"int:n":[1]}', "{"])
+def test_bounds_that_are_none_are_refused(wrong: str) -> None:
+    told = replace(make(4).root.parts[0], stats=wrong)
+    with pytest.raises(CorruptionError):
+        part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
+
+
+def test_times_that_are_not_the_events_are_reported() -> None:
+    stream = make(4)
+    (part,) = stream.root.parts
+    wrong = replace(part, stats=f'{{"{LABEL}":[0,31,0]}}')
+
+    def plan(root: Root, _slot: Any) -> Any:
+        from segstore_ds.format.operation import Operation
+        from segstore_ds.log.commit import Change
+
+        return Change(replace(root, parts=(wrong,), operation=Operation.MERGE_STATUS))
+
+    stream._log.commit(plan)
+    (problem,) = open_on(stream.storage).verify().problems
+    assert "other times than the root says" in str(problem)
+
+
+def test_repaired_part_is_looked_at_again() -> None:
+    stream = make()
+    stream.storage.delete(stream.root.parts[0].path)
+    assert repair_on(stream.storage, clock=stream._log.clock).ok
+    found = open_on(stream.storage)
+    assert found.count(event_time=(-5, 12)) == 4
+    found.maintain()
+    assert bounds(found)[0] == (-1, 31)

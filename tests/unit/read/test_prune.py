@@ -1,0 +1,107 @@
+"""Which segments may hold a row that passes a filter: as told from each one's statistics."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore_ds.format.parts.columns import from_entries
+from segstore_ds.format.parts.stats import from_texts
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.statistics import parse_stats
+from segstore_ds.read.filters import parse_filters
+from segstore_ds.read.prune import segments_to_read, time_bounds
+from segstore_ds.status.table_status import Run
+
+SCHEMA = pa.schema([("t", pa.int64()), ("n", pa.float64()), ("s", pa.string())])
+OLDER = SCHEMA.remove(0)  # of an epoch before the column appeared
+OTHER = SCHEMA.set(0, pa.field("t", pa.timestamp("us")))  # of bounds that mean something else
+ROWS = 9
+NUMBERS, WORDS = st.integers(-9, 9), st.sampled_from("abcd")
+PAIRS = {
+    "t": st.tuples(NUMBERS, NUMBERS).map(sorted),
+    "n": st.tuples(NUMBERS, NUMBERS).map(lambda pair: [float(each) for each in sorted(pair)]),
+    "s": st.tuples(WORDS, WORDS).map(sorted),
+}
+CELLS = {
+    name: st.none()
+    | st.just([None, None, ROWS])
+    | st.just([None, None, 1])
+    | st.tuples(pairs, st.integers(0, ROWS - 1)).map(lambda cell: [*cell[0], cell[1]])
+    for name, pairs in PAIRS.items()
+}
+STATS = st.fixed_dictionaries(CELLS).map(
+    lambda found: {name: cell for name, cell in found.items() if cell is not None}
+)
+CONDITIONS = st.one_of(
+    st.tuples(st.just("t"), st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), NUMBERS),
+    st.tuples(st.just("n"), st.sampled_from(["==", "<", ">="]), NUMBERS),
+    st.tuples(st.just("n"), st.sampled_from(["==", "<=", ">"]), st.just("NaN")),
+    st.tuples(st.just("s"), st.sampled_from(["==", "<", "starts with"]), WORDS),
+    st.tuples(st.just("t"), st.just("in"), st.lists(NUMBERS, min_size=1, max_size=3)),
+    st.tuples(st.sampled_from("tns"), st.sampled_from(["is null", "is not null"])),
+)
+FILTERS = st.lists(CONDITIONS, max_size=3) | st.lists(
+    st.lists(CONDITIONS, min_size=1, max_size=2), min_size=2, max_size=3
+)
+
+
+def run_of(texts: list[str | None], *, schema: pa.Schema = SCHEMA, epoch: int = 0) -> Run:
+    entries = [SegmentEntry(epoch << 32 | n, f"t/{n}", ROWS, 99, 9, 7) for n in range(len(texts))]
+    stats = from_texts(texts, [epoch] * len(texts), lambda _epoch: schema)
+    return Run(0, from_entries(entries), lambda: stats)
+
+
+def kept(run: Run, filters: Any, schemas: dict[int, pa.Schema] | None = None) -> list[int]:
+    parsed = parse_filters(filters, SCHEMA)
+    schemas = schemas or {0: SCHEMA}
+    return segments_to_read(run, parsed, SCHEMA, schemas, looks_up=False).tolist()
+
+
+@given(st.lists(STATS, min_size=1, max_size=12), FILTERS)
+def test_columns_of_statistics_rule_out_what_each_segment_alone_does(
+    stats: list[Any], filters: Any
+) -> None:
+    texts = [json.dumps(each) if each else None for each in stats]
+    parsed = parse_filters([list(each) for each in filters], SCHEMA)
+    expected = [
+        row
+        for row, text in enumerate(texts)
+        if text is None or parsed.may_match(parse_stats(text, where="", schema=SCHEMA), ROWS)
+    ]
+    assert kept(run_of(texts), parsed) == expected
+
+
+def test_columns_that_appeared_later_are_null() -> None:
+    run = run_of([None, '{"n":[1.0,2.0,0]}'], schema=OLDER)
+    schemas = {0: OLDER, 1: SCHEMA}
+    assert kept(run, [["t", ">=", 3]], schemas) == []
+    assert kept(run, [["t", "!=", 3]], schemas) == []
+    assert kept(run, [["t", "is null"]], schemas) == [0, 1]
+    assert kept(run, [[["t", ">=", 3]], [["n", ">", 1]]], schemas) == [0, 1]
+
+
+def test_bounds_of_another_kind_rule_nothing_out() -> None:
+    run = run_of(['{"t":[1,2,0]}'], schema=OTHER)
+    assert kept(run, [["t", ">=", 3]], {0: OTHER}) == [0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"t":[1,2]}', '{"t":["x","y",0]}', ""])
+def test_statistics_that_can_not_be_read_rule_nothing_out(text: str) -> None:
+    assert kept(run_of(['{"t":[1,2,0]}', text]), [["t", ">=", 3]]) == [1]
+
+
+def test_bounds_of_times_are_those_of_the_column() -> None:
+    texts = ['{"n":[7.0,8.0,0],"t":[1,2,0]}', None, f'{{"t":[null,null,{ROWS}]}}']
+    texts.append(f'{{"t":[{-(10**30)},{10**30},1]}}')
+    runs = [run_of(texts), run_of([None], schema=OLDER, epoch=1)]
+    low, high, known = time_bounds(runs, SCHEMA.field("t"), {0: SCHEMA, 1: OLDER})
+    assert known.tolist() == [True, False, True, False, True]
+    assert (low[0], high[0]) == (1, 2)
+    assert (low > high).tolist() == [False, False, True, False, True]
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    assert (low[3], high[3]) == (least, most)
