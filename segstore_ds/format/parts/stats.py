@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.batch_fingerprint import kind_of
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
-from segstore_ds.format.record import build_json, parse_json
-from segstore_ds.format.statistics import Bound, ColumnStats, from_json, to_json
+from segstore_ds.format.record import build_json, is_text, parse_json
+from segstore_ds.format.statistics import Bound, ColumnStats, bound_type, encode_bound, from_json
 
 _STORED: Mapping[str, pa.DataType] = {  # On disk, by the kind of a label.
     **dict.fromkeys(("int", "date", "time", "duration", "timestamp", "timestamp_ntz"), pa.int64()),
@@ -86,7 +86,7 @@ class StatsColumns:
             column = self.columns.get(label)
             if column is None:
                 continue
-            name = label.partition(":")[2]
+            name = _name_of(label)
             decimal = label.startswith("decimal:")
             for known, cell in zip(found, column.take(pa.array(rows)).to_pylist(), strict=True):
                 if cell is not None:
@@ -100,8 +100,16 @@ class StatsColumns:
 
     def texts(self) -> list[str | None]:
         """Return the statistics of each segment as its entry has them."""
-        stats = self.read(np.arange(self.rows), self.columns)
-        return [build_json(to_json(each)).decode() if each else None for each in stats]
+        cells: list[list[str]] = [[] for _ in range(self.rows)]
+        for label in sorted(self.columns, key=_name_of):
+            # Joined by hand, since of large parts there are hundreds of thousands.
+            name = build_json(_name_of(label)).decode()
+            show = _SHOWN.get(label.partition(":")[0], _show)
+            columns = [side.to_pylist() for side in self.columns[label].flatten()]
+            for own, low, high, nulls in zip(cells, *columns, strict=True):
+                if nulls is not None:
+                    own.append(f"{name}:[{show(low)},{show(high)},{nulls}]")
+        return [f"{{{','.join(own)}}}" if own else None for own in cells]
 
     def joined(self, label: str, counts: Ints, absent: npt.NDArray[np.bool_]) -> ColumnStats | None:
         """Return the statistics of a column of numbers over all segments; None if unknown.
@@ -125,24 +133,53 @@ class StatsColumns:
 
 def from_texts(texts: Texts, epochs: Sequence[int], schema_of: Schemas) -> StatsColumns:
     """Return the statistics of segments of some epochs; those that can't be read are unknown."""
-    found: dict[str, dict[int, ColumnStats]] = {}
-    known: dict[int, pa.Schema] = {}
-    for row, (value, epoch) in enumerate(zip(_parse(texts), epochs, strict=True)):
-        if not isinstance(value, dict):
-            continue
-        if epoch not in known:
-            known[epoch] = schema_of(epoch)
-        schema = known[epoch]
-        try:
-            stats = from_json(value, where="", schema=schema)
-        except CorruptionError:
-            continue
-        for name, column in stats.items():
-            label = label_of(schema.field(name))
-            if label is not None:
-                found.setdefault(label, {})[row] = column
-    columns = {label: _column(label, found[label], len(texts)) for label in sorted(found)}
+    values, rows = _parse(texts), np.asarray(epochs, np.int64)
+    found: dict[str, list[Any]] = {}
+    for epoch in sorted(set(epochs)):
+        own, schema = np.flatnonzero(rows == epoch).tolist(), schema_of(epoch)
+        objects = [value if isinstance(value := values[row], dict) else {} for row in own]
+        for name in sorted({name for value in objects for name in value}):
+            place = schema.get_field_index(name)
+            label = label_of(schema.field(place)) if place >= 0 else None
+            if label is None:
+                continue
+            cells = found.setdefault(label, [None] * len(texts))
+            for row, cell in zip(own, _cells(objects, name, schema), strict=True):
+                cells[row] = cell
+    columns = {label: _column(label, found[label]) for label in sorted(found)}
     return StatsColumns(len(texts), columns)
+
+
+def _cells(objects: Sequence[Any], name: str, schema: pa.Schema) -> list[Any]:
+    """Return what some segments say of a column, as `min`, `max` and `nulls`; None if unknown."""
+    cells = [value.get(name) for value in objects]
+    if _are_plain(cells, bound_type(schema.field(name).type)):
+        return cells
+    return [None if cell is None else _checked(cell, name, schema) for cell in cells]
+
+
+def _are_plain(cells: Sequence[Any], kind: type | None) -> bool:
+    """Tell whether cells are sound and need no conversion, as nearly all are, by loops in C."""
+    if kind not in (int, float, str) or not {*map(type, cells)} <= {list, type(None)}:
+        return False
+    some = [cell for cell in cells if cell is not None]
+    if not some or {*map(len, some)} != {3}:
+        return not some
+    lows, highs, nulls = zip(*some, strict=True)
+    bounds = [bound for bound in (*lows, *highs) if bound is not None]
+    if not {*map(type, bounds)} <= {kind} or {*map(type, nulls)} != {int}:
+        return False
+    limited = kind is int and bounds and not _LEAST <= min(bounds) <= max(bounds) <= _MOST
+    unfit = limited or (kind is str and not is_text("".join(bounds)))
+    return not unfit and 0 <= min(nulls) <= max(nulls) <= _MOST
+
+
+def _checked(cell: Any, name: str, schema: pa.Schema) -> Any:
+    try:
+        stats = from_json({name: cell}, where="", schema=schema)[name]
+    except CorruptionError:
+        return None
+    return _stored(stats.min), _stored(stats.max), min(stats.nulls, _MOST)
 
 
 def _parse(texts: Texts) -> list[Any]:
@@ -164,16 +201,13 @@ def _parse_one(text: str | None) -> Any:
         return None
 
 
-def _column(label: str, cells: Mapping[int, ColumnStats], rows: int) -> pa.StructArray:
+def _column(label: str, cells: Sequence[Any]) -> pa.StructArray:
     stored = _STORED[label.partition(":")[0]]
-    found = [cells.get(row) for row in range(rows)]
-    lows = [None if cell is None else _stored(cell.min) for cell in found]
-    highs = [None if cell is None else _stored(cell.max) for cell in found]
-    nulls = [0 if cell is None else min(cell.nulls, _MOST) for cell in found]
+    lows, highs, nulls = zip(*[cell or (None, None, 0) for cell in cells], strict=True)
     return pa.StructArray.from_arrays(
         [pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64())],
         fields=list(_struct(stored)),
-        mask=pa.array([cell is None for cell in found]),
+        mask=pa.array([cell is None for cell in cells]),
     )
 
 
@@ -188,6 +222,26 @@ def _stored(bound: Bound | None) -> Any:
     if type(bound) is int and not _LEAST <= bound <= _MOST:
         return None
     return bound
+
+
+def _name_of(label: str) -> str:
+    return label.partition(":")[2]
+
+
+def _show(bound: Any) -> str:
+    return build_json(encode_bound(bound)).decode()
+
+
+def _show_number(bound: Any) -> str:
+    return "null" if bound is None else str(bound)
+
+
+def _show_decimal(bound: Any) -> str:
+    return "null" if bound is None else f'{{"d":"{bound}"}}'
+
+
+_SHOWN = {kind: _show_number for kind, stored in _STORED.items() if stored == pa.int64()}
+_SHOWN["decimal"] = _show_decimal
 
 
 def concat(parts: Sequence[StatsColumns]) -> StatsColumns:
