@@ -45,7 +45,7 @@ spark.stop()
 
 
 def child(python: Path, *args: str, **env: str) -> tuple[str, str]:
-    others = ("PYTHON", "PYSPARK")
+    others = ("PYTHON", "PYSPARK", "SPARK_")  # a session of another test may have set them
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     done = subprocess.run(
         [str(python), *args],
