@@ -12,7 +12,7 @@ CorruptionError that names the field. What the types of fields say:
   is None or empty.
 
 A class may have `check_stored`, which checks the fields against each other, or `to_row` and
-`from_row` if it is stored in another form. What a class needs is worked out once.
+`from_rows` if it is stored in another form. What a class needs is worked out once.
 """
 
 import json
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 
@@ -186,14 +186,15 @@ def _composed(kind: Any, name: str) -> _Load:
     if kind is bool:
         return _tested(lambda value: type(value) is bool, "a boolean", name)
     if origin in (tuple, list):
-        return _items(origin, _loader(args[0], name), name)
+        inner, _ = _notes(args[0])
+        rows = isinstance(inner, type) and issubclass(inner, Row)
+        return (_rows if rows else _items)(origin, inner if rows else args[0], name)
     if origin in (dict, Mapping):
         return _values(args[1], name)
     if type(None) in args:
         inner = _loader(args[0], name)
         return lambda value, where: None if value is None else inner(value, where)
-    found = getattr(kind, "from_row", None) or (_row if issubclass(kind, Row) else _object)(kind)
-    return cast("_Load", found)
+    return (_row if issubclass(kind, Row) else _object)(kind)
 
 
 def _checked(load: _Load, check: Callable[..., Any]) -> _Load:
@@ -249,9 +250,60 @@ def _text(most: int, name: str) -> _Load:
     return load
 
 
-def _items(kind: Any, item: _Load, name: str) -> _Load:
+def _items(kind: Any, each: Any, name: str) -> _Load:
     whole = _tested(lambda value: type(value) is list, "a list", name)
+    if from_rows := getattr(each, "from_rows", None):
+        return lambda value, where: kind(from_rows(whole(value, where), where))
+    item = _loader(each, name)
     return lambda value, where: kind([item(each, where) for each in whole(value, where)])
+
+
+def _rows(kind: Any, row: Any, name: str) -> _Load:
+    """Return what checks a list of rows, column by column: roots have hundreds of cells."""
+    whole, one = _tested(lambda value: type(value) is list, "a list", name), _loader(row, name)
+    columns = [_column(each, field) for field, each in _stored(row).items()]
+    check = getattr(row, "check_stored", None)
+
+    def load(value: Any, where: str) -> Any:
+        rows = whole(value, where)
+        if not rows or {*map(type, rows)} != {list} or min(map(len, rows)) < len(columns):
+            return kind([one(each, where) for each in rows])
+        cells = zip(columns, zip(*rows, strict=False), strict=False)
+        found = kind(map(row, *[load_all(each, where) for load_all, each in cells]))
+        if check is not None:
+            for each in found:
+                check(each, where=where)
+        return found
+
+    return load
+
+
+def _column(kind: Any, name: str) -> _Load:
+    """Return what checks one cell of many rows: by loops in C where it is a plain type."""
+    load = _loader(kind, name)
+    plain, notes = _notes(kind)
+    if type(None) in get_args(plain):
+        plain, more = _notes(get_args(plain)[0])
+        notes, known = (*notes, *more), {type(None)}
+    else:
+        known = set()
+    told = {type(note): note for note in notes}
+    bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())
+
+    def fits(values: Any) -> bool:
+        if plain is int:
+            return bool(bounds.least <= min(values) <= max(values) <= bounds.most)
+        return bool(max(map(len, values)) <= limit.characters)
+
+    def load_all(values: Any, where: str) -> Any:
+        if {*map(type, values)} <= {plain, *known}:
+            some = [value for value in values if value is not None] if known else values
+            if not some or fits(some):
+                return values
+        return [load(value, where) for value in values]
+
+    simple = plain in (int, str) and not any(map(callable, notes))
+    return load_all if simple else lambda values, where: [load(value, where) for value in values]
 
 
 def _values(kind: Any, name: str) -> _Load:
@@ -320,6 +372,9 @@ def _dumper(kind: Any) -> _Dump | None:
         return getattr(kind, "to_row", None) or _dumper_of(kind)
     args, keyed = get_args(kind), get_origin(kind) in (dict, Mapping)
     item = next((found for each in args if (found := _dumper(each))), None)
+    cells = getattr(item, "cells", None)
+    if cells is not None and get_origin(kind) in (tuple, list):
+        return lambda value: [*map(list, map(cells, value))]
     if item is None:
         return dict if keyed else None
     if keyed:
@@ -350,6 +405,8 @@ def _dumper_of(kind: Any) -> _Dump:
                 del value[name]
         return value
 
-    if issubclass(kind, Row):
-        return dump_row if inner else lambda record: [*cells(record)]
-    return dump_object
+    if not issubclass(kind, Row):
+        return dump_object
+    if not inner and len(stored) > 1:
+        dump_row.cells = cells  # type: ignore[attr-defined]  # what dumps many rows by loops in C
+    return dump_row

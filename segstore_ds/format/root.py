@@ -127,9 +127,13 @@ class SegmentEntry:
         return [*row, None, [self.frames, self.frame_raws]] if self.frames else row
 
     @staticmethod
-    def from_row(value: Any, where: str) -> "SegmentEntry":
-        """Return the entry of a JSON row; an inline one lacks its bytes (`attach_frames`)."""
-        cells = from_json(_EntryCells, value, where=where)
+    def from_rows(values: Any, where: str) -> "list[SegmentEntry]":
+        """Return the entries of JSON rows; inline ones lack their bytes (`attach_frames`)."""
+        cells = from_json(tuple[_EntryCells, ...], values, where=where)
+        return [SegmentEntry._of(*pair, where) for pair in zip(cells, values, strict=True)]
+
+    @staticmethod
+    def _of(cells: "_EntryCells", value: list[Any], where: str) -> "SegmentEntry":
         frame, frames = [*value[8:10], None, None][:2]
         if cells.path is None:
             return cells.inline(from_json(_FrameCells, frame, where=where), where)

@@ -128,4 +128,4 @@ def test_metadata_names_no_inline_path() -> None:
     """The name that an inline segment has in memory is not one that metadata can give."""
     row = [0, names.build_inline_path(0), 1, 1, 1, 1, "arrow", None]
     with pytest.raises(CorruptionError, match="path"):
-        SegmentEntry.from_row(row, "x")
+        SegmentEntry.from_rows([row], "x")
