@@ -30,6 +30,7 @@ from segstore_ds.format.record import (
     take_format,
     to_json,
 )
+from segstore_ds.format.tag import Tag
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
@@ -285,8 +286,7 @@ class Root:
     retired_blobs: tuple[BlobRef, ...] = ()
     writers: Mapping[str, Writer] = field(default_factory=dict)
     writers_blob: BlobRef | None = None
-    tags: Mapping[str, Any] = field(default_factory=dict)
-    tags_blob: BlobRef | None = None
+    tags: Mapping[str, Tag] = field(default_factory=dict)
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)

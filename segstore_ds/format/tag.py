@@ -1,10 +1,11 @@
-"""Tags: named cuts, as the root and its blob of tags store them (FORMAT.md 3.1)."""
+"""Tags: named cuts, as the root stores them (FORMAT.md 3.1)."""
 
 from dataclasses import dataclass
 
 from segstore_ds.format.record import Row, TimeUs
 
-TAGS_LIMIT = 100_000
+TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
+TAG_BYTES = 30  # of a tag, besides its name
 SHOWN_TAGS = 50  # the most that an error lists
 
 

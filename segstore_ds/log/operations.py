@@ -52,7 +52,6 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "upkeep": frozenset({Operation.UPKEEP}),
     "restored": frozenset({Operation.RESTORE, Operation.REPAIR}),
     "tags": _TAGGING,
-    "tags_blob": _TAGGING,
     "properties": frozenset(
         {Operation.SET_PROPERTIES, Operation.FOLLOW, Operation.PROMOTE, Operation.REPAIR}
     ),

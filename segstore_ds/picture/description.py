@@ -129,7 +129,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     readable = Readable()
     figures = measure(context, storage=storage, readable=readable)
     root, status = context.log.root, context.status
-    known = readable.read(lambda: status.tags(root)) or {}
+    known = root.tags
     tags = sorted((tag.offset, name) for name, tag in known.items())
     schema = readable.read(lambda: epoch_schema(status, root.epoch)) or ()
     history, segments = _history(context, root, readable), _Segments.of(context, root, readable)

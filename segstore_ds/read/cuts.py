@@ -236,9 +236,9 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
     if cut.kind == EVENT_TIME:
         return resolve_event_time(context, root, cut.value, end=end)
     if cut.kind == "tag":
-        tag = context.status.tag(root, cut.value)
+        tag = root.tags.get(cut.value)
         if tag is None:
-            known = sorted(context.status.tags(root))
+            known = sorted(root.tags)
             raise NotFoundError("no such tag", tag=cut.value, known=known[:SHOWN_TAGS])
         return tag.offset
     seen = find_reader(context, cut.value)

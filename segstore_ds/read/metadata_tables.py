@@ -277,10 +277,10 @@ def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
     yield from build_batches(rows, _READERS)
 
 
-def _tags(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+def _tags(_context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     rows = [
         {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
-        for name, tag in sorted(context.status.tags(root).items())
+        for name, tag in sorted(root.tags.items())
     ]
     yield from build_batches(rows, _TAGS)
 
@@ -337,7 +337,7 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,
         "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
-        "tags": len(context.status.tags(root)),
+        "tags": len(root.tags),
         "pins": len(root.pins),
         "next_segment": root.next_segment,
         **_storage_held(context, root),

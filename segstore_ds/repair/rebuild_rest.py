@@ -8,7 +8,6 @@ digest that the root names: then it is the lost object itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import to_batch
 from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, TAGS, WRITERS, encode_object
+from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, WRITERS, encode_object
 from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
@@ -27,7 +26,6 @@ from segstore_ds.status.levels import readable_parts
 from segstore_ds.status.store import ObjectStore, is_proven
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
-_MOST_TAGS = 500
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
 
@@ -304,29 +302,6 @@ class BlobRebuilder:
             return None
         data = encode_object(WRITERS, found)
         return FoundBlob(data, partial=not is_proven(blob, data))
-
-    def find_tags(self, blob: BlobRef) -> FoundBlob | None:
-        """Find the tags that one commit moved out of the root; None if they are not known."""
-        before, after = self._around(blob)
-        if before is None or after is None:
-            return None
-        try:
-            tags = self._kept.status.tags(before)
-        except FormatError:
-            return None
-        moved = {name: tag for name, tag in tags.items() if name not in after.tags}
-        data = encode_object(TAGS, moved)
-        if is_proven(blob, data):
-            return FoundBlob(data)
-        if after.operation != Operation.UNTAG:
-            return FoundBlob(data) if len(moved) == blob.count else None
-        # No record tells which tag was removed.
-        for gone in islice(tags, _MOST_TAGS):
-            kept = {name: tag for name, tag in tags.items() if name != gone}
-            data = encode_object(TAGS, kept)
-            if is_proven(blob, data):
-                return FoundBlob(data)
-        return None
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
         """Find an epoch's schema in one of its segments; None if no segment can be read.

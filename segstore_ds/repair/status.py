@@ -127,13 +127,11 @@ class _StatusRepair:
                 found = rebuilder.find_epoch(epoch, epoch.blob)
                 lacks = "segments tell the schema, but not Spark's own types"
                 epochs[number] = replace(epoch, blob=self._repair_blob(epoch.blob, found, lacks))
-        writers, tags = root.writers_blob, root.tags_blob
+        writers = root.writers_blob
         if writers is not None and not _reads(partial(status.writers_blob, writers)):
             lacks = "the history tells each writer's last batch, not its owner and fingerprint"
             writers = self._repair_blob(writers, rebuilder.find_writers(writers), lacks)
-        if tags is not None and not _reads(partial(status.tags_blob, tags)):
-            tags = self._repair_blob(tags, rebuilder.find_tags(tags))
-        self._planned = replace(root, epochs=tuple(epochs), writers_blob=writers, tags_blob=tags)
+        self._planned = replace(root, epochs=tuple(epochs), writers_blob=writers)
 
     def _repair_blob(self, blob: BlobRef, found: FoundBlob | None, lacks: str = "") -> BlobRef:
         """Return a reference to what was found, or the same one; `lacks` says what is not known."""

@@ -376,12 +376,6 @@ class _Verifier:
             for blob in root.retired_blobs:
                 self._verify_blob(blob, status.retired_blob)
             self._verify_blob(root.writers_blob, status.writers_blob)
-        self._verify_blob(root.tags_blob, status.tags_blob)
-        if root.tags_blob is None:
-            try:
-                status.tags(root)
-            except FormatError as error:
-                self._problem(self._context.log.files.path(root.version), error)
         return schemas
 
     def _verify_blob(self, blob: BlobRef | None, read: Callable[[BlobRef], object]) -> None:

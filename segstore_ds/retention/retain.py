@@ -166,7 +166,7 @@ def apply_policy(
         readers, tags = list[SeenReader](), dict[str, Tag]()
         if policy.respect_readers:
             readers = live_readers(context, now_us)
-            kept = context.status.tags(root).items()
+            kept = root.tags.items()
             tags = {name: tag for name, tag in kept if tag.offset >= root.head}
         held = [seen.needs(root) for seen in readers]
         offsets = Offsets(aged, young, held, [tag.offset for tag in tags.values()])

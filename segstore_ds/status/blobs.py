@@ -1,4 +1,4 @@
-"""Status objects that list no segments: writers, retired objects, tags and large schemas.
+"""Status objects that list no segments: writers, retired objects and large schemas.
 
 This module also combines them with the root: an inline entry takes precedence.
 """
@@ -6,10 +6,8 @@ This module also combines them with the root: an inline entry takes precedence.
 from collections.abc import Mapping, Sequence
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.parts.kinds import RETIRED, SCHEMA, TAGS, WRITERS, Kind, T
-from segstore_ds.format.record import from_json
+from segstore_ds.format.parts.kinds import RETIRED, SCHEMA, WRITERS, Kind, T
 from segstore_ds.format.root import BlobRef, Epoch, Retired, Root, Writer
-from segstore_ds.format.tag import Tag
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
 
@@ -43,25 +41,6 @@ class StatusBlobs:
     def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
         """Return the retired objects of a blob."""
         return self._store.get(blob, RETIRED)
-
-    def tags(self, root: Root) -> dict[str, Tag]:
-        """Return all tags of a root by name."""
-        moved = {} if root.tags_blob is None else self.tags_blob(root.tags_blob)
-        kept = {name: tag for name, tag in moved.items() if name not in root.tags}
-        removed = {name for name, value in root.tags.items() if value is None and root.tags_blob}
-        return kept | {name: _inline_tag(root, name) for name in root.tags if name not in removed}
-
-    def tag(self, root: Root, name: str) -> Tag | None:
-        """Return a tag, wherever it is stored."""
-        if root.tags.get(name) is not None:
-            return _inline_tag(root, name)
-        if name in root.tags or root.tags_blob is None:
-            return None
-        return self.tags_blob(root.tags_blob).get(name)
-
-    def tags_blob(self, blob: BlobRef) -> Mapping[str, Tag]:
-        """Return the tags of a blob."""
-        return self._store.get(blob, TAGS)
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
         """Return an epoch's Arrow schema (base64) and Spark's JSON of it."""
@@ -100,7 +79,3 @@ class StatusBlobs:
         """Write an object that holds `count` rows."""
         stored = self._store.put(version, kind, value)
         return BlobRef(stored.path, stored.bytes, count)
-
-
-def _inline_tag(root: Root, name: str) -> Tag:
-    return from_json(Tag, root.tags[name], where=f"version {root.version}, tag {name!r}")

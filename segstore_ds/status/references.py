@@ -56,7 +56,7 @@ def status_objects(root: Root) -> Iterator[str]:
     """Yield the status objects that a root itself names. Pure."""
     refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
     yield from (ref.path for ref in refs)
-    blobs: list[BlobRef | None] = [root.writers_blob, root.tags_blob, *root.retired_blobs]
+    blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
     yield from (blob.path for blob in blobs if blob is not None)
 

@@ -1210,7 +1210,7 @@ class Stream:
     @property
     def tags(self) -> dict[str, Tag]:
         """The named cuts, by name, as of the newest version seen."""
-        return dict(sorted(self._status.tags(self._log.root).items()))
+        return dict(sorted(self._log.root.tags.items()))
 
     def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
         """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.

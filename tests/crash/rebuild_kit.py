@@ -25,7 +25,6 @@ TIGHT: Mapping[str, int] = {
     f"{_STATUS}table_status.RETIRED_INLINE": 3,
     f"{_STATUS}table_status.WRITERS_INLINE": 4,
     f"{_STATUS}blobs.SCHEMA_INLINE_BYTES": 10,
-    "segstore_ds.retention.tags.TAGS_INLINE": 2,
     f"{_STATUS}history.ROWS_SOFT": 4,
     f"{_STATUS}history.FAN_IN": 2,
     f"{_STATUS}history.PARTS_INLINE": 3,

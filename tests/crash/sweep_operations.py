@@ -13,7 +13,6 @@ from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.log.clock import Clock
-from segstore_ds.retention import tags
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
@@ -154,14 +153,6 @@ def _pinned(storage: Storage, time: VirtualTime) -> None:
     _pin(storage, time.clock)
 
 
-def _retagged(storage: Storage, time: VirtualTime) -> None:
-    _tagged(storage, time)
-    stream = open_on(storage, clock=time.clock)
-    stream.tag("late", 5)
-    stream.tag("more", 3)
-    assert (stream.root.tags_blob is not None, list(stream.root.tags)) == (True, ["more"])
-
-
 def _neglected(storage: Storage, time: VirtualTime) -> None:
     """Make a stream whose upkeep has all of its work before it, noted by an earlier round."""
     stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
@@ -247,7 +238,6 @@ TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
 NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
 TINY_PARTS = (NO_INLINE, (table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
 TINY_ROOT = ((table_status, "INLINE_SOFT", 3),)
-TINY_TAGS = ((tags, "TAGS_INLINE", 1), (tags, "TAGS_INLINE_HARD", 2))
 TINY_LISTS = (
     NO_INLINE,
     (table_status, "INLINE_SOFT", 1),
@@ -290,8 +280,6 @@ OPERATIONS = [
     Operation("merge-history", _nearly_merged_history, ROWS, ROWS, TINY_HISTORY),
     Operation("list-history", _spilled("history_parts", 9), LISTING, LISTING, TINY_HISTORY_LISTS),
     Operation("untag", _tagged, UNTAGGING, UNTAGGING),
-    Operation("tag-that-spills", _tagged, RETAGGING, RETAGGING, TINY_TAGS),
-    Operation("untag-that-spills", _retagged, UNTAGGING, UNTAGGING, TINY_TAGS),
     Operation("release-reader", _tagged, RELEASING, RELEASING),
     Operation("set-retention", _plain, KEEPING, KEEPING),
     Operation("compact", _plain, COMPACTING, COMPACTING),

@@ -226,8 +226,6 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "merge-history": lambda stream: stream.root.operation == "merge-history",
     "list-history": lambda stream: stream.root.history_lists,
     "untag": lambda stream: stream.root.operation == "untag" and not stream.tags,
-    "tag-that-spills": lambda stream: stream.root.tags_blob and "late" in stream.tags,
-    "untag-that-spills": lambda stream: stream.root.tags_blob and "eod" not in stream.tags,
     "release-reader": lambda stream: all(seen.record.released for seen in stream.readers()),
     "set-retention": lambda stream: stream.retention,
     "compact": lambda stream: formats(stream) == ["arrow"],

@@ -39,7 +39,7 @@ STAGED = Layout(inline_bytes=0, segment_format="parquet")
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 CLONES = {"origins"}  # fields that only the root of a clone has
 EMPTY = {"lists", "history_lists", "reader_features", "writer_features"}
-EMPTY |= {"tags_blob", "writers_blob"}
+EMPTY |= {"writers_blob"}
 
 
 def events(start: int, end: int) -> pa.Table:
@@ -189,7 +189,7 @@ FIELDS = [
     "history", "history_lists", "history_parts", "lists", "log_start", "next_segment",
     "operation", "origins", "parent", "parts", "pins", "properties",
     "reader_features", "redactions", "restored", "retired", "retired_blobs", "sealed",
-    "staging_floor", "stream_id", "tags", "tags_blob", "tail", "time_us", "transaction",
+    "staging_floor", "stream_id", "tags", "tail", "time_us", "transaction",
     "version", "writer_features", "writers", "writers_blob",
 ]  # fmt: skip
 

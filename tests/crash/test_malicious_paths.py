@@ -86,19 +86,15 @@ def _retired_blob_path(root: dict[str, Any], path: str) -> None:
 
 
 def _index_path(root: dict[str, Any], path: str) -> None:
-    root["lists"] = [[path, 0, 6, 3, 10, 0, 0]]
+    root["lists"] = [[path, 0, 6, 3, 10, 0, 0, None]]
 
 
 def _history_part_path(root: dict[str, Any], path: str) -> None:
-    root["history_parts"] = [[path, 0, 1, 1, 10, 1, 1]]
+    root["history_parts"] = [[path, 0, 1, 1, 10, 1, 1, None]]
 
 
 def _history_list_path(root: dict[str, Any], path: str) -> None:
-    root["history_lists"] = [[path, 0, 1, 1, 10, 1, 1]]
-
-
-def _tags_path(root: dict[str, Any], path: str) -> None:
-    root["tags_blob"] = [path, 10, 1]
+    root["history_lists"] = [[path, 0, 1, 1, 10, 1, 1, None]]
 
 
 PATHS: list[Change] = [
@@ -111,7 +107,6 @@ PATHS: list[Change] = [
     _index_path,
     _history_part_path,
     _history_list_path,
-    _tags_path,
 ]
 
 

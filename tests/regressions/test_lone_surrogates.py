@@ -11,6 +11,7 @@ import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.format.tag import Tag
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import WriterKey
@@ -38,7 +39,7 @@ def test_lone_surrogates_are_carried_through() -> None:
     def add_tag(root: Root, slot: Slot) -> Change[None]:
         from dataclasses import replace
 
-        tags = {"\udfff": [0, slot.version, slot.time_us]}
+        tags = {"\udfff": Tag(0, slot.version, slot.time_us)}
         return Change(replace(root, tags=tags, operation="tag"))
 
     stream._log.commit(add_tag, transaction="t" * 32)

@@ -129,11 +129,10 @@ def _flipped(data, place):
 
 @pytest.mark.usefixtures("no_inline")
 def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
-    """One damaged part of the status, of the history, the tags or a schema."""
+    """One damaged part of the status, of the history or a schema."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     monkeypatch.setattr("segstore_ds.status.history.ROWS_SOFT", 2)
-    monkeypatch.setattr("segstore_ds.retention.tags.TAGS_INLINE", 1)
     monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     for n in range(4):
@@ -141,7 +140,7 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
     reader = stream.reader("r")
     reader.publish(1)
     root = stream.root
-    blobs = (root.tags_blob, root.epochs[0].blob)
+    blobs = (root.epochs[0].blob,)
     for ref in (*root.parts, *root.history_parts, *blobs, *root.retired_blobs):
         sound = storage.get(ref.path)
         storage.put(ref.path, sound[:-3])

@@ -133,16 +133,12 @@ def test_file_of_another_version_is_not_the_newest_commit():
     assert values(open_on(storage, clock=stream._log.clock)) == list(range(30))
 
 
-@pytest.mark.parametrize("kind", ["writers", "retired", "tags", "schema", "history", "list"])
+@pytest.mark.parametrize("kind", ["writers", "retired", "schema", "history", "list"])
 def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     """Kept versions tell them; that one is there does not say that it can be read."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for name in (
-        "status.history.ROWS_SOFT",
-        "status.history.PARTS_INLINE",
-        "retention.tags.TAGS_INLINE",
-    ):
+    for name in ("status.history.ROWS_SOFT", "status.history.PARTS_INLINE"):
         monkeypatch.setattr(f"segstore_ds.{name}", 2)
     monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 2)
     monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
@@ -155,7 +151,6 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     path = {
         "writers": lambda: root.writers_blob.path,
         "retired": lambda: root.retired_blobs[0].path,
-        "tags": lambda: root.tags_blob.path,
         "schema": lambda: root.epochs[0].blob.path,
         "history": lambda: root.history_parts[0].path,
         "list": lambda: root.history_lists[0].path,

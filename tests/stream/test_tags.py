@@ -1,28 +1,21 @@
 """Tags: names for cuts that every reader of a cut understands."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
-from stream_kit import DAY, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import Meddling, make_stream, numbers, values
 
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
     InvalidInputError,
-    MissingObjectError,
     NotFoundError,
     PositionError,
     TruncatedError,
 )
-from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.record import from_json
-from segstore_ds.format.root import encode_root
 from segstore_ds.format.tag import Tag
-from segstore_ds.log.commit import Change
 from segstore_ds.retention import tags
-from segstore_ds.status.blobs import StatusBlobs
-from segstore_ds.status.slot import Slot
 from segstore_ds.stream import open_on
 
 
@@ -86,7 +79,7 @@ def test_wrong_name_is_refused(name):
 
 def test_tags_are_bounded(monkeypatch):
     """A root holds so many tags and says how to go on."""
-    monkeypatch.setattr(tags, "TAGS_LIMIT", 2)
+    monkeypatch.setattr(tags, "TAGS_BYTES", 2 * 31)
     stream, _ = make_stream(1)
     stream.tag("a")
     stream.tag("b")
@@ -96,49 +89,8 @@ def test_tags_are_bounded(monkeypatch):
     stream.tag("a", move=True)
 
 
-@pytest.mark.slow
-def test_ten_thousand_tags_keep_the_root_small():
-    """Tags that outgrow their share move to a blob; every one is a cut, also for a new handle."""
-    stream, storage = make_stream(3)
-    plain = len(encode_envelope(encode_root(stream.root)))
-    blobs, many = StatusBlobs(storage), {f"t{n}": [n % 31, 0, 0] for n in range(9_700)}
-    stream._log.commit(
-        lambda root, slot: Change(
-            tags.spill_tags(blobs, replace(root, tags=many, operation="tag"), slot)
-        ),
-        transaction="f" * 32,
-    )
-    for n in range(9_700, 10_000):
-        stream.tag(f"t{n}", n % 31)
-    root = stream.root
-    assert root.tags_blob is not None
-    assert len(root.tags) <= tags.TAGS_INLINE
-    assert len(encode_envelope(encode_root(root))) < plain + 10_000
-    seen = open_on(storage, clock=stream._log.clock)
-    found = seen.tags
-    assert {name: tag.offset for name, tag in found.items()} == {
-        f"t{n}": n % 31 for n in range(10_000)
-    }
-    assert seen.metadata("info").read_all()["tags"].to_pylist() == [10_000]
-    assert seen.metadata("tags").read_all().num_rows == 10_000
-    assert [seen.position(f"tag:t{n}").offset for n in (0, 17, 9_999)] == [0, 17, 9_999 % 31]
-    with pytest.raises(NotFoundError, match="no such tag"):
-        seen.position("tag:t10000")
-    assert seen.verify().ok
-    assert len([path for path in objects(storage) if "-tags-" in path]) > 1
-    wait(storage, 30 * DAY)
-    stream.append(numbers(30, 31))
-    wait(storage, 30 * DAY)
-    stream.append(numbers(31, 32))
-    stream.purge()
-    stream.vacuum(dry_run=False, grace_s=DAY)
-    assert [path for path in objects(storage) if "-tags-" in path] == [root.tags_blob.path]
-    assert len(open_on(storage, clock=stream._log.clock).tags) == 10_000
-
-
-def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
-    """A removed one stays removed though the blob has it, and can be named again."""
-    monkeypatch.setattr(tags, "TAGS_INLINE", 3)
+def test_tags_come_move_and_go():
+    """A removed one stays removed, and can be named again."""
     stream, storage = make_stream(3)
     expected: dict[str, int] = {}
     rng = Random(5)
@@ -159,7 +111,6 @@ def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
             expected[name] = offset
         seen = open_on(storage, clock=stream._log.clock)
         assert {name: tag.offset for name, tag in seen.tags.items()} == expected
-        assert len(stream.root.tags) <= 3
     for name in list(expected):
         stream.untag(name)
     assert stream.tags == {}
@@ -194,61 +145,20 @@ def test_repeated_tag_succeeds_after_its_events_are_dropped():
     assert late.tag("eod", 10).offset == 10
 
 
-def test_retention_waits_for_tags_in_the_blob(monkeypatch):
-    """A tag that outgrew the root holds back `retain` like any other."""
-    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
-    stream, _ = make_stream(4)
-    stream.tag("held", 10)
-    stream.tag("later", 25)
-    assert [*stream.root.tags] == ["later"]  # its own commit's
-    stream.retain(max_bytes=0)
-    assert stream.head == 10
-    stream.untag("held")
-    stream.retain(max_bytes=0)
-    assert stream.head == 25
-
-
-def test_a_lost_race_moves_no_tags_below_the_hard_limit(monkeypatch):
-    """A retry after a lost race does no maintenance."""
-    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
-    monkeypatch.setattr(tags, "TAGS_INLINE_HARD", 3)
-    stream, _ = make_stream(1)
-    blobs = StatusBlobs(stream.storage)
-    many = {f"t{n}": [n, 0, 0] for n in range(3)}
-    root = replace(stream.root, tags=many)
-    assert tags.spill_tags(blobs, root, Slot(9, 0, 1)) is root
-    assert tags.spill_tags(blobs, root, Slot(9, 0, 0)).tags == {}
-    root = replace(root, tags={**many, "t3": [3, 0, 0]})
-    assert tags.spill_tags(blobs, root, Slot(9, 0, 1)).tags == {}
-
-
-def test_a_lost_or_damaged_blob_of_tags_is_never_no_tags(monkeypatch):
-    """Cuts, lists, retention and verify fail with the loss; reads by offset work."""
-    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
-    stream, storage = make_stream(3)
-    stream.tag("a", 10)
-    stream.tag("b", 20)
-    path = stream.root.tags_blob.path
-    data = storage.get(path)
-    for damage, error in ((None, MissingObjectError), (data[:-1] + b"x", CorruptionError)):
-        storage.delete(path)
-        if damage:
-            storage.put(path, damage)
-        seen = open_on(storage, clock=stream._log.clock)
-        for ask in (
-            lambda seen=seen: seen.tags,
-            lambda seen=seen: seen.position("tag:a"),
-            lambda seen=seen: seen.untag("a"),
-            lambda seen=seen: seen.retain(max_bytes=0),
-        ):
-            with pytest.raises(error):
-                ask()
-        assert values(seen) == list(range(30))
-        assert any(path in str(problem) for problem in seen.verify().problems)
-
-
 @pytest.mark.parametrize("value", [None, 5, [], [1, 2], [1, 2, "3"], [-1, 2, 3], {"offset": 1}])
 def test_damaged_tag_is_corruption(value):
     """What is no tag is never taken for one, nor passed over."""
     with pytest.raises(CorruptionError):
         from_json(Tag, value, where="root")
+
+
+def test_retention_waits_for_tags():
+    """A tag holds back `retain`."""
+    stream, _ = make_stream(4)
+    stream.tag("held", 10)
+    stream.tag("later", 25)
+    stream.retain(max_bytes=0)
+    assert stream.head == 10
+    stream.untag("held")
+    stream.retain(max_bytes=0)
+    assert stream.head == 25

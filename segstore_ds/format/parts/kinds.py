@@ -16,7 +16,6 @@ from segstore_ds.format.parts.history import decode_history, encode_history
 from segstore_ds.format.parts.segments import Part, decode_part, encode_part
 from segstore_ds.format.record import build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import PartRef, Retired, Writer
-from segstore_ds.format.tag import Tag
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -93,9 +92,8 @@ LIST: Kind[tuple[PartRef, ...]] = replace(
 )
 WRITERS: Kind[Mapping[str, Writer]] = _records("writers", dict[str, Writer])
 RETIRED: Kind[tuple[Retired, ...]] = _records("retired", tuple[Retired, ...])
-TAGS: Kind[Mapping[str, Tag]] = _records("tags", dict[str, Tag])
 # An epoch's Arrow schema (base64), and Spark's JSON of it.
 SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema, len)
 KINDS: Mapping[str, Kind[Any]] = {
-    kind.name: kind for kind in (SEGMENTS, HISTORY, LIST, WRITERS, RETIRED, TAGS, SCHEMA)
+    kind.name: kind for kind in (SEGMENTS, HISTORY, LIST, WRITERS, RETIRED, SCHEMA)
 }

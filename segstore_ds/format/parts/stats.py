@@ -136,8 +136,11 @@ def from_texts(texts: Texts, epochs: Sequence[int], schema_of: Schemas) -> Stats
     values, rows = _parse(texts), np.asarray(epochs, np.int64)
     found: dict[str, list[Any]] = {}
     for epoch in sorted(set(epochs)):
-        own, schema = np.flatnonzero(rows == epoch).tolist(), schema_of(epoch)
+        own = np.flatnonzero(rows == epoch).tolist()
         objects = [value if isinstance(value := values[row], dict) else {} for row in own]
+        if not any(objects):
+            continue
+        schema = schema_of(epoch)
         for name in sorted({name for value in objects for name in value}):
             place = schema.get_field_index(name)
             label = label_of(schema.field(place)) if place >= 0 else None

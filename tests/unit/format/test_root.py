@@ -20,6 +20,7 @@ from segstore_ds.format.root import (
     decode_root,
     encode_root,
 )
+from segstore_ds.format.tag import Tag
 
 DIGEST = "0123456789abcdef" * 2
 STATUS = f"status/{7:020d}-segments-{DIGEST}"
@@ -58,8 +59,7 @@ FULL = Root(
         "ärger": Writer("", 0, 2, 0, 0),
     },
     writers_blob=BLOB,
-    tags_blob=BLOB,
-    tags={"eod": 12},
+    tags={"eod": Tag(12, 3, 17)},
     pins={"clone": {"version": 3}},
     origins={"o": "s3://x"},
     copies={"c": [1]},

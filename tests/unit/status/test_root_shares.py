@@ -24,8 +24,8 @@ from segstore_ds.format.root import (
     Writer,
     encode_root,
 )
+from segstore_ds.format.tag import TAG_BYTES, TAGS_BYTES, Tag
 from segstore_ds.log.commit import Change
-from segstore_ds.retention import tags
 from segstore_ds.retention.drop import plan_drop
 from segstore_ds.status import blobs as status_blobs
 from segstore_ds.status import history, table_status
@@ -148,8 +148,8 @@ def _full(chance: Chance) -> dict[str, object]:
         "entries": _entries(chance, table_status.INLINE_SOFT, 1),
         "history": _rows(chance, history.ROWS_SOFT - 1),
         "tags": {
-            chance.text(100): [chance.number(), chance.number(1 << 30), TIME + chance.number()]
-            for _ in range(tags.TAGS_INLINE)
+            chance.text(100): Tag(chance.number(), chance.number(1 << 30), TIME + chance.number())
+            for _ in range(TAGS_BYTES // (100 + TAG_BYTES))
         },
         "writers": {
             chance.text(text): Writer(
