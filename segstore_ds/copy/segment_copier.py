@@ -24,8 +24,8 @@ from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.replication.follower import FollowerCopies
 from segstore_ds.replication.property import followers_of
+from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -48,7 +48,7 @@ class SegmentCopier:
     ) -> None:
         self._source, self._target, self._root = job.storage, target, root
         self._job, self._token, self._clock = job, token, clock
-        self._copies = FollowerCopies(root.stream_id, root.version, followers_of(root))
+        self._mirrors = FollowerMirrors(root.stream_id, root.version, followers_of(root))
         self.next_segment = root.next_segment
         self.reused = 0
         self._counting = threading.Lock()
@@ -158,7 +158,7 @@ class SegmentCopier:
             self._target,
             name,
             slice_.entry,
-            others=partial(self._copies.folders, self._source),
+            others=partial(self._mirrors.folders, self._source),
         )
         with self._reading:
             self._transfer.copy(copied)

@@ -17,7 +17,7 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.rooms import COMMIT_SEAMS
 from segstore_ds.storage import Storage
-from segstore_ds.storage.base import Copies
+from segstore_ds.storage.base import Mirrors
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Seam:
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
 
-    def copies(self, root: Root) -> Copies | None:  # noqa: ARG002 - a hook
+    def mirrors(self, root: Root) -> Mirrors | None:  # noqa: ARG002 - a hook
         """Return other folders with the same objects, to read what is damaged here."""
         return None
 
@@ -50,9 +50,9 @@ class Seams:
         self._storage = files.storage
         self.rooms = [make(files, clock) for make in _factories()]
 
-    def copies(self, root: Root) -> Copies | None:
+    def mirrors(self, root: Root) -> Mirrors | None:
         """Return other folders with the same objects, to read what is damaged here."""
-        return next((found for room in self.rooms if (found := room.copies(root))), None)
+        return next((found for room in self.rooms if (found := room.mirrors(root))), None)
 
     def before_staging(self, root: Root) -> None:
         """Refuse to stage for a commit on a root that this folder could not take."""

@@ -50,7 +50,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         columns=(),
         filters=Filters(conditions),
         offset_column=f"{field.name}_{_OFFSET}",
-        copies=context.log.seams.copies(root),
+        mirrors=context.log.seams.mirrors(root),
         read_cache_bytes=options.default("readCacheBytes"),
     )
     spans = _spans(context.status, root, reading)

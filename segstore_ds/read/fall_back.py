@@ -47,7 +47,7 @@ def read_or_fall_back(
     else:
         return
     reading, path = slice_.decoder.reading, slice_.slice.entry.path
-    for folder in reading.copies.folders(reading.storage) if reading.copies else ():
+    for folder in reading.mirrors.folders(reading.storage) if reading.mirrors else ():
         try:
             storage = folder
             if names.is_inline(path):

@@ -28,7 +28,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.storage.base import Copies
+from segstore_ds.storage.base import Mirrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Reading:
         offset_column: The name of an extra column with offsets, or None.
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.
-        copies: Other folders, which are read if a segment is damaged here.
+        mirrors: Other folders, which are read if a segment is damaged here.
         native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
         looks_up: Whether a filter asks for values of a key column: most segments will have none.
@@ -74,7 +74,7 @@ class Reading:
     offset_column: str | None = None
     segment_column: str | None = None
     commit_time_column: str | None = None
-    copies: Copies | None = None
+    mirrors: Mirrors | None = None
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
     looks_up: bool = False

@@ -83,7 +83,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         offset_column=request.offset_column,
         segment_column=request.segment_column,
         commit_time_column=request.commit_time_column,
-        copies=context.log.seams.copies(root),
+        mirrors=context.log.seams.mirrors(root),
         read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
         looks_up=looks_up(filters, key_columns_of(root)),
     )

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
-from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
@@ -215,20 +214,6 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerCopies:
-    """The folders of a stream's followers, to read what is damaged in its own; picklable."""
-
-    stream_id: str
-    version: int
-    urls: tuple[str, ...]
-
-    def folders(self, storage: Storage) -> Iterator[Storage]:
-        """Yield the folders of those that say themselves that they follow the stream's."""
-        found = (Follower(storage.sibling(url), SYSTEM_CLOCK, of=storage.url) for url in self.urls)
-        return (one.storage for one in agreed(found, self.stream_id, self.version))
 
 
 def agreed(followers: Iterable[Follower], stream_id: str, version: int) -> Iterator[Follower]:

@@ -34,7 +34,7 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.replication.follower import Follower, FollowerCopies, agreed
+from segstore_ds.replication.follower import Follower, agreed
 from segstore_ds.replication.objects import (
     copy_objects,
     copy_small,
@@ -43,7 +43,7 @@ from segstore_ds.replication.objects import (
     whole_segments,
 )
 from segstore_ds.replication.property import PROPERTY, followers_of, replication_of
-from segstore_ds.replication.shipping import ShipTo
+from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -71,10 +71,10 @@ class Replicas(Seam):
         """Yield the followers of a root that say themselves that they follow it; see `agreed`."""
         return agreed(self.of(root), root.stream_id, root.version)
 
-    def copies(self, root: Root) -> FollowerCopies | None:
+    def mirrors(self, root: Root) -> FollowerMirrors | None:
         """Return the folders of a root's followers; sends no request."""
         urls = followers_of(root)
-        return FollowerCopies(root.stream_id, root.version, urls) if urls else None
+        return FollowerMirrors(root.stream_id, root.version, urls) if urls else None
 
     def invite(self, url: str) -> None:
         """Let a folder be shipped to that does not say yet that it follows: the caller does."""
@@ -88,7 +88,8 @@ class Replicas(Seam):
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
         if not urls and storage.mirrors is None:
             return storage
-        return storage.mirrored(ShipTo(root.stream_id, urls) if urls else None)
+        mirrors = FollowerMirrors(root.stream_id, root.version, urls)
+        return storage.mirrored(mirrors if urls else None)
 
     def before_staging(self, root: Root) -> None:
         """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""

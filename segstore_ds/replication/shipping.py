@@ -16,13 +16,15 @@ and vacuum deletes it.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from segstore_ds.cache.buffer import Buffer
 from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
+from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.replication.follower import Follower, agreed
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)
@@ -30,20 +32,21 @@ _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
 
 
 @dataclass(frozen=True, slots=True)
-class ShipTo:
-    """The followers that receive what is staged in the stream's own folder; picklable.
-
-    Attributes:
-        stream_id: The stream; the followers were seen to hold it.
-        followers: Their locations.
-    """
+class FollowerMirrors:
+    """Followers that receive what is staged, or that are read if it is damaged here; picklable."""
 
     stream_id: str
-    followers: tuple[str, ...]
+    version: int
+    urls: tuple[str, ...]
 
     def open(self, storage: Storage, path: str) -> "Shipment":
         """Begin an object that is staged in the stream's folder."""
         return Shipment(self, storage, path)
+
+    def folders(self, storage: Storage) -> Iterator[Storage]:
+        """Yield the folders of those that say themselves that they follow the stream's."""
+        found = (Follower(storage.sibling(url), SYSTEM_CLOCK, of=storage.url) for url in self.urls)
+        return (one.storage for one in agreed(found, self.stream_id, self.version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,11 @@ class Shipment:
     Followers are opened with the options of `storage`, the primary's folder.
     """
 
-    def __init__(self, to: ShipTo, storage: Storage, path: str) -> None:
+    def __init__(self, to: FollowerMirrors, storage: Storage, path: str) -> None:
         self._to = to
         self._path = path
         self._receivers: list[Receiver] = []
-        for url in to.followers:
+        for url in to.urls:
             try:
                 receiver = Receiver(storage.sibling(url), to.stream_id, path)
             except InvalidInputError as error:

@@ -153,14 +153,10 @@ class MirroredObject(Protocol):
 
 
 class Mirrors(Protocol):
-    """Other folders that receive what is staged; picklable."""
+    """Other folders with the same objects as a storage; picklable."""
 
     def open(self, storage: "Storage", path: str) -> MirroredObject:
-        """Begin an object that is staged in a storage."""
-
-
-class Copies(Protocol):
-    """Other folders with the same objects as a storage; picklable."""
+        """Begin an object there that is staged in the storage."""
 
     def folders(self, storage: "Storage") -> "Iterator[Storage]":
         """Yield those that can be read, each asked when its turn comes."""
