@@ -126,9 +126,6 @@ class WrappedStorage(Storage):
     def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", "", lambda: list(self.inner.temporaries()))
 
-    def link_folder(self, path: str, target: str) -> bool:  # noqa: D102
-        return self.around("link", path, lambda: self.inner.link_folder(path, target))
-
     def sibling(self, url: str) -> Storage:  # noqa: D102
         return self.inner.sibling(url)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 
 from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.publish.folders import list_table
 from segstore_ds.publish.iceberg_table import read_newest as read_iceberg
 from segstore_ds.publish.life_cycle import Published
 from segstore_ds.publish.manifests import Entry, Form, decode_list, decode_manifest
@@ -71,12 +72,16 @@ class Table:
     first: int
     second: str
 
+    def objects(self, storage: Storage) -> list[str]:
+        """Return the paths of the table's metadata and of its own files."""
+        return [info.path for info in list_table(storage, self.kind)]
+
     def publish(self, stream: Stream, *, settle: bool = False) -> Published:
         """Publish a stream in this format."""
         found: Published = getattr(stream, f"publish_{self.kind}")(settle=settle)
         return found
 
 
-DELTA = Table("delta", shown, 0, f"create delta/_delta_log/{1:020d}")
-ICEBERG = Table("iceberg", shown_iceberg, 1, "create iceberg/metadata/v2.metadata.json")
+DELTA = Table("delta", shown, 0, f"create _delta_log/{1:020d}")
+ICEBERG = Table("iceberg", shown_iceberg, 1, "create metadata/v2.metadata.json")
 TABLES = (DELTA, ICEBERG)

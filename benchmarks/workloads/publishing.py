@@ -61,7 +61,7 @@ def run(settings: Settings) -> Report:
             if size <= settings.rows
             for row in _publish(scratch / str(size), size, 3 if tiny else COMMITS)
         ]
-        counts = _count(scratch / str(sizes[0]) / "delta", scratch / "own", settings.rounds)
+        counts = _count(scratch / str(sizes[0]), scratch / "own", settings.rounds)
     own = {row["table"]: row for row in rows}  # of the largest
     medians = {name: statistics.median(seconds) for name, seconds in counts.items()}
     return Report(
@@ -108,7 +108,7 @@ def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
         "delta": stream.publish_delta,
         "iceberg": stream.publish_iceberg,
     }
-    folders = {name: folder / name for name in calls}
+    folders = {"delta": folder / "_delta_log", "iceberg": folder / "metadata"}
     first = {name: _timed(call) for name, call in calls.items()}
     rival = pyiceberg_table(folder.with_name(f"{folder.name}-rival"), size)
     if rival is not None:

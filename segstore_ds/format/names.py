@@ -16,8 +16,11 @@ STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 READER_HINTS_FOLDER = "readers/_latest"
-# Not among `FOLDERS`: no stream begins where a published table lies.
-DELTA_FOLDER, ICEBERG_FOLDER = "delta", "iceberg"
+# Not among `FOLDERS`: no stream begins where a table lies. The stream's folder is that of its
+# published tables; these hold their metadata, and files of their own.
+DELTA_FOLDER, DELTA_LOG_FOLDER = "delta", "_delta_log"
+ICEBERG_FOLDER, ICEBERG_METADATA_FOLDER = "iceberg", "metadata"
+TABLE_FOLDERS = (DELTA_FOLDER, DELTA_LOG_FOLDER, ICEBERG_FOLDER, ICEBERG_METADATA_FOLDER)
 ASIDE_FOLDER = "aside"  # where a repair moves files that are not the stream's
 
 # In memory, the folder of segments that lie in the commit file; no object has such a name.
@@ -43,22 +46,23 @@ _OBJECT = re.compile(
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
     r"|readers/(?:[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
     r"|_latest/[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
-    r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
-    r"|(?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
-    r"|delta/_unused\.json"
-    r"|delta/segments"  # a link
-    r"|iceberg/metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text|_unused\.json"
+)
+# The names that publishers build. Other tables may have some of them, too.
+_PUBLISHED = re.compile(
+    r"_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
+    r"|metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text"
     r"|snap-[0-9]{20}-[0-9a-f]{12}\.avro|m-[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12}\.avro)"
+    r"|(?:delta|iceberg)/(?:_unused\.json|[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet)"
 )
-_ICEBERG_METADATA = re.compile(r"iceberg/metadata/v([1-9][0-9]{0,17})\.metadata\.json")
-_MANIFEST_LIST = re.compile(r"iceberg/metadata/snap-(00[0-9]{18})-[0-9a-f]{12}\.avro")
-_MANIFEST = re.compile(r"iceberg/metadata/m-([0-9]{1,19})-([0-9]{1,19})-[0-9a-f]{12}\.avro")
+_ICEBERG_METADATA = re.compile(r"metadata/v([1-9][0-9]{0,17})\.metadata\.json")
+_MANIFEST_LIST = re.compile(r"metadata/snap-(00[0-9]{18})-[0-9a-f]{12}\.avro")
+_MANIFEST = re.compile(r"metadata/m-([0-9]{1,19})-([0-9]{1,19})-[0-9a-f]{12}\.avro")
 _OWN_FILE = re.compile(
-    r"((?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet"
+    r"((?:delta|iceberg)/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet"
 )
-_DELTA_LOG = re.compile(r"delta/_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
+_DELTA_LOG = re.compile(r"_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
 _TEMPORARY = re.compile(
-    r"(?:(?:log|status|(?:segments|readers)/[^/]+)/)?"
+    r"(?:(?:log|status|_delta_log|metadata|delta|iceberg|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
 )
 _HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
@@ -109,6 +113,15 @@ def is_object(path: str) -> bool:
     (True, False, False)
     """
     return _OBJECT.fullmatch(path) is not None
+
+
+def is_published(path: str) -> bool:
+    """Tell whether a publisher can have built a path for an object of a published table.
+
+    >>> is_published('_delta_log/00000000000000000041.json'), is_published('metadata/notes.txt')
+    (True, False)
+    """
+    return _PUBLISHED.fullmatch(path) is not None
 
 
 def is_temporary(path: str) -> bool:
@@ -329,9 +342,9 @@ def build_delta_path(version: int, kind: str) -> str:
     """Return the path of a published Delta table's commit (`json`) or checkpoint.
 
     >>> build_delta_path(3, 'json')
-    'delta/_delta_log/00000000000000000003.json'
+    '_delta_log/00000000000000000003.json'
     """
-    return f"{DELTA_FOLDER}/_delta_log/{build_log_name(version)}.{kind}"
+    return f"{DELTA_LOG_FOLDER}/{build_log_name(version)}.{kind}"
 
 
 def parse_delta_path(path: str) -> tuple[int, str] | None:
@@ -344,9 +357,9 @@ def build_iceberg_path(version: int) -> str:
     """Return the path of a version of a published Iceberg table's metadata; the first is 1.
 
     >>> build_iceberg_path(3)
-    'iceberg/metadata/v3.metadata.json'
+    'metadata/v3.metadata.json'
     """
-    return f"{ICEBERG_FOLDER}/metadata/v{version}.metadata.json"
+    return f"{ICEBERG_METADATA_FOLDER}/v{version}.metadata.json"
 
 
 def parse_iceberg_path(path: str) -> int | None:
@@ -357,7 +370,7 @@ def parse_iceberg_path(path: str) -> int | None:
 
 def build_manifest_list_path(version: int, nonce: str) -> str:
     """Return the path of the manifest list that a version of the table's metadata names."""
-    return f"{ICEBERG_FOLDER}/metadata/snap-{build_log_name(version)}-{nonce}.avro"
+    return f"{ICEBERG_METADATA_FOLDER}/snap-{build_log_name(version)}-{nonce}.avro"
 
 
 def parse_manifest_list_path(path: str) -> int | None:
@@ -370,9 +383,9 @@ def build_manifest_path(start: int, end: int, nonce: str) -> str:
     """Return the path of a manifest whose files tile the events ``[start, end)``.
 
     >>> build_manifest_path(0, 20, "0123456789ab")
-    'iceberg/metadata/m-0-20-0123456789ab.avro'
+    'metadata/m-0-20-0123456789ab.avro'
     """
-    return f"{ICEBERG_FOLDER}/metadata/m-{start}-{end}-{nonce}.avro"
+    return f"{ICEBERG_METADATA_FOLDER}/m-{start}-{end}-{nonce}.avro"
 
 
 def parse_manifest_path(path: str) -> tuple[int, int] | None:
@@ -386,7 +399,7 @@ def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
 
     They hold the events of a segment from an offset on, in the columns of an epoch.
     """
-    return f"{folder}/files/{start:020d}-{segment_id:016x}-{epoch}"
+    return f"{folder}/{start:020d}-{segment_id:016x}-{epoch}"
 
 
 def published_key(path: str) -> str:

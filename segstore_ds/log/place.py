@@ -32,6 +32,7 @@ E = TypeVar("E", bound=SegstoreError)
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
+_TABLE_FOLDERS = frozenset(f"{folder}/" for folder in names.TABLE_FOLDERS)
 _DEEP = 4  # partition folders above the first file
 _TABLES = (
     ("_delta_log/", "a Delta table", 'spark.read.format("delta")'),
@@ -114,7 +115,7 @@ def no_stream(storage: Storage) -> NotFoundError:
 def _find_foreign(storage: Storage) -> Foreign | None:
     try:
         found = storage.peek("", _LOOKED_AT) or ()
-        foreign = sorted(name for name in found if not _is_own(name))
+        foreign = sorted(name for name in found if not _is_own(storage, name))
         return Foreign(*_judge(storage, foreign), foreign) if foreign else None
     except InvalidInputError as error:
         file = str(error.fields.get("file"))
@@ -126,7 +127,7 @@ def _find_foreign(storage: Storage) -> Foreign | None:
 
 def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None:
     found = sorted(storage.peek("", _LOOKED_AT) or ())
-    foreign = [name for name in found if not _is_own(name)]
+    foreign = [name for name in found if not _is_own(storage, name)]
     for info in () if foreign else storage.list(""):
         if not names.is_object(info.path):
             foreign = [info.path]
@@ -188,8 +189,13 @@ def _holds_log(storage: Storage, folder: str = "") -> bool:
     return any(names.parse_log_name(name) is not None for name in listed)
 
 
-def _is_own(name: str) -> bool:
-    """Tell whether a stream may have an entry of this name at the top of its folder."""
+def _is_own(storage: Storage, name: str) -> bool:
+    """Tell whether an entry at the top of a folder may be left of a stream that was dropped.
+
+    On a disk the folders of its Delta or Iceberg table stay, empty.
+    """
+    if name in _TABLE_FOLDERS:
+        return not storage.peek(name[:-1], 1)
     return name in _FOLDERS or names.is_temporary(name)
 
 

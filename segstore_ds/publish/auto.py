@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from segstore_ds.errors import MissingObjectError
+from segstore_ds.format import names
 from segstore_ds.format.auto_publish import PROPERTY, auto_publish_of, build_auto_publish
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.delta import run_publish_delta, run_unpublish_delta
-from segstore_ds.publish.delta_log import LOG_FOLDER
 from segstore_ds.publish.iceberg import run_publish_iceberg, run_unpublish_iceberg
 from segstore_ds.publish.iceberg_table import HINT
 from segstore_ds.publish.life_cycle import Published
@@ -25,7 +25,7 @@ EVERY_US = 60_000_000
 
 
 def _delta_files(storage: Storage) -> set[ObjectInfo]:
-    return set(storage.list(LOG_FOLDER))
+    return set(storage.list(names.DELTA_LOG_FOLDER))
 
 
 def _iceberg_hint(storage: Storage) -> set[ObjectInfo]:
@@ -54,7 +54,7 @@ class _Format:
 _FORMATS = {
     "delta": _Format(
         _delta_files,
-        lambda context: run_publish_delta(context, settle=False, strict=False, links=None),
+        lambda context: run_publish_delta(context, settle=False, strict=False),
         run_unpublish_delta,
         lambda storage, before, _: before.isdisjoint(_delta_files(storage)),
     ),

@@ -15,6 +15,7 @@ from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.publish import delta_log, iceberg_table
+from segstore_ds.publish.folders import list_table
 from segstore_ds.publish.manifests import Form, decode_list, decode_manifest, read_sealed
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -24,7 +25,9 @@ Damaged = Iterator[tuple[str, FormatError]]
 def damaged_tables(storage: Storage) -> Damaged:
     """Yield what is damaged of a stream's published tables: the object, and what is wrong."""
     for folder, check in ((names.DELTA_FOLDER, _delta), (names.ICEBERG_FOLDER, _iceberg)):
-        objects = {info.path: info for info in storage.list(folder)}
+        objects = {
+            info.path: info for info in list_table(storage, folder) if names.is_published(info.path)
+        }
         if objects:
             yield from check(storage, objects)
 

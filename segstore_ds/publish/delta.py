@@ -1,8 +1,8 @@
 """Publishes a stream as a Delta table over the stream's own Parquet files.
 
-The table's metadata lies in `delta/`. One exclusive create decides each of its commits, which names
-the version of the stream that it shows, so several publishers may run at once and each may stop
-anywhere: what was staged is listed by no commit, and the next call publishes what is missing.
+Its log lies in `_delta_log/` of the stream's folder. One exclusive create decides each commit,
+which names the version of the stream that it shows. So several publishers may run at once, and each
+may stop anywhere: no commit lists what was staged, and the next call publishes what is missing.
 """
 
 import json
@@ -28,7 +28,6 @@ from segstore_ds.publish.delta_log import (
     COMMIT,
     DIGEST,
     LAST_CHECKPOINT,
-    LINK,
     DeltaTable,
     encode_checkpoint,
     encode_commit,
@@ -36,10 +35,10 @@ from segstore_ds.publish.delta_log import (
     plan_protocol,
     read_newest,
     read_table,
-    table_path,
     tracked_rows,
 )
 from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
+from segstore_ds.publish.folders import remove_table
 from segstore_ds.publish.life_cycle import (
     Erasure,
     Note,
@@ -47,7 +46,6 @@ from segstore_ds.publish.life_cycle import (
     Remains,
     check_published,
     check_shown,
-    delete_table,
     describe,
     has_same_events,
     is_due,
@@ -73,40 +71,33 @@ class _Target:
     listing: Listing
 
 
-def run_publish_delta(
-    context: StreamContext, *, settle: bool, strict: bool, links: bool | None
-) -> Published:
+def run_publish_delta(context: StreamContext, *, settle: bool, strict: bool) -> Published:
     """Bring the stream's Delta table up to its newest version; make the table if there is none.
 
-    With `settle` all events are published, with `strict` no column may be left out, and with
-    `links` a new table names segments by a link in its folder; None takes the table as it is.
+    With `settle` all events are published, and with `strict` no column may be left out.
 
     Raises:
         InvalidInputError: The stream is a clone that shares objects; its folder holds another
-            stream's table; a column can't be expressed in `strict` mode; or `links` is not what the
-            table has, or what the filesystem can.
+            table; or a column can't be expressed in `strict` mode.
         ConflictError: Other publishers came first every time.
         CorruptionError: Somebody else committed to the table.
     """
     return keep_published(
         context,
         names.DELTA_FOLDER,
-        lambda root: _publish(context, root, settle=settle, strict=strict, links=links),
+        lambda root: _publish(context, root, settle=settle, strict=strict),
         settle=settle,
     )
 
 
-def _publish(
-    context: StreamContext, root: Root, *, settle: bool, strict: bool, links: bool | None
-) -> Published | None:
+def _publish(context: StreamContext, root: Root, *, settle: bool, strict: bool) -> Published | None:
     """Bring the table up to a version; None if another publisher came first."""
     table = read_newest(context.storage)
-    check_shown(context, table.note, root, remedy="stream.unpublish_delta()")
-    linked = _check_links(context, table, links)
+    check_shown(context, table.note, root, names.DELTA_FOLDER)
     table, known = _recall(context, table, root)
     target = _plan_target(context, root, known, settle=settle, strict=strict)
     if is_due(table.note, root, target.listing):
-        size = _commit(context, table, target, linked=linked)
+        size = _commit(context, table, target)
         if not size:
             return None
         if size > _LARGE_BYTES or (table.version and table.version % CHECKPOINT_EVERY == 0):
@@ -118,32 +109,13 @@ def _publish(
 
 def run_unpublish_delta(context: StreamContext) -> int:
     """Delete the table's metadata and its own files; return how many objects there were."""
-    return delete_table(context, names.DELTA_FOLDER)
+    return remove_table(context.storage, context.log.root.stream_id, names.DELTA_FOLDER)
 
 
 def published_delta(context: StreamContext) -> Published | None:
     """Return what the stream's table shows beside the newest version known; None without one."""
     table = read_newest(context.storage)
     return _describe(context, table) if table.note is not None else None
-
-
-def _check_links(context: StreamContext, table: DeltaTable, links: bool | None) -> bool:
-    """Return whether the table names segments by a link, which is made for a new one."""
-    if table.note is not None:
-        if links not in (None, table.note.linked):
-            raise InvalidInputError(
-                "the table was made with another value of links",
-                remedy="call unpublish_delta() first",
-                links=links,
-            )
-        return table.note.linked
-    if links and not context.storage.link_folder(LINK, names.SEGMENTS_FOLDER):
-        raise InvalidInputError(
-            "the filesystem has no links",
-            remedy="publish without links=True",
-            url=context.storage.url,
-        )
-    return bool(links)
 
 
 def _recall(
@@ -164,10 +136,10 @@ def _recall(
         newest.version,
         note,
         plan_protocol(columns),
-        plan_metadata(note.stream_id, columns, note.created_ms, linked=note.linked),
+        plan_metadata(note.stream_id, columns, note.created_ms),
         {
             file.key: {
-                "path": table_path(file.key, linked=note.linked),
+                "path": file.key,
                 "size": file.bytes,
                 "baseRowId": file.start,
                 "rows": file.end - file.start,
@@ -200,7 +172,7 @@ def _plan_target(
     return _Target(root, schema, columns, listing)
 
 
-def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> int:
+def _commit(context: StreamContext, table: DeltaTable, target: _Target) -> int:
     """Commit what brings the table to the target; return the bytes, 0 if another came first."""
     root, number, shown = target.root, table.version + 1, table.note
     spans = {
@@ -217,11 +189,10 @@ def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linke
         target.listing.end,
         shown.created_ms if shown else root.time_us // 1000,
         sum(file.is_own for file in target.listing.files),
-        linked,
     )
     actions = [
         *_head_actions(context, table, target, note),
-        *_file_actions(context, table, target, changes, linked=linked),
+        *_file_actions(context, table, target, changes),
     ]
     path, data = names.build_delta_path(number, COMMIT), encode_commit(actions)
     if not context.storage.create(path, data) and context.storage.get(path) != data:
@@ -254,7 +225,7 @@ def _head_actions(
     if protocol != table.protocol:
         yield {"protocol": protocol}
     columns = target.columns
-    metadata = plan_metadata(note.stream_id, columns, note.created_ms, linked=note.linked)
+    metadata = plan_metadata(note.stream_id, columns, note.created_ms)
     if metadata != table.metadata:
         yield {"metaData": metadata}
     yield {"txn": {"appId": note.stream_id, "version": note.version}}
@@ -262,7 +233,7 @@ def _head_actions(
 
 
 def _file_actions(
-    context: StreamContext, table: DeltaTable, target: _Target, changes: Changes, *, linked: bool
+    context: StreamContext, table: DeltaTable, target: _Target, changes: Changes
 ) -> Iterator[dict[str, Any]]:
     time_ms = target.root.time_us // 1000
     paths = {names.published_key(path): path for path in table.adds}
@@ -285,7 +256,7 @@ def _file_actions(
         stats = as_delta_stats(wanted.stats, rows, target.schema, target.columns.names)
         yield {
             "add": {
-                "path": table_path(path, linked=linked),
+                "path": path,
                 "partitionValues": {},
                 "size": size,
                 "modificationTime": time_ms,
@@ -309,7 +280,7 @@ def _write_checkpoint(context: StreamContext, table: DeltaTable) -> None:
         return
     storage = context.storage
     data = encode_checkpoint(table, table.note)
-    storage.create(names.build_delta_path(table.version, CHECKPOINT), data)
+    storage.put(names.build_delta_path(table.version, CHECKPOINT), data)  # maybe over another's
     hint = {"version": table.version, "size": len(table.adds) + 4, "sizeInBytes": len(data)}
     storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
 
@@ -320,7 +291,7 @@ def forget_delta(context: StreamContext, erasure: Erasure) -> Remains:
     What the table's readers may still need stays. A checkpoint makes older commits superfluous.
     """
     check_published(context, read_newest(context.storage).note)
-    run_publish_delta(context, settle=False, strict=False, links=None)
+    run_publish_delta(context, settle=False, strict=False)
     storage = context.storage
     newest = read_newest(storage)
     table = read_table(storage, newest)
@@ -338,6 +309,5 @@ def _describe(context: StreamContext, table: DeltaTable) -> Published:
         context,
         table.note,
         table_version=table.version,
-        folder=names.DELTA_FOLDER,
         left_out=columns.left_out,
     )

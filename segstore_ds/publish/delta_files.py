@@ -7,7 +7,8 @@ from operator import attrgetter
 from segstore_ds.format import names
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.publish.delta_log import CHECKPOINT, COMMIT, LINK, DeltaTable, read_note
+from segstore_ds.publish.delta_log import CHECKPOINT, COMMIT, DeltaTable, read_note
+from segstore_ds.publish.folders import list_table
 from segstore_ds.publish.life_cycle import Erasure
 from segstore_ds.publish.unused import mark_unused, read_marks
 from segstore_ds.storage import ObjectInfo
@@ -24,7 +25,7 @@ def delete_superfluous(
     the store's times: who publishes each minute would else list ten thousand commits each time.
     """
     storage = context.storage
-    objects = [info for info in storage.list(names.DELTA_FOLDER) if info.path != LINK]
+    objects = list_table(storage, names.DELTA_FOLDER)
     now_us = max(now_us, *(info.modified_us for info in objects))
     log_us = now_us - int(context.log.grace_s * 1e6)
     first = max((n for n, info in checkpoints(objects) if info.modified_us <= log_us), default=0)
@@ -66,7 +67,7 @@ def remains(
     context: StreamContext, table: DeltaTable, first: int, erasure: Erasure
 ) -> Iterator[int]:
     """Yield when each object that may hold the values can go."""
-    objects = [*context.storage.list(names.DELTA_FOLDER)]
+    objects = list_table(context.storage, names.DELTA_FOLDER)
     covered_us = min(info.modified_us for n, info in checkpoints(objects) if n >= first)
     marks = read_marks(context.storage, _MARKS)
     for info in objects:

@@ -24,16 +24,11 @@ from segstore_ds.publish.life_cycle import Note
 from segstore_ds.publish.seal import check_digest, check_seal, seal
 from segstore_ds.storage import ObjectInfo, Storage
 
-LOG_FOLDER = f"{names.DELTA_FOLDER}/_delta_log"
-LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+LAST_CHECKPOINT = f"{names.DELTA_LOG_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
 DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
 _CHECKPOINT_DIGEST = b"segstore.digest"
 FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
-# Readers resolve a path against the table's folder, which lies beside that of the segments.
-_UPWARDS = "../"
-LINK = f"{names.DELTA_FOLDER}/{names.SEGMENTS_FOLDER}"
-LINKED = "segstore.linked"  # On disk: the table's property that says that its paths use the link.
 _FIRST_LINE_BYTES = 4096  # our `commitInfo` is shorter
 _WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -86,7 +81,8 @@ class DeltaTable:
         note: What that commit says of the stream.
         protocol: The newest `protocol` action.
         metadata: The newest `metaData` action.
-        adds: The newest `add` action of each listed file, by its path in the stream's folder.
+        adds: The newest `add` action of each listed file, by its path in the stream's folder,
+            which is the table's.
         files: What lies in the log's folder.
     """
 
@@ -109,9 +105,9 @@ class DeltaTable:
                 case {"metaData": dict(values)}:
                     self.metadata = values
                 case {"add": {"path": str(path)} as values}:
-                    self.adds[_stream_path(path)] = dict(values)
+                    self.adds[path] = dict(values)
                 case {"remove": {"path": str(path)}}:
-                    self.adds.pop(_stream_path(path), None)
+                    self.adds.pop(path, None)
         where = names.build_delta_path(version, COMMIT)
         self.version, self.note = version, from_json(Note, note, where=where) if note else None
 
@@ -122,7 +118,7 @@ def read_newest(storage: Storage) -> DeltaTable:
     Raises:
         CorruptionError: Somebody else committed to the table.
     """
-    table = DeltaTable(files=tuple(storage.list(LOG_FOLDER)))
+    table = DeltaTable(files=tuple(storage.list(names.DELTA_LOG_FOLDER)))
     commits = {}
     for info in table.files:
         match names.parse_delta_path(info.path):
@@ -184,7 +180,8 @@ def _check_ours(storage: Storage, table: DeltaTable) -> None:
     if table.note is None:
         raise CorruptionError(
             "another program committed to the published table",
-            remedy="unpublish the stream, then publish it again",
+            remedy="unpublish the stream, then publish it again; if it is another table, move it "
+            "to a folder of its own",
             where=f"{storage.url}/{names.build_delta_path(table.version, COMMIT)}",
         )
 
@@ -209,9 +206,7 @@ def plan_protocol(schema: DeltaSchema) -> dict[str, Any]:
     }
 
 
-def plan_metadata(
-    stream_id: str, schema: DeltaSchema, created_ms: int, *, linked: bool
-) -> dict[str, Any]:
+def plan_metadata(stream_id: str, schema: DeltaSchema, created_ms: int) -> dict[str, Any]:
     """Return the table's id, columns and properties."""
     digest = hashlib.blake2b(stream_id.encode(), digest_size=16).digest()
     number = str(uuid.UUID(bytes=digest, version=4))
@@ -225,7 +220,6 @@ def plan_metadata(
             "delta.enableRowTracking": "true",
             f"{tracking}IdColumnName": f"_row-id-col-{number}",
             f"{tracking}CommitVersionColumnName": f"_row-commit-version-col-{number}",
-            **({LINKED: "true"} if linked else {}),
         },
         "createdTime": created_ms,
     }
@@ -237,23 +231,6 @@ def tracked_rows(tail: int) -> dict[str, Any]:
     return {
         "domainMetadata": {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
     }
-
-
-def table_path(path: str, *, linked: bool) -> str:
-    """Return a path in the stream's folder as the table names it.
-
-    >>> table_path("segments/t/0.parquet", linked=False), table_path("delta/files/x", linked=False)
-    ('../segments/t/0.parquet', 'files/x')
-    """
-    inside = path.removeprefix(f"{names.DELTA_FOLDER}/")
-    return inside if linked or inside != path else f"{_UPWARDS}{path}"
-
-
-def _stream_path(path: str) -> str:
-    """Return a path that the table names as one in the stream's folder."""
-    above = path.removeprefix(_UPWARDS)
-    linked = path.startswith(f"{names.SEGMENTS_FOLDER}/")
-    return above if linked or above != path else f"{names.DELTA_FOLDER}/{path}"
 
 
 def encode_checkpoint(table: DeltaTable, note: Note) -> bytes:
@@ -279,7 +256,10 @@ def _with_pairs(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
-    """Yield the actions of a checkpoint; CorruptionError if it is not as we have written it."""
+    """Yield the actions of a checkpoint; CorruptionError if it is not as we have written it.
+
+    Other programs may write one, as the protocol does not forbid it: its files are checked instead.
+    """
     path = names.build_delta_path(version, CHECKPOINT)
     data, where = storage.get(path), storage.describe(path)
     try:
@@ -287,8 +267,13 @@ def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
         rows = found.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError("checkpoint can't be read", where=where) from error
-    digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST, b"").decode("ascii", "replace")
-    check_digest(build_json(rows), digest, where=where)
+    digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST)
+    if digest is None:
+        _check_files(
+            [row["add"] for row in rows if row.get("add")], read_note(storage, version), where
+        )
+    else:
+        check_digest(build_json(rows), digest.decode("ascii", "replace"), where=where)
     for row in rows:
         for kind, values in row.items():
             if values is None:
@@ -300,3 +285,16 @@ def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
             if kind == "add":
                 known["partitionValues"] = {}
             yield {kind: known}
+
+
+def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: str) -> None:
+    """Check that files tile the events that a commit shows."""
+    try:
+        spans = sorted((add["baseRowId"], json.loads(add["stats"])["numRecords"]) for add in adds)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptionError("checkpoint of another program can't be read", where=where) from error
+    place = note.head if note else -1
+    for start, rows in spans:
+        place = place + rows if start == place else -1
+    if note is None or place != note.tail:
+        raise CorruptionError("checkpoint of another program lists other files", where=where)

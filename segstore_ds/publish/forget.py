@@ -12,6 +12,7 @@ from segstore_ds.format import names
 from segstore_ds.format.redactions import Redaction
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.delta import forget_delta
+from segstore_ds.publish.folders import list_table
 from segstore_ds.publish.iceberg import forget_iceberg
 from segstore_ds.publish.life_cycle import Erasure, Remains
 from segstore_ds.read.reader_records import store_now_us
@@ -36,7 +37,7 @@ def forget_tables(
     url = context.storage.url
     grace_s = max(grace_s, context.log.grace_s)
     for kind, folder, forget in _TABLES:
-        if not any(names.is_object(info.path) for info in context.storage.list(folder)):
+        if not any(names.is_published(info.path) for info in list_table(context.storage, folder)):
             continue
         now_us = store_now_us(context)
         try:

@@ -1,8 +1,8 @@
 """Publishes a stream as an Iceberg table over the stream's own Parquet files.
 
-The table's metadata lies in `iceberg/`. One exclusive create of `v<N>.metadata.json` decides each
-commit; its only new snapshot names the version of the stream that it shows. What a publisher staged
-and did not commit is named by no metadata.
+Its metadata lies in `metadata/` of the stream's folder. One exclusive create of
+`v<N>.metadata.json` decides each commit; its only new snapshot names the version of the stream that
+it shows. What a publisher staged and did not commit is named by no metadata.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
+from segstore_ds.publish.folders import remove_table
 from segstore_ds.publish.iceberg_files import Named, delete_unused, remains
 from segstore_ds.publish.iceberg_table import (
     IcebergTable,
@@ -36,7 +37,6 @@ from segstore_ds.publish.life_cycle import (
     Remains,
     check_published,
     check_shown,
-    delete_table,
     describe,
     has_same_events,
     is_due,
@@ -78,7 +78,7 @@ def run_publish_iceberg(
 
     Raises:
         InvalidInputError: The stream is a clone that shares objects; its folder holds another
-            stream's table; a column can't be expressed in `strict` mode; or the table is not of
+            table; a column can't be expressed in `strict` mode; or the table is not of
             that format version.
         ConflictError: Other publishers came first every time.
         CorruptionError: Somebody else committed to the table.
@@ -95,7 +95,7 @@ def run_publish_iceberg(
 
 def run_unpublish_iceberg(context: StreamContext) -> int:
     """Delete the table's metadata and its own files; return how many objects there were."""
-    return delete_table(context, names.ICEBERG_FOLDER)
+    return remove_table(context.storage, context.log.root.stream_id, names.ICEBERG_FOLDER)
 
 
 def published_iceberg(context: StreamContext) -> Published | None:
@@ -110,7 +110,6 @@ def _describe(context: StreamContext, table: IcebergTable) -> Published:
         context,
         table.note,
         table_version=table.version,
-        folder=names.ICEBERG_FOLDER,
         left_out=columns.left_out,
     )
 
@@ -159,7 +158,7 @@ def _bring_up(
     context: StreamContext, table: IcebergTable, root: Root, order: _Order
 ) -> Published | None:
     storage, erasure = context.storage, order.erasure
-    check_shown(context, table.note, root, remedy="stream.unpublish_iceberg()")
+    check_shown(context, table.note, root, names.ICEBERG_FOLDER)
     columns = _columns_of(context, root, strict=order.strict)
     version = _check_format(table, order.format_version)
     form = plan_form(table, columns, format_version=version, url=storage.url)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from segstore_ds.format import names
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.publish.iceberg_table import METADATA_FOLDER
+from segstore_ds.publish.folders import list_table
 from segstore_ds.publish.life_cycle import Erasure
 from segstore_ds.publish.unused import mark_unused, read_marks
 from segstore_ds.storage import ObjectInfo, Storage
 
-_MARKS = f"{METADATA_FOLDER}/_unused.json"
+_MARKS = f"{names.ICEBERG_FOLDER}/_unused.json"
 _MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
 
 
@@ -39,7 +39,7 @@ def delete_unused(
     storage: Storage, named: Named, *, now_us: int = 0, grace_s: float = GRACE_S
 ) -> None:
     """Delete what was superseded longer than the grace ago."""
-    objects = sorted(storage.list(names.ICEBERG_FOLDER), key=lambda info: info.path)
+    objects = sorted(list_table(storage, names.ICEBERG_FOLDER), key=lambda info: info.path)
     now_us = max((now_us, *(info.modified_us for info in objects)))
     version = named.version
     written = {
@@ -64,7 +64,7 @@ def delete_unused(
 def remains(storage: Storage, named: Named, erasure: Erasure) -> Iterator[int]:
     """Yield when each object that may hold redacted values can go."""
     marks = read_marks(storage, _MARKS)
-    for info in storage.list(names.ICEBERG_FOLDER):
+    for info in list_table(storage, names.ICEBERG_FOLDER):
         if named.leaves_out(info) and erasure.may_hold(info):
             yield marks.get(info.path, erasure.now_us) + int(erasure.grace_s * 1e6)
 

@@ -23,8 +23,7 @@ from segstore_ds.publish.manifests import Form, Manifest
 from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.storage import Storage
 
-METADATA_FOLDER = f"{names.ICEBERG_FOLDER}/metadata"
-HINT = f"{METADATA_FOLDER}/version-hint.text"
+HINT = f"{names.ICEBERG_METADATA_FOLDER}/version-hint.text"
 DIGEST = "segstore.digest"  # On disk: the property that holds the digest of the metadata.
 NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.
 _KEPT = 10  # snapshots and older metadata that the newest metadata names
@@ -59,11 +58,11 @@ class IcebergTable:
     @property
     def url(self) -> str:
         """The stream's location when the table was committed to."""
-        return str(self.metadata["location"]).removesuffix(f"/{names.ICEBERG_FOLDER}")
+        return str(self.metadata["location"])
 
     def is_at(self, url: str) -> bool:
         """Tell whether the metadata names files of a stream's folder: it may have been moved."""
-        return self.metadata.get("location") == f"{url}/{names.ICEBERG_FOLDER}"
+        return self.metadata.get("location") == url
 
 
 def read_newest(storage: Storage, *, exact: bool = False, hinted: bool = False) -> IcebergTable:
@@ -130,12 +129,14 @@ def _read_hinted(storage: Storage) -> IcebergTable | None:
         text = storage.get(HINT, limit_bytes=100).decode("ascii", "replace")
     except MissingObjectError:
         return None
-    version = names.parse_iceberg_path(f"{METADATA_FOLDER}/v{text}.metadata.json")
+    version = names.parse_iceberg_path(f"{names.ICEBERG_METADATA_FOLDER}/v{text}.metadata.json")
     return None if version is None else read_version(storage, version)
 
 
 def _read_listed(storage: Storage) -> IcebergTable | None:
-    found = (names.parse_iceberg_path(info.path) for info in storage.list(METADATA_FOLDER))
+    found = (
+        names.parse_iceberg_path(info.path) for info in storage.list(names.ICEBERG_METADATA_FOLDER)
+    )
     newest = max((version for version in found if version is not None), default=None)
     return None if newest is None else read_version(storage, newest)
 
@@ -229,7 +230,7 @@ def build_metadata(
     return {
         "format-version": form.format_version,
         "table-uuid": _uuid(note["stream_id"]),
-        "location": form.uri(names.ICEBERG_FOLDER),
+        "location": form.url,
         "last-sequence-number": snapshot["sequence-number"],
         "last-updated-ms": now_ms,
         "last-column-id": max(columns.last_id, base.get("last-column-id", 0)),

@@ -15,13 +15,13 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format import names
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.folders import refuse_foreign
 from segstore_ds.publish.listing import Listing, plan_listing, shared_parts
 from segstore_ds.storage import ObjectInfo
 from segstore_ds.write.layout import Layout
@@ -35,7 +35,7 @@ class Published:
     """What a published table shows.
 
     Attributes:
-        url: The table's location, for other engines.
+        url: The table's location, for other engines: the stream's.
         table_version: The number of the table's newest commit.
         version: The stream's version that it shows.
         head: Offset of its first event.
@@ -65,7 +65,6 @@ class Note:
         tail: Offset after its last one.
         created_ms: When the table was made.
         own: How many files of its own it lists.
-        linked: Whether it names segments by a link in its folder.
     """
 
     stream_id: str
@@ -75,7 +74,6 @@ class Note:
     tail: int
     created_ms: int
     own: int = 0
-    linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ def keep_published(
 ) -> Published:
     """Call `publish` with the newest version until it has shown one that was not purged meanwhile.
 
-    It returns None if another publisher came first. `folder` is that of the table.
+    It returns None if another publisher came first. `folder` is that of the table's own files.
 
     Raises:
         InvalidInputError: The stream is a clone that shares objects.
@@ -152,12 +150,14 @@ def keep_published(
     )
 
 
-def check_shown(context: StreamContext, note: Note | None, root: Root, *, remedy: str) -> None:
-    """Raise InvalidInputError if a table shows another stream."""
-    if note is not None and note.stream_id != root.stream_id:
+def check_shown(context: StreamContext, note: Note | None, root: Root, folder: str) -> None:
+    """Raise InvalidInputError if a table shows another stream, or has none of our commits."""
+    if note is None:
+        refuse_foreign(context.storage, root.stream_id, folder)
+    elif note.stream_id != root.stream_id:
         raise InvalidInputError(
             "the folder holds the published table of another stream",
-            remedy=f"unpublish it: {remedy}",
+            remedy="move that table to a folder of its own",
             url=context.storage.url,
             stream_id=note.stream_id,
         )
@@ -225,14 +225,13 @@ def describe(
     note: Note | None,
     *,
     table_version: int,
-    folder: str,
     left_out: Mapping[str, str],
 ) -> Published:
     """Return what a table shows, and what the stream's newest known version has beside it."""
     if note is None:  # every table that has commits was checked when it was read
         raise InvalidInputError("the stream is not published", remedy="publish it first")
     return Published(
-        f"{context.storage.url}/{folder}",
+        context.storage.url,
         table_version,
         note.version,
         note.head,
@@ -240,21 +239,3 @@ def describe(
         max(context.log.root.tail - note.tail, 0),
         dict(left_out),
     )
-
-
-def delete_table(context: StreamContext, folder: str) -> int:
-    """Delete a table's metadata and its own files; return how many objects there were."""
-    gone: set[str] = set()
-    for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
-        paths = [info.path for info in context.storage.list(folder)]
-        ours = [path for path in paths if names.is_object(path)]
-        if not ours:
-            break
-        # Without the metadata there is no table, so it goes before the files that it lists.
-        ours.sort(
-            key=lambda path: (names.published_key(path) != path, path.endswith(".avro"), path)
-        )
-        for path in ours:
-            context.storage.delete(path)
-        gone.update(ours)
-    return len(gone)

@@ -65,7 +65,7 @@ def plan_listing(
     """Return what a version publishes; with `whole`, also what is in no Parquet file yet.
 
     The files of `known` parts, all of them published, are left out and not read. Nothing from `end`
-    on is published. `folder` is the table's, for files of its own.
+    on is published. Files of the table's own lie in `folder`.
     """
     recast = _recast_epochs(status, root)
     files: list[WantedFile] = []

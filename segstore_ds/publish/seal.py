@@ -11,7 +11,8 @@ UNSEALED = "0" * 32
 NAME_DIGITS = 8  # of a digest in a name
 _REMEDY = (
     "give other programs read-only credentials; unpublish the table with unpublish_delta() or "
-    "unpublish_iceberg(), then publish the stream again"
+    "unpublish_iceberg(), then publish the stream again; move a table that is not the stream's "
+    "to a folder of its own"
 )
 
 

@@ -196,8 +196,9 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
     if folder == names.READERS_FOLDER:
         name = name.partition("/")[0]
         return f"{text}; call: segstore release {url} {name}, then register the reader again"
-    if folder in (names.DELTA_FOLDER, names.ICEBERG_FOLDER):
-        table = url if folder == names.DELTA_FOLDER else f"{url} --iceberg"
+    if folder in names.TABLE_FOLDERS:
+        delta = folder in (names.DELTA_FOLDER, names.DELTA_LOG_FOLDER)
+        table = url if delta else f"{url} --iceberg"
         return f"{text}; call: segstore publish {table} --remove, then segstore publish {table}"
     if problem.version is not None:
         kept = context.log.root.version - problem.version

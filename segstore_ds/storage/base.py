@@ -330,15 +330,6 @@ class Storage(ABC):
     def delete(self, path: str) -> None:
         """Delete an object; does nothing if it is absent."""
 
-    def link_folder(self, path: str, target: str) -> bool:
-        """Make a path a link to a folder beside its own, so that both move together.
-
-        Returns False if the filesystem has no links. Does nothing where the path is there.
-        """
-        check_path(path)
-        check_path(target)
-        return False
-
     def sibling(self, url: str) -> "Storage":
         """Open another root with this storage's options; sends no request."""
         raise InvalidInputError(

@@ -16,7 +16,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from segstore_ds.errors import (
@@ -194,10 +193,6 @@ class LocalStorage(CheckedStorage):
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         yield entry.path, status.st_size, status.st_mtime_ns // 1000
-
-    def link_folder(self, path: str, target: str) -> bool:  # noqa: D102
-        full, there = self._full(path), self._full(target)
-        return self.run("link", path, _link_folder, full, there)
 
     def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
         folder = self._full(prefix) if prefix else self.location.path
@@ -407,11 +402,3 @@ def _write_anew(full: str, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
-
-
-def _link_folder(full: str, target: str) -> bool:
-    link = Path(full)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        link.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
-    return True

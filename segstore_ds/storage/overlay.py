@@ -97,9 +97,6 @@ class OverlaidStorage(Storage):
     def delete(self, path: str) -> None:  # noqa: D102
         self.inner.delete(path)
 
-    def link_folder(self, path: str, target: str) -> bool:  # noqa: D102
-        return self.inner.link_folder(path, target)
-
     def sibling(self, url: str) -> Storage:  # noqa: D102
         return self.inner.sibling(url)
 

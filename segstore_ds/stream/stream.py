@@ -1602,15 +1602,14 @@ class Stream:
         """
         run_set_auto_publish(self._context, formats)
 
-    def publish_delta(
-        self, *, settle: bool = False, strict: bool = False, links: bool | None = None
-    ) -> Published:
+    def publish_delta(self, *, settle: bool = False, strict: bool = False) -> Published:
         """Publish the stream as a Delta table over its own Parquet files, or bring that up to date.
 
-        The table lies in the folder `delta` of the stream. Nothing is copied but segments that
-        other engines can't read as they are: one that the head divides, and columns of decimals
-        whose scale has grown since. Events that are in no Parquet file yet are not in the table.
-        Row ids are offsets. Only segstore can write the table.
+        The stream's location is the table's. Nothing is copied but segments that other engines
+        can't read as they are: one that the head divides, and columns of decimals whose scale has
+        grown since. Events that are in no Parquet file yet are not in the table. Row ids are
+        offsets. Only segstore can write the table; a program that ignores Delta's protocol could
+        delete the stream's files, so give other programs credentials that only read.
 
         Safe to repeat, to kill at any point, and to run beside everything else, other publishers
         included. Publish more often than vacuum's grace, or readers miss files.
@@ -1619,16 +1618,15 @@ class Stream:
             settle: First merge what is in no Parquet file, and publish all events.
             strict: Refuse to publish if a column has a type that Delta lacks; otherwise such
                 columns are left out.
-            links: On a local disk, make the new table name segments by a link in its folder, as
-                readers need that look for files nowhere else; None takes the table as it is.
 
         Returns:
             What the table shows now.
 
         Raises:
+            InvalidInputError: The stream can't be published, or its folder holds another table.
             CorruptionError: Another program committed to the table.
         """
-        return run_publish_delta(self._context, settle=settle, strict=strict, links=links)
+        return run_publish_delta(self._context, settle=settle, strict=strict)
 
     def published_delta(self) -> Published | None:
         """Return what the stream's Delta table shows, and what it lacks; None without a table."""
@@ -1642,6 +1640,9 @@ class Stream:
 
         Returns:
             How many objects were deleted; 0 if there was no table.
+
+        Raises:
+            InvalidInputError: The table is not the stream's; nothing was deleted.
         """
         end_auto_publish(self._context, "delta")
         return run_unpublish_delta(self._context)
@@ -1651,7 +1652,7 @@ class Stream:
     ) -> Published:
         """Publish the stream as an Iceberg table over its own files, or bring that up to date.
 
-        As `publish_delta`, but in the folder `iceberg`, and it needs the extra `[iceberg]`. The
+        As `publish_delta`, and both may be published; it needs the extra `[iceberg]`. The
         metadata names files by absolute URLs: after a stream was moved, publish it again. Iceberg
         has no way to refuse foreign writers, so give other programs credentials that only read.
 
@@ -1666,6 +1667,7 @@ class Stream:
             What the table shows now.
 
         Raises:
+            InvalidInputError: The stream can't be published, or its folder holds another table.
             CorruptionError: Another program committed to the table.
         """
         return run_publish_iceberg(
@@ -1684,6 +1686,9 @@ class Stream:
 
         Returns:
             How many objects were deleted; 0 if there was no table.
+
+        Raises:
+            InvalidInputError: The table is not the stream's; nothing was deleted.
         """
         end_auto_publish(self._context, "iceberg")
         return run_unpublish_iceberg(self._context)

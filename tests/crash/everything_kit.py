@@ -102,8 +102,10 @@ def _fill(stream: Stream, time: VirtualTime, form: str) -> None:
 def kind_of(path: str) -> str:
     """Return what an object is."""
     folder = path.partition("/")[0]
-    if folder in (names.DELTA_FOLDER, names.ICEBERG_FOLDER):
-        return folder if names.published_key(path) == path else "own file"
+    if names.published_key(path) != path:
+        return "own file"
+    if folder in names.TABLE_FOLDERS:
+        return "delta" if "delta" in folder else "iceberg"
     if folder == "status":
         return {"segments": "part"}.get(kind := names.parse_status_kind(path) or "", kind)
     if path == names.HINT_PATH:

@@ -5,6 +5,7 @@ again ends in the new state.
 """
 
 import io
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,10 +17,11 @@ from stream_kit import Meddling
 
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.errors import SegstoreError
+from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.publish import delta, iceberg
 from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.write.layout import Layout
@@ -113,7 +115,7 @@ def test_stranger_who_committed_is_an_error() -> None:
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
     prepare(storage, time.clock)
-    storage.create(f"delta/_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    storage.create(f"_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
     stream = open_on(storage, clock=time.clock)
     with pytest.raises(SegstoreError, match="another program"):
         stream.publish_delta()
@@ -129,7 +131,7 @@ def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
     found = read_table(storage, read_newest(storage))
     assert found.note is not None
     data = delta.encode_checkpoint(found, found.note)
-    storage.create(f"delta/_delta_log/{0:020d}.checkpoint.parquet", data)
+    storage.create(f"_delta_log/{0:020d}.checkpoint.parquet", data)
     again = read_table(storage, read_newest(storage))
     assert (again.adds, again.metadata) == (found.adds, found.metadata)
     assert (again.protocol, again.note) == (found.protocol, found.note)
@@ -206,7 +208,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     assert table.publish(stream).table_version == found.table_version + 1
     assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail + 5))
     getattr(stream, f"unpublish_{table.kind}")()
-    assert list(storage.list(table.kind)) == []
+    assert table.objects(storage) == []
     assert table.publish(stream).table_version == table.first
 
 
@@ -216,21 +218,62 @@ def test_table_removed_during_a_commit_leaves_nothing_behind(when: str) -> None:
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
     prepare(storage, time.clock, ICEBERG)
-    before = {info.path for info in storage.list("iceberg")}
+    before = {*ICEBERG.objects(storage)}
 
     def remove() -> None:
         open_on(storage, clock=time.clock).unpublish_iceberg()
 
-    call = {"create": ICEBERG.second, "info": "info iceberg/metadata/snap-"}[when]
+    call = {"create": ICEBERG.second, "info": "info metadata/snap-"}[when]
     raced = Meddling(storage, call, remove)
     found = ICEBERG.publish(open_on(raced, clock=time.clock))
     assert raced.met
     assert (found.table_version, found.tail) == (1, 25)
     assert [row["n"] for row in ICEBERG.shown(storage)[1]] == list(range(2, 25))
-    left = {info.path for info in storage.list("iceberg")}
+    left = {*ICEBERG.objects(storage)}
     assert len(left) <= len(before) + 1
     assert not [
-        path
-        for path in left
-        if "snap-" in path and not path.startswith(f"iceberg/metadata/snap-{1:020d}")
+        path for path in left if "snap-" in path and not path.startswith(f"metadata/snap-{1:020d}")
     ]
+
+
+@pytest.mark.parametrize("verb", ["drop", "unpublish"])
+def test_removal_that_stopped_anywhere_is_finished_by_the_next(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is known to be the stream's; another program's file beside it stays."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
+    for number in range(1, 200):
+        time = VirtualTime(1)
+        storage = TimedStorage(fresh_storage("memory", None), time)
+        prepare(storage, time.clock, ICEBERG)
+        for _ in range(2):
+            stream = open_on(storage, clock=time.clock)
+            stream.append(events(stream.tail, stream.tail + 5), layout=SETTLED)
+            DELTA.publish(stream)
+        storage.create("metadata/notes.txt", b"mine")
+        faulty = FaultStorage(storage)
+
+        def remove(place: Storage, clock: Clock = time.clock) -> None:
+            if verb == "drop":
+                run_drop(place, confirm=place.url, clock=clock, client="")
+                return
+            handle = open_on(place, clock=clock)
+            handle.unpublish_delta()
+            handle.unpublish_iceberg()
+
+        faulty.fault = Fault(number, "crash")
+        with suppress(Crash):
+            remove(faulty)
+        with suppress(NotFoundError):  # all but the last answer was done
+            remove(storage)
+        left = {info.path for info in storage.list("") if not info.path.startswith("log/")}
+        if verb == "drop":
+            assert left == {"metadata/notes.txt"}, faulty.calls[-1]
+        else:
+            assert DELTA.objects(storage) == []
+            assert ICEBERG.objects(storage) == ["metadata/notes.txt"]
+            stream.refresh().verify().check()
+        if not faulty.struck:
+            assert number > 15
+            return
+    pytest.fail("the removal never succeeds")

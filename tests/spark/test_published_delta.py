@@ -44,7 +44,7 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     folder = Path(stream.url.removeprefix("file://"))
     before = {path for path in folder.rglob("*") if path.is_file()}
     driver = str(Path(__file__).with_name("delta_driver.py"))
-    command = [str(python), driver, str(folder / "delta"), str(target), str(len(wanted) - 1)]
+    command = [str(python), driver, str(folder), str(target), str(len(wanted) - 1)]
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     if done.returncode and "unresolved dependency" in done.stderr:
@@ -57,5 +57,5 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     assert "changed: []" in done.stdout, done.stdout
     # A refused append leaves the file that it wrote in the table's folder, which lists it nowhere.
     assert before <= {path for path in folder.rglob("*") if path.is_file()}
-    assert len([*(folder / "delta" / "_delta_log").glob("*.json")]) == len(wanted) + 1
+    assert len([*(folder / "_delta_log").glob("*.json")]) == len(wanted) + 1
     stream.verify().check()

@@ -111,7 +111,7 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
         stream.set_upkeep(None)
         target = tmp_path / f"rows-{format_version}"
         target.mkdir()
-        places += [stream.url.removeprefix("file://") + "/iceberg", str(target)]
+        places += [stream.url.removeprefix("file://"), str(target)]
         for _ in change(stream):
             found = stream.publish_iceberg(format_version=format_version)
             offsets = {"offset_column": "_row_id"} if format_version == 3 else {}
@@ -123,6 +123,8 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "deleted: []" in done.stdout, done.stdout
+    assert all(segstore.verify(f"{tmp_path}/stream-{n}").ok for n in (2, 3))
     assert len(wanted) == 16
     for path, rows in wanted.items():
         with pa.OSFile(str(path)) as file:

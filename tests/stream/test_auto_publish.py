@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from publish_kit import shown
+from publish_kit import DELTA, ICEBERG, shown
 from stream_kit import HOUR, Meddling, make_stream, numbers, wait
 
 import segstore_ds as segstore
@@ -22,7 +22,7 @@ from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")
-LOG = "delta/_delta_log"
+LOG = "_delta_log"
 
 
 def add(stream: Stream, count: int = 1) -> None:
@@ -78,7 +78,7 @@ def test_streams_that_do_not_publish_pay_nothing(made: tuple[Stream, TimedStorag
         handle = open_on(traced, clock=stream._log.clock)
         for _ in range(3):
             add(handle)
-        asked.append([call for call in traced.calls if "delta" in call])
+        asked.append([call for call in traced.calls if LOG in call])
         stream.refresh()
     assert asked == [[f"list {LOG}"], []]
 
@@ -129,7 +129,7 @@ def test_table_removed_while_a_publisher_slept_stays_removed(
     slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_delta())
     add(open_on(slow, clock=clock))
     assert slow.met
-    assert list(storage.list("delta")) == []
+    assert DELTA.objects(storage) == []
     stream.refresh().set_auto_publish(["delta"])
     wait(storage, 61)
     kept = Meddling(storage, put, lambda: open_on(storage, clock=clock).set_auto_publish(None))
@@ -175,11 +175,11 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
     stream.unpublish_delta()
     assert stream.auto_publish == ("iceberg",)
     wait(storage, 61)
-    put = "create iceberg/metadata/v3."
+    put = "create metadata/v3."
     slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_iceberg())
     add(open_on(slow, clock=clock))
     assert slow.met
-    assert list(storage.list("iceberg")) == list(storage.list("delta")) == []
+    assert ICEBERG.objects(storage) == DELTA.objects(storage) == []
 
 
 def test_formats_are_checked_at_once(tmp_path: Path) -> None:

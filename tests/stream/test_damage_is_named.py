@@ -3,10 +3,12 @@
 import uuid
 
 import pytest
+from publish_kit import ICEBERG, TABLES
 from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format import names
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on, verify_on
@@ -91,7 +93,7 @@ def test_what_a_purged_version_needed_is_no_damage():
 
 
 @pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("table", ["delta", "iceberg"])
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     """Metrics and the page say so, verify names it, and repair names the command."""
     stream, storage = make_stream(3)
@@ -99,7 +101,7 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     stream.append(numbers(30, 60), layout=layout)
     stream.publish_delta(settle=True)
     stream.publish_iceberg(settle=True)
-    ours = {path for path in objects(storage, table) if "/files/" not in path}
+    ours = {path for path in table.objects(storage) if names.published_key(path) == path}
     assert again(stream).verify().ok
     for path in sorted(ours):
         sound = storage.get(path)
@@ -115,8 +117,7 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
         assert f"segstore publish {storage.url}" in text
         assert "--remove" in text
         storage.put(path, sound)
-    newest = {"delta": "delta/_delta_log/00000000000000000000.json"}
-    path = newest.get(table, "iceberg/metadata/v1.metadata.json")
+    path = "metadata/v1.metadata.json" if table is ICEBERG else f"_delta_log/{0:020}.json"
     storage.put(path, b"{}")
     stream = again(stream)
     assert [path in text for text in stream.metrics().damaged] == [True]

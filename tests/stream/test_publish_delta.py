@@ -2,19 +2,24 @@
 
 import json
 import os
+import shutil
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.publish import delta
+from segstore_ds.publish.delta_log import read_newest, read_table
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -37,9 +42,40 @@ def stream(tmp_path: Path) -> Stream:
     return made
 
 
+def folder_of(stream: Stream) -> Path:
+    """Return the stream's folder, which is the table's."""
+    return Path(stream.url.removeprefix("file://"))
+
+
 def table_of(stream: Stream) -> deltalake.DeltaTable:
-    """Open the table with delta-rs."""
-    return deltalake.DeltaTable(stream.url.removeprefix("file://") + "/delta")
+    """Open the table with delta-rs, by the address that the stream has."""
+    return deltalake.DeltaTable(folder_of(stream))
+
+
+def read_by_query(url: str, keys: dict[str, str] | None) -> Iterable[dict[str, Any]]:
+    """Ask delta-rs's own engine."""
+    return ask(deltalake.DeltaTable(url, storage_options=keys), "select * from t")
+
+
+def read_by_pandas(url: str, keys: dict[str, str] | None) -> Iterable[dict[str, Any]]:
+    """Read a pandas frame of Arrow's types."""
+    frame = deltalake.DeltaTable(url, storage_options=keys).to_pandas(types_mapper=pd.ArrowDtype)
+    found: list[dict[str, Any]] = pa.Table.from_pandas(frame, preserve_index=False).to_pylist()
+    return found
+
+
+# The first calls that somebody tries who knows Delta, on the stream's address.
+READERS: dict[str, Callable[[str, dict[str, str] | None], Iterable[dict[str, Any]]]] = {
+    "QueryBuilder": read_by_query,
+    "to_pandas": read_by_pandas,
+    "to_pyarrow_table": lambda url, keys: (
+        deltalake.DeltaTable(url, storage_options=keys).to_pyarrow_table().to_pylist()
+    ),
+    "to_pyarrow_dataset": lambda url, keys: (
+        deltalake.DeltaTable(url, storage_options=keys).to_pyarrow_dataset().to_table().to_pylist()
+    ),
+    "scan_delta": lambda url, keys: pl.scan_delta(url, storage_options=keys).collect().to_dicts(),
+}
 
 
 def query(stream: Stream, text: str) -> list[dict[str, Any]]:
@@ -56,9 +92,12 @@ def ask(table: deltalake.DeltaTable, text: str) -> list[dict[str, Any]]:
 def check(stream: Stream) -> None:
     """Publish, then compare all rows, and row ids with offsets."""
     found = stream.publish_delta()
+    assert found.url == stream.url
     wanted = stream.read(found.head, found.tail).read_all().to_pylist()
-    rows = query(stream, "select * from t")
-    assert sorted(rows, key=str) == sorted(wanted, key=str)
+    for name, rows_by in READERS.items():
+        for url in (stream.url, str(folder_of(stream))):
+            assert sorted(rows_by(url, None), key=str) == sorted(wanted, key=str), name
+    assert all(Path(uri.removeprefix("file://")).exists() for uri in table_of(stream).file_uris())
     assert (found.head, found.tail + found.lag) == (stream.head, stream.tail)
     spans = []
     for add in adds_of(stream):
@@ -84,7 +123,7 @@ def adds_of(stream: Stream) -> list[dict[str, Any]]:
 
 def log_of(stream: Stream) -> Path:
     """Return the folder of the table's log."""
-    return Path(stream.url.removeprefix("file://")) / "delta" / "_delta_log"
+    return folder_of(stream) / "_delta_log"
 
 
 def changes_of(stream: Stream) -> list[tuple[str, bool]]:
@@ -183,31 +222,108 @@ def test_checkpoints_hold_the_whole_table(stream: Stream) -> None:
 
 
 def test_foreign_writers_are_refused(stream: Stream) -> None:
-    """The protocol names a feature that only segstore knows; nothing is deleted or written."""
+    """The protocol names a feature that only segstore knows; nothing is deleted or written.
+
+    All of the stream's files lie in the table's folder: a full vacuum would delete the log.
+    """
     stream.append(events(0, 20), layout=SETTLED)
+    stream.truncate(3)
     stream.publish_delta()
     stream.append(events(20, 40), layout=SETTLED)
     stream.compact(layout=SETTLED)
     stream.publish_delta()
     table, rows = table_of(stream), pa.table({"n": [1], "word": ["x"]})
-    before = sorted(Path(stream.url.removeprefix("file://")).rglob("*"))
+    folder, lazy = str(folder_of(stream)), pl.LazyFrame({"n": [1], "word": ["x"]})
+    before = {path: path.read_bytes() for path in folder_of(stream).rglob("*") if path.is_file()}
     hours = {"retention_hours": 0, "enforce_retention_duration": False, "dry_run": False}
+    would_go = table.vacuum(**{**hours, "dry_run": True, "full": True})
+    assert {"log/00000000000000000000", "log/_latest"} <= {*would_go}
+    merge = table.merge(rows, "t.n = s.n", source_alias="s", target_alias="t")
     for change in (
-        lambda: deltalake.write_deltalake(table, rows, mode="append"),
-        lambda: deltalake.write_deltalake(table, rows, mode="overwrite"),
+        lambda: deltalake.write_deltalake(folder, rows, mode="append"),
+        lambda: deltalake.write_deltalake(folder, rows, mode="overwrite"),
+        lambda: deltalake.write_deltalake(folder, rows, mode="overwrite", schema_mode="overwrite"),
+        lambda: deltalake.DeltaTable.create(folder, table.schema(), mode="overwrite"),
+        lambda: lazy.collect().write_delta(folder, mode="append"),
+        lambda: lazy.sink_delta(folder, mode="append"),
+        merge.when_not_matched_insert_all().execute,
         table.optimize.compact,
         lambda: table.optimize.z_order(["n"]),
         lambda: table.vacuum(full=True, **hours),
         lambda: table.vacuum(**hours),
         lambda: table.restore(0),
         table.delete,
+        lambda: table.delete("n > 5"),
         lambda: table.update({"n": "1"}),
         lambda: table.alter.set_table_properties({"delta.appendOnly": "true"}),
+        lambda: table.alter.add_columns([deltalake.Field("z", "long")]),
     ):
-        with pytest.raises(deltalake.exceptions.DeltaError):
+        with pytest.raises(deltalake.exceptions.DeltaError, match="segstore"):
             change()
-    assert sorted(Path(stream.url.removeprefix("file://")).rglob("*")) == before
-    assert query(stream, "select count(*) as c from t") == [{"c": 40}]
+    assert before == {
+        path: path.read_bytes() for path in folder_of(stream).rglob("*") if path.is_file()
+    }
+    assert query(stream, "select count(*) as c from t") == [{"c": 37}]
+
+
+def test_what_delta_lets_others_write_is_borne(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of delta-rs, its clean-up and an empty vacuum; a wrong checkpoint is damage."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 4)
+    for start in range(0, 30, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+        stream.truncate(start + 2)
+        stream.publish_delta()
+        foreign = table_of(stream)
+        foreign.create_checkpoint()
+        foreign.cleanup_metadata()
+        assert foreign.vacuum(retention_hours=200, dry_run=False) == []
+    stream.verify().check()
+    stream.append(events(30, 40), layout=SETTLED)
+    stream.truncate(25)
+    check(stream)
+    newest = log_of(stream) / f"{2:020d}.checkpoint.parquet"
+    older = newest.with_name(f"{1:020d}.checkpoint.parquet")
+    sound = newest.read_bytes()
+    newest.write_bytes(older.read_bytes())
+    (problem,) = (found for found in stream.verify().problems if newest.name in found.where)
+    assert "another program" in problem.what
+    with pytest.raises(CorruptionError, match="another program"):
+        read_table(stream.storage, read_newest(stream.storage))
+    newest.write_bytes(sound)
+    for start in range(40, 70, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+        check(stream)
+    stream.verify().check()
+    assert stream.unpublish_delta() > 7
+    assert list(log_of(stream).iterdir()) == []
+    check(stream)
+
+
+def test_another_table_in_the_folder_is_refused_and_kept(stream: Stream, tmp_path: Path) -> None:
+    """Whether another program or another stream made it: neither published into, nor removed."""
+    stream.append(events(0, 10), layout=SETTLED)
+    other = segstore.create(tmp_path / "other", SCHEMA, upkeep=None)
+    other.append(events(0, 5), layout=SETTLED)
+    other.publish_delta()
+    deltalake.write_deltalake(tmp_path / "own", events(0, 5))
+    for source in ("other", "own"):
+        shutil.copytree(tmp_path / source / "_delta_log", log_of(stream))
+        files = {path: path.read_bytes() for path in log_of(stream).iterdir()}
+        for call in (stream.publish_delta, stream.unpublish_delta):
+            with pytest.raises(
+                (InvalidInputError, CorruptionError), match="to a folder of its own"
+            ):
+                call()
+        assert files == {path: path.read_bytes() for path in log_of(stream).iterdir()}
+        shutil.rmtree(log_of(stream))
+        stream = segstore.open(stream.url)
+    shutil.copytree(tmp_path / "own" / "_delta_log", log_of(stream))
+    stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+    (kept,) = segstore.drop(stream.url, confirm=stream.url).kept
+    assert kept == f"_delta_log/{0:020d}.json"
+    assert (folder_of(stream) / kept).exists()
 
 
 def test_unpublished_stream_has_no_table(stream: Stream) -> None:
@@ -221,7 +337,8 @@ def test_unpublished_stream_has_no_table(stream: Stream) -> None:
     stream.verify().check()
     check(stream)
     segstore.drop(stream.url, confirm=stream.url)
-    assert not [path for path in log_of(stream).parent.rglob("*") if path.is_file()]
+    assert not [path for path in folder_of(stream).rglob("*.*") if path.is_file()]
+    segstore.create(stream.url, SCHEMA)  # on a disk empty folders are left of the table
 
 
 def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Path) -> None:
@@ -234,28 +351,6 @@ def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Pa
     clone.materialize()
     clone.set_upkeep(None)
     check(clone)
-
-
-def test_readers_that_stay_in_the_folder_take_links(stream: Stream) -> None:
-    """Polars and delta-rs' Arrow tables resolve no path upwards; Polars knows no row ids either."""
-    for start in (0, 20):
-        stream.append(events(start, start + 20), layout=SETTLED)
-        stream.publish_delta(links=True)
-    stream.truncate(7)
-    stream.publish_delta()
-    folder = stream.url.removeprefix("file://") + "/delta"
-    wanted = stream.read().read_all()
-    found = pl.scan_delta(folder).sort("n").collect()
-    assert found.to_dicts() == wanted.to_pylist()
-    assert pl.scan_delta(folder).filter(pl.col("n") > 30).collect().height == 9
-    assert table_of(stream).to_pyarrow_table().sort_by("n").to_pylist() == wanted.to_pylist()
-    assert query(stream, "select count(*) as c from t") == [{"c": 33}]
-    with pytest.raises(InvalidInputError, match="links"):
-        stream.publish_delta(links=False)
-    stream.verify().check()
-    stream.unpublish_delta()
-    assert not Path(folder, "segments").exists()
-    assert stream.read().read_all().num_rows == 33
 
 
 def test_redacted_values_leave_the_table(stream: Stream) -> None:
@@ -285,10 +380,10 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
         stream.append(events(start, start + 10), layout=SETTLED)
         stream.truncate(start + 1)
         stream.publish_delta()
-    folder = log_of(stream).parent
-    assert len([*folder.rglob("*.parquet")]) == 10
+    folder = folder_of(stream) / "delta"
+    assert len([*folder.glob("*.parquet")]) == 10
     old, marks = table_of(stream), folder / "_unused.json"
-    for path in folder.rglob("*"):
+    for path in (*log_of(stream).iterdir(), *folder.iterdir()):
         if path.is_file():
             age_s = 2 * 3600 if "_delta_log" in path.parts else 8 * 86_400
             os.utime(path, (time.time() - age_s, time.time() - age_s))
@@ -307,7 +402,7 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
         stream.append(events(start, start + 10), layout=SETTLED)
         stream.publish_delta()
     assert _names_in(log_of(stream)) == {*_log_names(range(10, 21), 10, 20), "_last_checkpoint"}
-    assert len([*folder.glob("files/*")]) == 1
+    assert len([*folder.glob("*.parquet")]) == 1
     assert json.loads(marks.read_text()) == {}
     assert query(stream, "select count(*) as c from t") == [{"c": 119}]
 
@@ -317,7 +412,7 @@ def test_a_file_that_was_dropped_just_now_stays_for_its_readers(stream: Stream) 
     stream.append(events(0, 10), layout=SETTLED)
     stream.truncate(4)
     stream.publish_delta()
-    (own,) = log_of(stream).parent.glob("files/*")
+    (own,) = (folder_of(stream) / "delta").glob("*.parquet")
     os.utime(own, (1, 1))
     reader = table_of(stream)
     for start in range(10, 130, 10):

@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import deltalake
-import polars as pl
 import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
@@ -19,8 +18,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
+from test_publish_delta import READERS
 
 import segstore_ds as segstore
+from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -103,7 +105,34 @@ def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path, format_version: i
         stream.publish_iceberg(format_version=format_version)
         for kind in ("delta", "iceberg"):
             text = f"select * from {kind}_scan(?) order by n"  # noqa: S608 - of ours
-            assert duckdb(text, str(tmp_path / "s" / kind)) == rows_of(stream), kind
+            assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_insert_that_duckdb_refuses_leaves_its_file_alone(duckdb: Ask, tmp_path: Path) -> None:
+    """Nothing of the stream changes; `drop` names the file."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish_delta()
+    before = files_in(tmp_path / "s")
+    duckdb(f"attach '{tmp_path}/s' as t (type delta)")
+    with pytest.raises(AssertionError, match="segstore"):  # the name of the writer feature
+        duckdb("insert into t values (1, 'x')")
+    duckdb("detach t")
+    after = files_in(tmp_path / "s")
+    (left,) = after.keys() - before.keys()
+    assert before.items() <= after.items()
+    assert left.startswith("duckdb-")
+    stream.maintain()
+    stream.verify().check()
+    assert segstore.drop(stream.url, confirm=stream.url).kept == (left,)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by their paths in it."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 @pytest.fixture
@@ -137,18 +166,24 @@ def test_engines_read_tables_in_object_stores(
     place = f"endpoint '{endpoint.removeprefix('http://')}', use_ssl false, url_style 'path'"
     duckdb(f"create or replace secret s (type s3, {account}, {place})")
     for _ in change(stream):
-        delta, iceberg = stream.publish_delta().url, stream.publish_iceberg().url
+        assert stream.publish_delta().url == stream.publish_iceberg().url == stream.url
         wanted = rows_of(stream)
-        table = deltalake.DeltaTable(delta, storage_options=keys)
-        engine = deltalake.QueryBuilder().register("t", table)
-        found = pa.table(engine.execute("select * from t order by n").read_all())
-        assert [[*row.values()] for row in found.to_pylist()] == wanted
-        lazy = pl.scan_delta(delta, storage_options=keys).sort("n")
-        assert [[*row] for row in lazy.collect().rows()] == wanted
-        static = StaticTable.from_metadata(iceberg, properties=of_pyiceberg(options))
+        for name, read in READERS.items():
+            found = sorted(read(stream.url, keys), key=lambda row: row["n"])
+            assert [[*row.values()] for row in found] == wanted, name
+        uris = deltalake.DeltaTable(stream.url, storage_options=keys).file_uris()
+        assert {*uris} == {f"{stream.url}/{path}" for path in listed(stream.storage)}
+        static = StaticTable.from_metadata(stream.url, properties=of_pyiceberg(options))
         assert rows_in(static) == wanted
-        # Its `delta_scan` asks the store for paths with `..`, which not every store resolves.
-        assert duckdb("select * from iceberg_scan(?) order by n", iceberg) == wanted
+        for kind in ("delta", "iceberg"):
+            text = f"select * from {kind}_scan(?) order by n"  # noqa: S608 - of ours
+            assert duckdb(text, stream.url) == wanted, kind
+    stream.verify().check()
+
+
+def listed(storage: Storage) -> Iterable[str]:
+    """Return the paths that the Delta table lists, in the stream's folder."""
+    return read_table(storage, read_newest(storage)).adds
 
 
 def of_pyiceberg(options: dict[str, Any]) -> dict[str, str]:
@@ -171,7 +206,7 @@ def register(catalog: Catalog, stream: Stream, version: int, wanted: list[list[A
     """Tell a catalog of the newest metadata, as it has to be told after each publication."""
     if catalog.table_exists("db.clicks"):
         catalog.drop_table("db.clicks")
-    metadata = f"{stream.url}/iceberg/metadata/v{version}.metadata.json"
+    metadata = f"{stream.url}/metadata/v{version}.metadata.json"
     assert rows_in(catalog.register_table("db.clicks", metadata)) == wanted
     assert rows_in(catalog.load_table("db.clicks")) == wanted
 
@@ -213,6 +248,6 @@ def test_glue_is_told_after_each_publication(s3_server: S3Server) -> None:
     )
     table = client.get_table(DatabaseName="db", Name="clicks")["Table"]
     known = {key: table[key] for key in ("Name", "TableType", "StorageDescriptor", "Parameters")}
-    known["Parameters"]["metadata_location"] = f"{url}/iceberg/metadata/v{version}.metadata.json"
+    known["Parameters"]["metadata_location"] = f"{url}/metadata/v{version}.metadata.json"
     client.update_table(DatabaseName="db", TableInput=known)
     assert rows_in(catalog.load_table("db.clicks")) == rows_of(stream)

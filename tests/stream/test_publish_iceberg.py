@@ -41,12 +41,12 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def folder_of(stream: Stream) -> Path:
-    """Return the folder of the stream's table."""
-    return Path(stream.url.removeprefix("file://")) / "iceberg"
+    """Return the stream's folder, which is the table's."""
+    return Path(stream.url.removeprefix("file://"))
 
 
 def table_of(stream: Stream) -> StaticTable:
-    """Open the table with pyiceberg."""
+    """Open the table with pyiceberg, by the address that the stream has."""
     return StaticTable.from_metadata(str(folder_of(stream)))
 
 
@@ -61,6 +61,7 @@ def metadata_of(stream: Stream) -> dict[str, Any]:
 def check(stream: Stream, operation: str | None = None) -> None:
     """Publish, then compare all rows, and row ids with offsets."""
     found = stream.publish_iceberg()
+    assert found.url == stream.url
     table = table_of(stream)
     wanted = stream.read(found.head, found.tail).read_all().to_pylist()
     rows = table.scan().to_arrow().to_pylist()
@@ -142,7 +143,8 @@ def test_both_tables_lie_beside_each_other(stream: Stream) -> None:
     assert stream.unpublish_iceberg() == 0
     check(stream)
     segstore.drop(stream.url, confirm=stream.url)
-    assert not [path for path in folder_of(stream).rglob("*") if path.is_file()]
+    assert not [path for path in folder_of(stream).rglob("*.*") if path.is_file()]
+    segstore.create(stream.url, SCHEMA)  # on a disk empty folders are left of the tables
 
 
 @pytest.mark.parametrize("format_version", [2, 3])
@@ -216,6 +218,35 @@ def test_other_program_that_committed_is_an_error(stream: Stream) -> None:
         stream.publish_iceberg()
     stream.unpublish_iceberg()
     check(stream)
+
+
+def test_another_iceberg_table_in_the_folder_is_refused_and_kept(
+    stream: Stream, tmp_path: Path
+) -> None:
+    """Whatever its metadata are called: neither published into, nor removed, nor hinted at."""
+    stream.append(events(0, 10), layout=SETTLED)
+    other = segstore.create(tmp_path / "other", SCHEMA, upkeep=None)
+    other.append(events(0, 5), layout=SETTLED)
+    other.publish_iceberg()
+    ours = folder_of(stream) / "metadata"
+    of_hadoop = {"v1.metadata.json": b'{"format-version":2}', "version-hint.text": b"1"}
+    of_catalog = {"00000-a.metadata.json": b'{"format-version":2}', "a-m0.avro": b"x"}
+    of_stream = {path.name: path.read_bytes() for path in (folder_of(other) / "metadata").iterdir()}
+    for files in (of_hadoop, of_catalog, of_stream):
+        ours.mkdir()
+        for name, data in files.items():
+            (ours / name).write_bytes(data)
+        for call in (stream.publish_iceberg, stream.unpublish_iceberg):
+            with pytest.raises((InvalidInputError, CorruptionError), match="a folder of its own"):
+                call()
+        assert {path.name: path.read_bytes() for path in ours.iterdir()} == files
+        shutil.rmtree(ours)
+        stream = segstore.open(stream.url)
+    ours.mkdir()
+    for name, data in of_catalog.items():
+        (ours / name).write_bytes(data)
+    kept = segstore.drop(stream.url, confirm=stream.url).kept
+    assert {*kept} == {f"metadata/{name}" for name in of_catalog}
 
 
 def test_lost_hint_is_found_again(stream: Stream) -> None:
@@ -305,25 +336,27 @@ def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
             stream.truncate(number * 10 + 1)
             stream.publish_iceberg()
 
-    def age() -> None:
-        for path in folder_of(stream).rglob("*"):
-            if path.is_file():
-                os.utime(path, (1, 1))
+    def files() -> list[Path]:
+        return [path for path in (*metadata.iterdir(), *own.iterdir()) if path.is_file()]
 
+    def age() -> None:
+        for path in files():
+            os.utime(path, (1, 1))
+
+    metadata, own = folder_of(stream) / "metadata", folder_of(stream) / "iceberg"
     publish_ten(0)
-    folder = folder_of(stream)
-    files = len([*folder.rglob("*.*")])
+    count = len(files())
     age()
     publish_ten(10)
-    left = {path.name for path in folder.rglob("v*.metadata.json")}
+    left = {path.name for path in metadata.glob("v*.metadata.json")}
     wanted = {f"v{number}.metadata.json" for number in range(10, 21)}
     assert left == wanted  # v10 was superseded by v11, just now
-    assert len([*(folder / "files").iterdir()]) == 20  # marked when they were seen to be unused
-    marks = folder / "metadata" / "_unused.json"
+    assert len([*own.glob("*.parquet")]) == 20  # marked when they were seen to be unused
+    marks = own / "_unused.json"
     marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
     age()
     publish_ten(20)
-    assert len([*(folder / "files").iterdir()]) == 11
-    assert len([*folder.rglob("*.*")]) < files + 8
+    assert len([*own.glob("*.parquet")]) == 11
+    assert len(files()) < count + 8
     check(stream)
-    assert len([*folder.rglob("v*.metadata.json")]) == 11
+    assert len([*metadata.glob("v*.metadata.json")]) == 11
