@@ -1,13 +1,12 @@
 """Fixtures of the tests of the engine."""
 
-import pyarrow as pa
 import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
 from segstore_ds.stream import stream as stream_module
-from segstore_ds.write import append, task_writer
-from segstore_ds.write.layout import Layout
+from segstore_ds.write import append
+from segstore_ds.write.batch_plan import BatchRules, Way
 
 
 @pytest.fixture
@@ -46,11 +45,11 @@ def format_by_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def _write(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "parquet":
-        choose = task_writer.choose_format
+        choose = BatchRules.format
 
-        def settle(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
+        def settle(self: BatchRules, *, bulk: bool) -> Way:
             del bulk
-            return choose(layout, schema, bulk=True, readable=readable)
+            return choose(self, bulk=True)
 
-        monkeypatch.setattr(task_writer, "choose_format", settle)
+        monkeypatch.setattr(BatchRules, "format", settle)
         monkeypatch.setitem(CHOSEN, "layout", STAGED)

@@ -6,9 +6,9 @@ all such tasks. All other bytes go through the write cache, to one segment after
 staged is visible before a commit names it, and no two attempts share a name, so a task may be
 repeated, killed or run twice.
 
-The format is chosen once, when the first segment is begun. Inline frames are Arrow, and so are rows
-that are read back before they are committed. Rows that Parquet can't store go into separate Arrow
-segments between the Parquet ones.
+`plan_batch` chooses the format once, when the first segment is begun. Inline frames are Arrow,
+and so are rows that are read back before they are committed. Rows that Parquet can't store go into
+separate Arrow segments between the Parquet ones.
 """
 
 import logging
@@ -26,12 +26,13 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
-from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
+from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
@@ -48,10 +49,6 @@ from segstore_ds.write.target import Target
 
 _LOG = logging.getLogger(__name__)
 
-INLINE_COMMIT_BYTES = 8 << 20
-SURELY_LARGER = 64  # assume that compression never exceeds this ratio
-LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
-PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
 FRAME_BYTES, COLUMN_BYTES = 4096, 256  # of a frame, beside its values, at most
 SPARE = 1.25  # a frame may take so much more of its raw size than the one before
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
@@ -89,7 +86,7 @@ class TaskWriter:
         self._gathered = FrameRows(layout.frame_rows)
         self._inline: list[Frame] = []
         self._inline_bytes = 0
-        self._inline_limit = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
+        self._rules = BatchRules.of(layout, target.schema, task, readable=readable)
         self._format: str | None = None  # of the segments, once the first was begun
         self._bulk = False  # more than one frame, once the first segment was begun
         self._pool: BufferPool | None = None
@@ -147,7 +144,7 @@ class TaskWriter:
         if isinstance(piece, Frame):
             self._rows += piece.rows
             self._encode(full=True)
-            self._place(piece, bulk=True)
+            self._place(piece, more=True)
             return
         for batch in conform_pieces(piece, self.schema):
             self._rows += batch.num_rows
@@ -249,34 +246,30 @@ class TaskWriter:
         if self._format is not None:
             self._write(batch)
             return
-        # What will not stay inline goes into a Parquet segment without an encode before.
-        many = batch.num_rows >= PARQUET_ROWS
-        ratio = LIKELY_LARGER if many and not full else SURELY_LARGER
-        large = batch.nbytes > ratio * self._inline_limit and (many or full)
-        if (large or not self._inline_limit) and self._choose(bulk=full or many) != ARROW:
-            self._begin([*self._inline, batch], bulk=full, many=many)
+        if plan_batch(self._rules, batch.num_rows, batch.nbytes, more=full) is Way.PARQUET:
+            self._begin(Way.PARQUET, [*self._inline, batch], bulk=full)
         else:
-            self._place(self._encoded(batch), bulk=full)
+            self._place(self._encoded(batch), more=full)
 
     def _encoded(self, batch: pa.RecordBatch, into: memoryview | None = None) -> Frame:
         target = self._target
         return target.layout.encode(batch, self._stats_columns, target.key_columns, into)
 
-    def _place(self, frame: Frame, *, bulk: bool) -> None:
+    def _place(self, frame: Frame, *, more: bool) -> None:
         """Keep a frame inline while all of them are small; write it otherwise."""
         if self._format is not None:
             self._write(frame)
             return
         self._inline.append(frame)
         self._inline_bytes += frame.data.size
-        if self._inline_bytes > self._inline_limit:
-            self._begin(self._inline, bulk=bulk or len(self._inline) > 1)
+        more = more or len(self._inline) > 1
+        way = plan_batch(self._rules, frame.rows, self._inline_bytes, encoded=True, more=more)
+        if way is not Way.INLINE:
+            self._begin(way, self._inline, bulk=more)
 
-    def _begin(
-        self, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool, many: bool = False
-    ) -> None:
-        """Choose the format of the task's segments and write its first frames."""
-        self._format = self._choose(bulk=bulk or many)
+    def _begin(self, way: Way, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool) -> None:
+        """Write the first frames of the task's segments."""
+        self._format = way.value
         self._bulk = bulk
         self._inline = []
         for place, piece in enumerate(pieces):
@@ -285,9 +278,6 @@ class TaskWriter:
             except BaseException:
                 self._keep(pieces[place + 1 :])
                 raise
-
-    def _choose(self, *, bulk: bool) -> str:
-        return choose_format(self._target.layout, self.schema, bulk=bulk, readable=self._readable)
 
     # --- frames to segments -------------------------------------------------------------------
 
@@ -423,16 +413,6 @@ class TaskWriter:
 
 def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
-
-
-def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
-    """Return the format of a task's segments. Pure.
-
-    `bulk` says that the task has more than one frame or `PARQUET_ROWS`, `readable` that rows may be
-    read back before they are committed.
-    """
-    wanted = layout.segment_format == PARQUET or (layout.segment_format == "auto" and bulk)
-    return PARQUET if wanted and not readable and can_store(schema) else ARROW
 
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:

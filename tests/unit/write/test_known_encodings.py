@@ -11,11 +11,12 @@ from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import open_storage
 from segstore_ds.write import known_encodings
+from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.known_encodings import recall_encodings
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.target import Target
-from segstore_ds.write.task_writer import PARQUET_ROWS, TaskWriter
+from segstore_ds.write.task_writer import TaskWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 LAYOUT = Layout(inline_bytes=1 << 10)

@@ -1,0 +1,99 @@
+"""What a task does with a batch while it has no segment yet: keep it inline, or begin one. Pure."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from segstore_ds.format.parquet.writer import can_store
+from segstore_ds.format.segment import ARROW, PARQUET
+from segstore_ds.write.layout import Layout
+
+INLINE_COMMIT_BYTES = 8 << 20
+SURELY_LARGER = 64  # assume that compression never exceeds this ratio
+LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
+PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
+
+
+class Way(Enum):
+    """Where a batch goes."""
+
+    INLINE = "inline"
+    ARROW = ARROW
+    PARQUET = PARQUET
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """The options of a task that decide.
+
+    Attributes:
+        inline_bytes: Most encoded bytes that its inline frames may take.
+        segment_format: The option `segmentFormat`.
+        schema: What its rows are converted to; Parquet can't store every one.
+        readable: Whether rows may be read back before the commit, which only Arrow allows.
+    """
+
+    inline_bytes: int
+    segment_format: str
+    schema: pa.Schema
+    readable: bool = False
+
+    @classmethod
+    def of(cls, layout: Layout, schema: pa.Schema, task: int, *, readable: bool) -> "BatchRules":
+        """Return the rules of a task; the later ones of a job have less room for inline frames."""
+        most = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
+        return cls(most, layout.segment_format, schema, readable)
+
+    def format(self, *, bulk: bool) -> Way:
+        """Return the format of the task's segments."""
+        wanted = self.segment_format == PARQUET or (self.segment_format == "auto" and bulk)
+        parquet = wanted and not self.readable and can_store(self.schema)
+        return Way.PARQUET if parquet else Way.ARROW
+
+
+def plan_batch(
+    rules: BatchRules, rows: int, size: int, *, encoded: bool = False, more: bool = False
+) -> Way:
+    """Return where a batch goes while its task has no segment. Pure.
+
+    | the batch | `size` | `segmentFormat` | goes |
+    |---|---|---|---|
+    | encoded | at most `inline_bytes` | any | inline |
+    | encoded | more | `parquet`; `auto` if `more` | into a Parquet segment |
+    | encoded | more | otherwise | into an Arrow segment |
+    | rows | surely more than `inline_bytes` once encoded | `parquet`; `auto` if bulk | Parquet |
+    | rows | otherwise | any | inline: encode it as an Arrow frame, and plan that |
+
+    Rows are bulk if there is `more` or if they are at least `PARQUET_ROWS`. They surely take more
+    than `inline_bytes` from `SURELY_LARGER` times that on if they are bulk, from `LIKELY_LARGER`
+    times on if they are many and the whole task, and always if `inline_bytes` is 0. What would go
+    into Parquet is Arrow if the rows are `readable`, or Parquet can't store the schema.
+
+    Args:
+        rules: The task's options.
+        rows: Rows of the batch.
+        size: Bytes of its rows, or of all encoded frames of the task.
+        encoded: Whether it is encoded, as an Arrow frame.
+        more: Whether the task has other frames.
+
+    >>> rules = BatchRules(1000, "auto", pa.schema([("n", pa.int64())]))
+    >>> plan_batch(rules, 100, 1000, encoded=True).name
+    'INLINE'
+    >>> plan_batch(rules, 100, 1001, encoded=True).name
+    'ARROW'
+    >>> plan_batch(rules, 100, 1001, encoded=True, more=True).name
+    'PARQUET'
+    >>> plan_batch(rules, 100, 64_001).name, plan_batch(rules, 100, 64_001, more=True).name
+    ('INLINE', 'PARQUET')
+    >>> plan_batch(rules, PARQUET_ROWS, 4000).name, plan_batch(rules, PARQUET_ROWS, 4001).name
+    ('INLINE', 'PARQUET')
+    """
+    many = rows >= PARQUET_ROWS and not encoded
+    bulk = many or more
+    if encoded:
+        return rules.format(bulk=bulk) if size > rules.inline_bytes else Way.INLINE
+    ratio = LIKELY_LARGER if many and not more else SURELY_LARGER
+    large = not rules.inline_bytes or (bulk and size > ratio * rules.inline_bytes)
+    parquet = large and rules.format(bulk=bulk) is Way.PARQUET
+    return Way.PARQUET if parquet else Way.INLINE
