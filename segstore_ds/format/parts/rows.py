@@ -129,14 +129,15 @@ def _widen(stored: pa.Field, column: pa.Array, data_type: pa.DataType) -> pa.Arr
     if not t.is_integer(column.type):
         raise TypeError(f"{stored.name} is {column.type}")
     first = (stored.metadata or {}).get(_FIRST)
-    wide = column.cast(pa.int64())
-    if first is not None and len(wide):
-        if column.null_count:
+    if column.null_count:
+        if first is not None:
             raise ValueError("steps with nulls")
-        values = wide.to_numpy().copy()
+        return column.cast(pa.int64()).view(data_type)
+    values = column.to_numpy().astype(np.int64)
+    if first is not None and len(values):
         values[0] = np.int64(int(first))
-        wide = pa.array(np.cumsum(values))
-    return wide.view(data_type)
+        np.cumsum(values, out=values)
+    return pa.array(values).view(data_type)
 
 
 def facts_of(batch: pa.RecordBatch, *, where: str) -> Mapping[str, Any]:
