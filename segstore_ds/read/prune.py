@@ -105,12 +105,11 @@ def _is_number(condition: Condition) -> bool:
 
 def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Flags:
     low, high, nulls = column.flatten()
-    least, most = limits_of(low.type)
+    least, most = limits_of(low.type)  # of what is unknown
     lows, highs = np.asarray(low.fill_null(least)), np.asarray(high.fill_null(most))
     valued = np.asarray(nulls.fill_null(0)) < counts
-    met = valued & _EDGES[condition.op](condition.literal, lows, highs)
-    flags: _Flags = met | ~np.asarray(column.is_valid())
-    return flags
+    met: _Flags = valued & _EDGES[condition.op](condition.literal, lows, highs)
+    return met
 
 
 def _one_by_one(run: Run, rows: Ints, filters: Filters, schema: pa.Schema) -> Ints:

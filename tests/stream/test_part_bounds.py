@@ -174,7 +174,13 @@ def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> No
 def test_bounds_of_another_column_or_kind_rule_nothing_out() -> None:
     stream = make()
     first = stream.root.parts[0]
-    for stats in ('{"float:n":[500.0,600.0,0]}', '{"int:other":[500,600,0]}', "{}", None):
+    for stats in (
+        '{"float:n":[500.0,600.0,0]}',
+        '{"date:n":[500,600,0]}',
+        '{"int:other":[500,600,0]}',
+        "{}",
+        None,
+    ):
         told = replace(first, stats=stats)
         assert part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
     assert not part_test(parse_filters([["n", "==", 500]], SCHEMA), SCHEMA)(first)
@@ -185,6 +191,19 @@ def test_bounds_that_are_none_are_refused(wrong: str) -> None:
     told = replace(make(4).root.parts[0], stats=wrong)
     with pytest.raises(CorruptionError):
         part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
+
+
+def test_list_whose_bounds_contradict_its_parts_is_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
+    monkeypatch.setattr(table_status, "LIST_PARTS", 2)
+    stream = make(25)
+    first = stream.root.lists[0]
+    levels = stream._status.levels
+    assert levels.members(replace(first, stats=None)) == levels.members(first)
+    with pytest.raises(CorruptionError, match="contradicts"):
+        levels.members(replace(first, stats='{"int:n":[0,1,0]}'))
 
 
 def test_times_that_are_not_the_events_are_reported() -> None:

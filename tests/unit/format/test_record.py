@@ -71,6 +71,28 @@ VALUE = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Note(Row):
+    """A row of a short text, which may be missing."""
+
+    number: int
+    text: Annotated[str, Limit(3)] | None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[[1, "abcd"]], [[1, "a"], [2, "abcd"]], [[1, 2]], [[1]], [7], [[True, "a"]]],
+)
+def test_each_cell_of_rows_is_checked(rows: Any) -> None:
+    """Rows are checked a column at a time."""
+    sound = [[0, None], [1, "abc"], [MAX_INT, ""]]
+    found = from_json(tuple[Note, ...], sound, where="notes")
+    assert found == (Note(0, None), Note(1, "abc"), Note(MAX_INT, ""))
+    assert to_json(found, tuple[Note, ...]) == sound
+    with pytest.raises(CorruptionError):
+        from_json(tuple[Note, ...], [*sound, *rows], where="notes")
+
+
 def parse(value: Any) -> Thing:
     """Return the thing that JSON holds."""
     return from_json(Thing, value, where="thing", name="n")

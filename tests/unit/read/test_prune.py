@@ -76,6 +76,27 @@ def test_columns_of_statistics_rule_out_what_each_segment_alone_does(
     assert kept(run_of(texts), parsed) == expected
 
 
+@pytest.mark.parametrize(
+    ("op", "value", "rows"),
+    [
+        ("==", 2, [0, 1, 3]),
+        ("==", 4, [1, 2, 3]),
+        ("<", 2, [0, 3]),
+        ("<=", 2, [0, 1, 3]),
+        (">", 4, [2, 3]),
+        (">=", 4, [1, 2, 3]),
+        ("<", 1, [3]),
+        (">", 6, [3]),
+    ],
+)
+def test_bounds_include_their_ends(op: str, value: int, rows: list[int]) -> None:
+    texts = ['{"t":[1,2,0]}', '{"t":[2,4,0]}', '{"t":[4,6,0]}', '{"n":[0.0,0.0,0]}']
+    texts.append(f'{{"t":[null,null,{ROWS}]}}')
+    assert kept(run_of(texts), [["t", op, value]]) == rows
+    floats = [f'{{"n":[{low}.0,{high}.0,0]}}' for low, high in ((1, 2), (2, 4), (4, 6))]
+    assert kept(run_of(floats), [["n", op, value]]) == [row for row in rows if row < 3]
+
+
 def test_columns_that_appeared_later_are_null() -> None:
     run = run_of([None, '{"n":[1.0,2.0,0]}'], schema=OLDER)
     schemas = {0: OLDER, 1: SCHEMA}

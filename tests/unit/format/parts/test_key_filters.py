@@ -1,6 +1,7 @@
 """Filters of whole segments: as bytes and back, within their shares, and never without a value."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_filters_of_another_part_are_refused() -> None:
     _, behind = segments.build_part(part.columns, StatsColumns(4, {}), [None, {}, {}, {}])
     with pytest.raises(CorruptionError, match="wrong digest"):
         segments.read_filters(part, behind, where="x")
+
+
+@pytest.mark.parametrize("change", [{"looked": 2}, {"columns": 3}])
+def test_filters_of_other_segments_are_refused(change: dict[str, int]) -> None:
+    part, _ = part_of(SEGMENTS)
+    _, behind = segments.build_part(part.columns, StatsColumns(4, {}), SEGMENTS)
+    wrong = replace(part, looked=change.get("looked", part.looked))
+    wrong = replace(wrong, columns=part.columns.slice(0, change.get("columns", 4)))
+    with pytest.raises(CorruptionError, match="other segments"):
+        segments.read_filters(wrong, behind, where="x")
 
 
 def test_no_value_of_a_frame_is_lost() -> None:
