@@ -13,6 +13,7 @@ from segstore_ds.cache.buffer import Buffer, Record
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.cache.views import as_view
 from segstore_ds.errors import (
     ClosedError,
     CorruptionError,
@@ -611,6 +612,26 @@ class TestSecondCopy:
             assert start == place
             place += len(content)
 
+    def test_a_buffer_is_closed_for_writes_before_it_is_shipped(self):
+        """Bytes and records of the message are those that the channel gets."""
+        refused = []
+
+        def observe(one):
+            [buffer] = cache._writing
+            for change in (
+                lambda: buffer.write(Record(3, 1, 0), as_view(b"x")),
+                lambda: buffer.accept(Record(3, 1, 0)),
+            ):
+                with pytest.raises(ClosedError, match="closed for writes"):
+                    change()
+            refused.append(one.payload.copy())
+            return lambda: None
+
+        cache = service(second_copy=observe)
+        cache.write(b"abc")
+        cache.commit()
+        assert refused == [b"abc"]
+
 
 class TestCounters:
     """Monotonic, each event once."""
@@ -709,11 +730,15 @@ class TestAllocate:
             memory[:] = b"x" * SIZE
             return SIZE, 0
 
+        def fill(memory: memoryview) -> tuple[int, int]:
+            memory[:] = b"y" * SIZE
+            return SIZE, zlib.crc32(b"y" * SIZE)
+
         with background(lambda: first.allocate(SIZE, lay)) as laying:
             assert filling.wait(300)
             first.close()
             second = WriteCacheService(MemoryChannel(), pool)
-            record = second.write(b"y" * SIZE)
+            record = second.allocate(SIZE, fill)
             go_on.set()
             with pytest.raises(ClosedError):
                 laying.result(30)
