@@ -12,6 +12,7 @@ from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.cache.views import as_view, join
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -137,8 +138,8 @@ class SegmentWriter:
         """
         if isinstance(self._encoder, ArrowEncoder):
             raise InternalError("rows were given to a segment that takes frames", path=self.path)
-        data, crc = self._encoder.add(batch)
-        self._cache.write(data, crc, frozen=True)
+        pieces, crc = self._encoder.add(batch)
+        self._cache.write(join(map(as_view, pieces)), crc, frozen=True)
 
     def expect_bytes(self, batch: pa.RecordBatch) -> int:
         """Return about how many bytes `add_batch` will write for these rows; 0 if unknown."""

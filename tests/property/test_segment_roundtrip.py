@@ -240,7 +240,7 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
     writer = ParquetEncoder(
         schema, compression=compression, compression_level=None, stats_columns=schema.names
     )
-    pieces = [writer.start(), *(writer.add(part)[0] for part in parts)]
+    pieces = [writer.start(), *(b"".join(writer.add(part)[0]) for part in parts)]
     assert sum(map(len, pieces)) == writer.encoded_bytes
     end, summary = writer.finish()
     whole = b"".join([*pieces, end])
@@ -284,7 +284,7 @@ def test_nan_comes_back_with_its_payload(data_type, times):
     writer = ParquetEncoder(
         batch.schema, compression="zstd", compression_level=None, stats_columns=["x"]
     )
-    whole = b"".join([writer.start(), writer.add(batch)[0]])
+    whole = b"".join([writer.start(), b"".join(writer.add(batch)[0])])
     end, summary = writer.finish()
     index = FORMATS[PARQUET].parse_index(
         end, object_bytes=summary.bytes, where="seg", footer_crc=summary.footer_crc

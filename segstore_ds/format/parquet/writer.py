@@ -124,8 +124,8 @@ class ParquetEncoder:
         """Return the first bytes of the segment."""
         return MAGIC
 
-    def add(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
-        """Append a frame; return the bytes to write and their CRC-32.
+    def add(self, batch: pa.RecordBatch) -> tuple[list[bytes], int]:
+        """Append a frame; return the pieces to write, not joined, and the CRC-32 of them all.
 
         The first frame decides how columns are encoded, unless `encodings` were given.
 
@@ -148,12 +148,14 @@ class ParquetEncoder:
         pieces = self._encode(batch)
         if not self._frames:
             pieces, start = _without_magic(pieces), len(MAGIC)
-        data = b"".join(pieces)
+        crc = 0
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
         entry = FrameEntry(
             start=start,
-            bytes=len(data),
+            bytes=self._pieces.place - start,
             rows=batch.num_rows,
-            crc=zlib.crc32(data),
+            crc=crc,
             fingerprint=self._fingerprint,
             stats=compute(batch, self._stats_columns),
             raw_bytes=batch.nbytes,
@@ -171,7 +173,7 @@ class ParquetEncoder:
         self.rows += batch.num_rows
         self.pieces += len(pieces)
         self.is_broken = False
-        return data, entry.crc
+        return pieces, crc
 
     def finish(self) -> tuple[bytes, SegmentSummary]:
         """End the segment; return its last bytes and the summary for the table status."""

@@ -52,7 +52,7 @@ def parquet_segment():
     schema = BATCH.append_column("m", BATCH.column("n")).schema
     writer = ParquetEncoder(schema, compression="zstd", compression_level=None, stats_columns=[])
     batch = pa.record_batch([BATCH.column("n")] * 2, schema=schema)
-    pieces = [writer.start(), writer.add(batch)[0]]
+    pieces = [writer.start(), b"".join(writer.add(batch)[0])]
     end, summary = writer.finish()
     whole = b"".join([*pieces, end])
 

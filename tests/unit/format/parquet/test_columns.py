@@ -62,7 +62,7 @@ def test_every_second_column_reads_half_the_bytes(monkeypatch: pytest.MonkeyPatc
     writer = ParquetEncoder(
         batch.schema, compression="none", compression_level=None, stats_columns=[]
     )
-    whole = b"".join([writer.start(), writer.add(batch)[0]])
+    whole = b"".join([writer.start(), b"".join(writer.add(batch)[0])])
     end, summary = writer.finish()
     whole += end
     index = FORMATS[PARQUET].parse_index(

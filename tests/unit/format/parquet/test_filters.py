@@ -40,7 +40,7 @@ def write(*keys: str) -> tuple[bytes, int]:
         key_columns=keys,
     )
     frames = (BATCH, BATCH.slice(0, 1000), BATCH.slice(3999))
-    data = b"".join([writer.start(), *(writer.add(frame)[0] for frame in frames)])
+    data = b"".join([writer.start(), *(b"".join(writer.add(frame)[0]) for frame in frames)])
     end, summary = writer.finish()
     assert summary.bytes == len(data + end)
     return data + end, len(end)

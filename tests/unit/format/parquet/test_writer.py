@@ -50,7 +50,7 @@ def write(*batches: pa.RecordBatch) -> tuple[bytes, int]:
     writer = ParquetEncoder(
         batches[0].schema, compression="zstd", compression_level=None, stats_columns=[]
     )
-    pieces = [writer.start(), *(writer.add(batch)[0] for batch in batches)]
+    pieces = [writer.start(), *(b"".join(writer.add(batch)[0]) for batch in batches)]
     end, summary = writer.finish()
     return b"".join([*pieces, end]), summary.footer_bytes
 

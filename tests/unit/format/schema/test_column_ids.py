@@ -55,7 +55,7 @@ def test_ids_lie_outside_of_the_fingerprint_and_stay_in_the_file() -> None:
     encoder = ParquetEncoder(SCHEMA, compression="none", compression_level=None, stats_columns=[])
     row = {"n": 1, "deep": {"a": 2, "tags": ["x"]}, "m": [("k", {"a": 3, "tags": []})]}
     batch = pa.RecordBatch.from_pylist([row], SCHEMA)
-    data = encoder.start() + encoder.add(batch)[0] + encoder.finish()[0]
+    data = encoder.start() + b"".join(encoder.add(batch)[0]) + encoder.finish()[0]
     file = pq.ParquetFile(pa.BufferReader(data))
     assert b"field_id" not in data
     assert dict(column_ids(SCHEMA)) == dict(_stored(file.schema_arrow, ()))
