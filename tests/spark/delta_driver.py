@@ -1,8 +1,8 @@
-"""A session of the Spark that delta-spark knows, in a process of its own: TABLE TARGET.
+"""A session of the Spark that delta-spark knows, in its own process: TABLE TARGET NEWEST [S3...].
 
-Writes all rows of each version of a table and their row ids as an Arrow file, counts the rows of
-the newest through a Hive metastore, then tries to change the table in every way, and prints what
-was not refused.
+Writes all rows of each version of a table and their row ids as an Arrow file. That is all with the
+endpoint, key and secret of an S3 server. Else counts the rows of the newest through a Hive
+metastore, then tries to change the table in every way, and prints what was not refused.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.spark_peers import INSTALLATIONS, Delta, start_session
+from benchmarks.spark_peers import DELTA_JAR, INSTALLATIONS, Delta, start_session
 
 
 def write_versions(spark: SparkSession, table: str, target: Path, newest: int) -> None:
@@ -76,12 +76,34 @@ def try_changes(spark: SparkSession, table: str) -> list[str]:
     return done
 
 
-def main(table: str, target: str, newest: str) -> None:
+def of_s3(endpoint: str, key: str, secret: str) -> dict[str, str]:
+    """Return the configuration of Hadoop's S3A for a server."""
+    settings = {
+        "endpoint": endpoint,
+        "endpoint.region": "us-east-1",
+        "access.key": key,
+        "secret.key": secret,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
+    client = "org.apache.hadoop:hadoop-client"
+    return {
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()},
+        "spark.jars.packages": f"{DELTA_JAR},org.apache.hadoop:hadoop-aws:3.5.0",
+        "spark.jars.excludes": f"{client}-api,{client}-runtime",
+    }
+
+
+def main(table: str, target: str, newest: str, *server: str) -> None:
     """Read the table into its target, then try to change it."""
     installed = INSTALLATIONS["delta"]
-    conf = {**installed.conf, **Delta.tuned, **of_hive(Path(target))}
+    more = of_s3(*server) if server else of_hive(Path(target))
+    conf = {**installed.conf, **Delta.tuned, **more}
     spark = start_session(replace(installed, conf=conf), Path(target), "tuned")
     write_versions(spark, table, Path(target), int(newest))
+    if server:
+        return
     sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
     sys.stdout.write(f"changed: {try_changes(spark, table)}\n")
     spark.stop()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fixtures_s3 import S3Server
 from process_kit import plain_environment
 from test_published_iceberg import ROOT, SCHEMA, SETTLED, change, events
 
@@ -59,3 +60,28 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     assert before <= {path for path in folder.rglob("*") if path.is_file()}
     assert len([*(folder / "_delta_log").glob("*.json")]) == len(wanted) + 1
     stream.verify().check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_spark_reads_the_table_in_an_object_store(
+    python: Path, tmp_path: Path, s3_server: S3Server
+) -> None:
+    """By the stream's address, as Hadoop's S3A calls it."""
+    bucket, options = s3_server.new_bucket(), s3_server.options
+    stream = segstore.create(f"s3://{bucket}/s", SCHEMA, storage_options=options, upkeep=None)
+    for start in (0, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+    stream.truncate(3)
+    stream.publish_delta()
+    driver = str(Path(__file__).with_name("delta_driver.py"))
+    server = options["endpoint_url"], options["key"], options["secret"]
+    command = [str(python), driver, f"s3a://{bucket}/s", str(tmp_path), "0", *server]
+    inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
+    if done.returncode and "unresolved dependency" in done.stderr:
+        pytest.skip("hadoop-aws can't be fetched here: see spark.jars.packages")
+    assert done.returncode == 0, done.stderr[-3000:]
+    with pa.OSFile(str(tmp_path / "0.arrow")) as file:
+        found = pa.ipc.open_file(file).read_all().to_pylist()
+    assert found == stream.read(offset_column="row_id").read_all().to_pylist()
