@@ -111,6 +111,7 @@ class LiveAppender:
         # Wakes the lead up. An appender puts itself there when it is dropped: unlike a lock, this
         # queue may be used whenever Python happens to collect garbage.
         self._calls: queue.SimpleQueue[LiveAppender | None] = queue.SimpleQueue()
+        self._asked = False  # by a flush that had no time to take the lock
         self._landed = threading.Condition(self._lock)  # the others wait for the lead
         self._counters = CacheCounters()  # of groups that have landed
         self._open: EventGroup | None = None  # takes the next events
@@ -276,6 +277,9 @@ class LiveAppender:
             finally:
                 lock.release()
             ended = group.ended.wait(max(limit_s - self._clock.boot_s(), 0))
+        else:
+            self._asked = True
+            self._calls.put(None)
         if not ended:
             raise TimeoutError("not all events are committed yet: none is lost, call flush again")
         if group.commit is None:
@@ -495,6 +499,9 @@ class LiveAppender:
         """Commit what is due or waited for; return the seconds until more is due, None for none."""
         while not self._closed and self._failure.error is None:
             group, left_s = self._open, None
+            if self._asked and group is not None and group.count:
+                group.due_s = self._clock.boot_s()
+            self._asked = False
             if group is not None and group.due_s is not None:
                 left_s = group.due_s - self._clock.boot_s()
             due = left_s is not None and left_s <= 0
