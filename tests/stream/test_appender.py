@@ -328,13 +328,14 @@ def test_a_flush_raises_in_time_and_loses_nothing(verb):
                 appender.flush(timeout=0.05)
         assert storage.arrived.wait(300)
         storage.gate.set()
-        commit = appender.flush(timeout=300)
-        assert (commit.start, commit.end, appender.flushed_place) == (0, 40, 40)
+        appender.flush(timeout=300)  # None if the one that timed out has committed all meanwhile
+        assert appender.flushed_place == 40
         appender.append(event(40))
         assert appender.flush(timeout=300).end == 41
+        assert appender.flushed_place == 41
         assert numbers(appender.read(0)) == list(range(41))
     assert numbers(stream.refresh().read()) == list(range(41))
-    assert stream.version == commit.version + 1
+    assert stream.version == 2
 
 
 def test_a_flush_that_timed_out_takes_the_events_appended_since():
@@ -348,7 +349,8 @@ def test_a_flush_that_timed_out_takes_the_events_appended_since():
         with pytest.raises(TimeoutError):
             appender.flush(timeout=0)
         storage.gate.set()
-        assert appender.flush(timeout=300).end == appender.flushed_place == 2
+        appender.flush(timeout=300)
+        assert appender.flushed_place == 2
     assert numbers(stream.refresh().read()) == [0, 1]
 
 
