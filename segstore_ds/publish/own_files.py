@@ -34,7 +34,7 @@ def write_own_file(
     with context.storage.open_staged(path) as file:
         file.write(encoder.start())
         for frame in _frames(open_reader(reading, tasks)):
-            file.write(encoder.add(frame)[0])
+            file.write_all(encoder.add(frame)[0])
         file.write(encoder.finish()[0])
         return path, file.commit()
 
