@@ -64,7 +64,7 @@ def make_everything(form: str) -> Everything:
     broken = {what: found for what, found in everything.answers.items() if found == "error"}
     assert not broken, broken
     kinds = {kind_of(path) for path in files}
-    missing = {"log", "hint", "segment", "part", "history", "writers", "tags", "schema"} - kinds
+    missing = {"log", "hint", "segment", "part", "history", "writers", "schema"} - kinds
     assert not missing, missing
     assert {"retired", "list", "reader", "delta", "iceberg", "own file"} <= kinds, kinds
     return everything

@@ -55,7 +55,7 @@ def _keyed(storage: Storage, time: VirtualTime) -> None:
     stream.append(events(0, 4), layout=SEGMENTS)
 
 
-def _timed(storage: Storage, time: VirtualTime) -> None:
+def _ordered(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, time_column="n", clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
 
@@ -259,7 +259,7 @@ OPERATIONS = [
     Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
     Operation("append-that-adds-filters", _keyed, FILTERING, FILTERING, TINY_ROOT),
-    Operation("append-that-spills-times", _timed, FILTERING, FILTERING, TINY_ROOT),
+    Operation("append-that-spills-times", _ordered, FILTERING, FILTERING, TINY_ROOT),
     Operation("set-time-column-of-parts", _nearly_merged, TIMING, TIMING, TINY_PARTS, commits=2),
     Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
     Operation("append-that-joins-the-share", _inline, FILLING, FILLING, JOINED_SHARE),

@@ -206,7 +206,7 @@ def _parse_one(text: str | None) -> Any:
 
 def _column(label: str, cells: Sequence[Any]) -> pa.StructArray:
     stored = _STORED[label.partition(":")[0]]
-    lows, highs, nulls = zip(*[cell or (None, None, 0) for cell in cells], strict=True)
+    lows, highs, nulls = zip(*[cell or (None, None, None) for cell in cells], strict=True)
     return pa.StructArray.from_arrays(
         [pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64())],
         fields=list(_struct(stored)),

@@ -16,7 +16,7 @@ from segstore_ds.format.parts.columns import concat, from_entries, to_batch
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
 from segstore_ds.format.parts.rows import encode_rows
 from segstore_ds.format.parts.segments import Part, build_part, decode_part, read_stats
-from segstore_ds.format.parts.stats import StatsColumns, decode_stats, from_texts
+from segstore_ds.format.parts.stats import StatsColumns, decode_stats, encode_stats, from_texts
 from segstore_ds.format.parts.stats import concat as concat_stats
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import SegmentEntry
@@ -166,6 +166,16 @@ def test_statistics_that_can_not_be_read_are_unknown():
     assert columns_of(texts).texts() == [None] * 6 + ['{"n":[1,2,0]}']
     huge = f'{{"n":[{-(10**30)},{10**30},1]}}'
     assert columns_of([huge]).texts() == ['{"n":[null,null,1]}']
+
+
+def test_merged_statistics_have_the_bytes_of_new_ones():
+    """So repair can prove a part that was merged, whatever columns its segments have."""
+    both = '{"n":[7,8,1],"t":["c","d",0]}'
+    parts = [['{"n":[1,2,0]}', None], ['{"t":["a","b",0]}'], [None], [both]]
+    merged = concat_stats([columns_of(texts) for texts in parts])
+    assert encode_stats(merged) == encode_stats(
+        columns_of([text for part in parts for text in part])
+    )
 
 
 @pytest.mark.parametrize("cut", [1, 10])
