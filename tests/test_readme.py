@@ -172,14 +172,14 @@ def test_each_of_the_two_commands_is_one_line():
     make = "python3 -m venv .venv && .venv/bin/pip install"
     lines = README.splitlines()
     assert f"{make} '.[demo]' && .venv/bin/segstore demo" in lines
-    assert f"{make} '.[test]' && .venv/bin/python -m pytest -n 2 --dist loadfile" in lines
+    assert f"{make} '.[test]' && .venv/bin/python -m pytest -n 3 --dist loadfile" in lines
 
 
 def test_ci_installs_and_tests_as_the_readme_does():
     lines = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     assert """step "install" make_environment .ci-venv "$python" '.[test]'""" in lines
     assert """step "release" .ci/release .ci-venv/bin/python""" in lines
-    assert """step "tests" .ci-venv/bin/python -m pytest -n 2 --dist loadfile""" in lines
+    assert """step "tests" .ci-venv/bin/python -m pytest -n 3 --dist loadfile""" in lines
 
 
 def test_every_page_is_linked_from_the_readme():

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 
@@ -61,8 +61,8 @@ class CacheCounters:
 
     def add(self, other: Self) -> None:
         """Add another's counters to these."""
-        for name, value in asdict(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def as_dict(self) -> dict[str, Any]:
         """Return every counter and the two ratios by name."""
