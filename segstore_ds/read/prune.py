@@ -105,10 +105,12 @@ def _is_number(condition: Condition) -> bool:
 
 def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Flags:
     low, high, nulls = column.flatten()
-    least, most = limits_of(low.type)  # of what is unknown
+    least, most = limits_of(low.type)
     lows, highs = np.asarray(low.fill_null(least)), np.asarray(high.fill_null(most))
     valued = np.asarray(nulls.fill_null(0)) < counts
-    met: _Flags = valued & _EDGES[condition.op](condition.literal, lows, highs)
+    # NaN is above infinity, and where there is one there are no bounds.
+    unknown = np.asarray(low.is_null()) | np.asarray(high.is_null())
+    met: _Flags = valued & (unknown | _EDGES[condition.op](condition.literal, lows, highs))
     return met
 
 

@@ -97,6 +97,14 @@ def test_bounds_include_their_ends(op: str, value: int, rows: list[int]) -> None
     assert kept(run_of(floats), [["n", op, value]]) == [row for row in rows if row < 3]
 
 
+@pytest.mark.parametrize("op", [">", ">=", "<", "<=", "=="])
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", 0])
+def test_unknown_bounds_rule_nothing_out(op: str, value: Any) -> None:
+    """NaN is above infinity, and a segment with one has no bounds."""
+    run = run_of([None, '{"n":[null,null,0]}', '{"n":[null,1.0,0]}', '{"s":["a","b",0]}'])
+    assert kept(run, [["n", op, value]]) == [0, 1, 2, 3]
+
+
 def test_columns_that_appeared_later_are_null() -> None:
     run = run_of([None, '{"n":[1.0,2.0,0]}'], schema=OLDER)
     schemas = {0: OLDER, 1: SCHEMA}
