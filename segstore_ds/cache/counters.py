@@ -2,7 +2,7 @@
 
 import os
 import threading
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 
@@ -61,8 +61,9 @@ class CacheCounters:
 
     def add(self, other: Self) -> None:
         """Add another's counters to these."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in self.__slots__:
+            if amount := getattr(other, name):
+                setattr(self, name, getattr(self, name) + amount)
 
     def as_dict(self) -> dict[str, Any]:
         """Return every counter and the two ratios by name."""

@@ -56,6 +56,8 @@ class Row:
 UNSTORED = "unstored"
 ABSENT = "absent"
 _NOTHING: Mapping[str, Any] = {}
+_EMPTY: tuple[Any, ...] = (None, {}, [])
+_ATOMS = (int, str, bool)
 Positive = Annotated[int, Range(1)]
 TimeUs = Annotated[int, Range(most=MAX_TIME_US)]  # microseconds since 1970, before the year 10000
 
@@ -76,6 +78,50 @@ def to_json(value: Any, kind: Any = None) -> Any:
     """Return the JSON of a dataclass, or of another type if one is named, for `from_json`."""
     dump = _dumper(kind or type(value))  # type: ignore[arg-type]
     return value if dump is None else dump(value)
+
+
+def changes_of(record: Any, known: Any | None) -> dict[str, Any]:
+    """Return the stored fields of a dataclass that another one of its type does not have.
+
+    Of a tuple or a mapping, only the items that are not the same objects there. All fields if
+    `known` is None.
+    """
+    kind: Any = type(record)
+    names = _stored(kind)
+    if known is None:
+        every = [*names, "extra"] if _is_open(kind) else names
+        return {name: getattr(record, name) for name in every}
+    changes = {}
+    for name in names:
+        value, old = getattr(record, name), getattr(known, name)
+        if value is old or (type(value) is type(old) in _ATOMS and value == old):
+            continue
+        if type(value) is tuple and old:
+            same = {*map(id, old)}
+            value = tuple([item for item in value if id(item) not in same])
+        elif type(value) is dict and old:
+            value = {key: item for key, item in value.items() if old.get(key) is not item}
+        changes[name] = value
+    if _is_open(kind) and record.extra != known.extra:
+        changes["extra"] = record.extra
+    return changes
+
+
+def reread(kind: Any, changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Return fields of a dataclass as they would be read back from storage.
+
+    Raises:
+        CorruptionError: A reader would reject one.
+    """
+    stored, absent = _stored(kind), _absent(kind)
+    found = {
+        name: to_json(value, stored[name])
+        for name, value in changes.items()
+        if name in stored and not (name in absent and value in _EMPTY)
+    }
+    text = build_json({**changes.get("extra", {}), **found})
+    parsed = parse_json(text, where=where)
+    return {name: _loader(stored[name], name)(parsed[name], where) for name in found}
 
 
 def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str, Any]:
@@ -155,10 +201,22 @@ def _notes(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
 
 
-def _stored(kind: Any) -> dict[str, Any]:
+@cache
+def _stored(kind: Any) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass that are stored, by name."""
     found = {field.name: field.type for field in fields(kind) if field.name != "extra"}
     return {name: each for name, each in found.items() if UNSTORED not in _notes(each)[1]}
+
+
+@cache
+def _absent(kind: Any) -> frozenset[str]:
+    """Return the names of the fields of a dataclass that are not stored where they are empty."""
+    return frozenset(name for name, each in _stored(kind).items() if ABSENT in _notes(each)[1])
+
+
+@cache
+def _is_open(kind: Any) -> bool:
+    return any(field.name == "extra" for field in fields(kind))
 
 
 @cache
@@ -331,7 +389,7 @@ def _row(kind: Any) -> _Load:
 def _object(kind: Any) -> _Load:
     stored = _stored(kind)
     loads = [(name, *_absence(each, name)) for name, each in stored.items()]
-    is_open = any(field.name == "extra" for field in fields(kind))
+    is_open = _is_open(kind)
 
     def load(value: Any, where: str, given: Mapping[str, Any] = _NOTHING) -> Any:
         if type(value) is not dict:
@@ -388,8 +446,7 @@ def _dumper_of(kind: Any) -> _Dump:
     stored = _stored(kind)
     cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
     inner = [(place, dump) for place, each in enumerate(stored.values()) if (dump := _dumper(each))]
-    absent = [name for name, each in stored.items() if ABSENT in _notes(each)[1]]
-    is_open = any(field.name == "extra" for field in fields(kind))
+    absent, is_open = _absent(kind), _is_open(kind)
 
     def dump_row(record: Any) -> list[Any]:
         found = [*cells(record)]
@@ -401,7 +458,7 @@ def _dumper_of(kind: Any) -> _Dump:
         value = dict(record.extra) if is_open else {}
         value.update(zip(stored, dump_row(record), strict=True))
         for name in absent:
-            if value[name] in (None, {}, []):
+            if value[name] in _EMPTY:
                 del value[name]
         return value
 

@@ -51,17 +51,18 @@ class Meter:
 
     def __init__(self, stats: StorageStats) -> None:
         self._stats = stats
-        self._requests, self._bytes = stats.total, stats.bytes_written
+        self._requests, self._bytes = stats.cost()
         self.races_lost = 0
 
     def note_on(self, row: HistoryRow, attempt: int) -> HistoryRow:
         """Return a commit's history row with its cost up to now and the put that follows."""
+        requests, written = self._stats.cost()
         return replace(
             row,
             attempts=attempt + 1,
             races_lost=self.races_lost,
-            requests=self._stats.total - self._requests + 1,
-            request_bytes=self._stats.bytes_written - self._bytes,
+            requests=requests - self._requests + 1,
+            request_bytes=written - self._bytes,
         )
 
 

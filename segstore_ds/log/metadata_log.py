@@ -70,7 +70,8 @@ class Codec(Generic[T]):
         encode: Returns the body.
         decode: Returns the batch; takes the body and the file's name.
         limit_bytes: The largest allowed body.
-        newest: Returns a batch reduced to its newest content, which `add` decodes as a check.
+        check: Raises FormatError where readers would reject a batch; takes it, the last batch that
+            was checked, and the file's name. By default the body is decoded.
         behind: Returns the bytes that lie in the file behind the body's envelope.
         attach: Returns the batch with these bytes; takes them and the file's name.
     """
@@ -78,7 +79,7 @@ class Codec(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
     limit_bytes: int = RAW_LIMIT_BYTES
-    newest: Callable[[T], T] = lambda batch: batch
+    check: Callable[[T, T | None, str], None] | None = None
     behind: Callable[[T], bytes] = lambda _: b""
     attach: Callable[[T, bytes, str], T] = _refuse_extra
 
@@ -122,6 +123,7 @@ class MetadataLog(Generic[T]):
         self._codec = codec
         self._clock = clock
         self._added: tuple[int, bytes] | None = None  # the number and the file that was put last
+        self._checked: T | None = None
 
     def at(self, storage: Storage) -> "MetadataLog[T]":
         """Return the log of the same kind in another storage."""
@@ -343,9 +345,10 @@ class MetadataLog(Generic[T]):
         # Catches what earlier checks missed: a value of the wrong type can be encoded, but every
         # reader would reject it.
         try:
-            newest = self._codec.newest(batch)
-            read = self._codec.decode(self._codec.encode(newest), path)
-            self._codec.attach(read, self._codec.behind(newest), path)
+            if self._codec.check is None:
+                self._codec.decode(self._codec.encode(batch), path)
+            else:
+                self._codec.check(batch, self._checked, path)
         except FormatError as error:
             raise InvalidInputError(
                 "a commit could not be read back",
@@ -353,6 +356,7 @@ class MetadataLog(Generic[T]):
                 url=self.storage.url,
                 why=str(error),
             ) from error
+        self._checked = batch
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -12,12 +12,13 @@ A search returns None where it can't tell: the log has changed meanwhile.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
-from segstore_ds.format.inline import attach_frames, frames_of
+from segstore_ds.format.inline import attach_frames, attach_to, frames_of, join_frames
 from segstore_ds.format.names import Hint
+from segstore_ds.format.record import changes_of, reread
 from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
 from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.log.place import no_stream
@@ -35,26 +36,19 @@ LOG_GRACE_S = 3600.0
 CONFIRM_S = 60.0
 FOLLOWED = 8  # versions behind a base that are read by name; then their names are listed
 
-_NEWEST = 2  # listed entries are made alike, so two suffice; what callers gave is in other fields
 
-
-def _newest(root: Root) -> Root:
-    return replace(
-        root,
-        parts=root.parts[-_NEWEST:],
-        entries=root.entries[-_NEWEST:],
-        history=root.history[-_NEWEST:],
-        history_parts=root.history_parts[-_NEWEST:],
-        retired=root.retired[-_NEWEST:],
-        retired_blobs=root.retired_blobs[-_NEWEST:],
-    )
+def _check_readable(root: Root, known: Root | None, where: str) -> None:
+    changed = changes_of(root, known)
+    read = reread(Root, changed, where=where)
+    attach_to(read.get("entries", ()), join_frames(changed.get("entries", ())))
+    root.check_stored(where)
 
 
 ROOT_CODEC: Codec[Root] = Codec(
     encode_root,
     decode_root,
     ROOT_RAW_LIMIT_BYTES,
-    _newest,
+    _check_readable,
     frames_of,
     lambda root, frames, where: attach_frames(root, frames, where=where),
 )

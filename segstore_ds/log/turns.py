@@ -106,7 +106,8 @@ class Turns:
         if self._rows and self._rows[-1][0] > root.version:
             self._rows.clear()  # the stream was dropped and created again
             self._won = None
-        self.note((row.version, row.transaction) for row in root.history)
+        fresh = root.version - self._rows[-1][0] if self._rows else len(root.history)
+        self.note((row.version, row.transaction) for row in root.history[-fresh:] if fresh)
         if self._won is None or self._pace_s > DENSE * self._trip_s:
             return None
         order, run = self._order()
@@ -196,6 +197,8 @@ class Turns:
         One that has committed once may never come again: it is not waited for.
         """
         writers = [writer for _, writer in self._rows]
+        if {*writers} <= {self._digits}:
+            return {}, float(RUN)
         last = {writer: version for version, writer in self._rows}
         again = {writer for writer, commits in Counter(writers).items() if commits > 1}
         turns = len([*groupby(writers)])

@@ -57,7 +57,14 @@ class StorageStats:
     @property
     def total(self) -> int:
         """The number of calls of all verbs."""
-        return sum(self.requests.values())
+        return self.cost()[0]
+
+    def cost(self) -> tuple[int, int]:
+        """Return the number of calls of all verbs, and the content bytes written."""
+        sums = self._sums()
+        written = sums.pop("bytes_written", 0)
+        sums.pop("bytes_read", None)
+        return sum(sums.values()), written
 
     @property
     def bytes_read(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -15,12 +16,11 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import decode_schema, encode_schema
+from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.time_column import time_column_of
 from segstore_ds.log.context import StreamContext
-from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.request import WriteRequest
@@ -125,14 +125,13 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         # Another handle may have written or taken the writer over since this one refreshed.
         root = context.log.refresh()
         repeated = _admit(context, root, request)
-    incoming = normalise_schema(request.schema)
-    staged = incoming if repeated else _staged_schema(context, incoming, request)
+    staged = _normal(request.schema) if repeated else _staged_schema(context, request)
     check_arguments(request, staged)
     return WriteJob(
         storage=context.storage if repeated else context.log.seams.staging(root),
         token=names.build_token(root.version, context.clock.new_id()[:12]),
         transaction=context.log.new_transaction(),
-        request=replace(request, schema=decode_schema(encode_schema(staged))),
+        request=replace(request, schema=staged),
         overwrite_to=root.tail if request.overwrite else None,
         repeated=repeated,
         stream_id=root.stream_id,
@@ -167,19 +166,31 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
         raise InvalidInputError("stats_columns names unknown columns", columns=unknown)
 
 
-def _staged_schema(context: StreamContext, incoming: pa.Schema, request: WriteRequest) -> pa.Schema:
+def _staged_schema(context: StreamContext, request: WriteRequest) -> pa.Schema:
     if request.replace_schema:
-        return incoming
-    merge = request.merge_schema
+        return _normal(request.schema)
+    incoming, merge = SchemaKey(request.schema), request.merge_schema
+
+    def plan() -> pa.Schema:
+        text, _ = context.status.schema_texts(context.log.root.epoch)
+        return _fitted(text, incoming, merge)
+
     try:
-        return plan_schema(
-            epoch_schema(context.status, context.log.root.epoch), incoming, merge=merge
-        )
+        return plan()
     except SchemaMismatchError:
         # Another writer may have extended the schema since this handle refreshed.
         version = context.log.root.version
         if context.log.refresh().version == version:
             raise
-        return plan_schema(
-            epoch_schema(context.status, context.log.root.epoch), incoming, merge=merge
-        )
+        return plan()
+
+
+@lru_cache(maxsize=64)
+def _fitted(text: str, incoming: SchemaKey, merge: bool) -> pa.Schema:
+    """Return what a stream of a schema encodes incoming data in; writers repeat their schema."""
+    return _normal(plan_schema(decode_schema(text), incoming.schema, merge=merge))
+
+
+def _normal(schema: pa.Schema) -> pa.Schema:
+    """Return a schema as a reader of the stream decodes it."""
+    return decode_schema(encode_schema(normalise_schema(schema)))

@@ -165,7 +165,7 @@ class TaskWriter:
         self._free_buffers()
         self._finished = True
         WRITTEN_HERE.add(self._target.storage.url, self._counters)
-        if self._rows:
+        if self._rows and _LOG.isEnabledFor(logging.INFO):
             counters = f"; write cache: {text}" if (text := str(self._counters)) else ""
             _LOG.info("task %d staged %d rows%s", self._task, self._rows, counters)
         return StagedTask(

@@ -15,7 +15,9 @@ from segstore_ds.format.record import (
     Positive,
     Range,
     Row,
+    changes_of,
     from_json,
+    reread,
     take_format,
     to_json,
 )
@@ -192,3 +194,26 @@ def test_newer_format_is_unsupported_before_fields_are_read() -> None:
     for wrong in ({}, {"format": 0}, {"format": "1"}, []):
         with pytest.raises(CorruptionError):
             take_format(wrong, 1, what="thing", where="x")
+
+
+def test_changes_are_what_is_not_the_same_object() -> None:
+    """What was checked before is not checked again; an equal value of another type is a change."""
+    assert changes_of(THING, None).keys() == VALUE.keys() - {"later"} | {"extra"}
+    assert changes_of(THING, THING) == {}
+    (old,), later = THING.points, Point(4, 5)
+    new = replace(THING, sure=1, points=(old, later), by_name={**THING.by_name, "q": later})
+    assert changes_of(new, THING) == {"sure": 1, "points": (later,), "by_name": {"q": later}}
+    assert changes_of(replace(THING, extra={"later": 2}), THING) == {"extra": {"later": 2}}
+
+
+def test_changes_are_reread_as_a_reader_gets_them() -> None:
+    found = reread(Thing, {"points": (Point(4, 5),), "count": 4, "maybe": None}, where="file")
+    assert found == {"points": (Point(4, 5),), "count": 4}
+    for wrong in (
+        {"count": True},
+        {"points": (Point(5, 4),)},
+        {"by_name": {"p": Point(3, "3")}},
+        {"extra": {"x": float("inf")}},
+    ):
+        with pytest.raises(CorruptionError):
+            reread(Thing, wrong, where="file")
