@@ -17,7 +17,7 @@ PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
-_ROW = re.compile(r"^\| (`[^|]+`) \| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(r"^(`[^|]+`) \| (.*)$", re.MULTILINE)
 _WORD = re.compile(r"`([a-z_-]+)`")
 
 

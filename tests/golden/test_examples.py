@@ -13,7 +13,8 @@ from segstore_ds.format.envelope import decode_envelope
 from segstore_ds.format.root import decode_root
 
 PAGE = make_examples.PAGE.read_text(encoding="utf-8")
-SEGMENT, COMMIT, LONG = map(make_examples.undump, re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL))
+SEGMENT, LONG = map(make_examples.undump, re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL))
+COMMIT = make_examples.unshow(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[0])
 FOOTER, STORED = SEGMENT[384:-40], LONG.split(b"\n", 2)[2]
 
 
