@@ -68,6 +68,7 @@ OWNERS = {
     "pyspark": {"spark", "cli"},
     "duckdb": {"cli", "stream"},
     "fastavro": {"publish"},
+    "pyiceberg": {"publish"},
     "pandas": {"cli"},
     "matplotlib": {"picture"},
     "jdk": {"cli"},

@@ -105,8 +105,8 @@ def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
     timed, chance = _Timed(open_storage(folder)), random.Random(9)
     stream = open_on(timed)
     calls: dict[str, Callable[[], object]] = {
-        "delta": stream.publish_delta,
-        "iceberg": stream.publish_iceberg,
+        "delta": lambda: stream.publish("delta"),
+        "iceberg": lambda: stream.publish("iceberg"),
     }
     folders = {"delta": folder / "_delta_log", "iceberg": folder / "metadata"}
     first = {name: _timed(call) for name, call in calls.items()}

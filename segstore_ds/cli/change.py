@@ -22,6 +22,7 @@ from segstore_ds.cli.arguments import (
 )
 from segstore_ds.cli.progress import shown
 from segstore_ds.cli.show import Table, ask, report
+from segstore_ds.options.table_formats import TableFormat
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A location without a stream.")]
@@ -270,10 +271,18 @@ def publish(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse columns that the format lacks.")
     ] = False,
-    iceberg: Annotated[
-        bool, typer.Option("--iceberg", help="An Iceberg table instead of a Delta table.")
-    ] = False,
-    auto: Annotated[bool, typer.Option("--auto", help="From now on, also after commits.")] = False,
+    kind: Annotated[
+        TableFormat, typer.Option("--format", metavar="FORMAT", help="delta or iceberg.")
+    ] = "delta",
+    auto: Annotated[
+        bool | None, typer.Option("--auto/--no-auto", help="From now on, also after commits.")
+    ] = None,
+    catalog: Annotated[
+        str | None, typer.Option(help="Then tell this catalog of pyiceberg's configuration.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="namespace.name in that catalog.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -282,26 +291,25 @@ def publish(
 ) -> None:
     """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
     stream = settings.open_to_change(url, storage_options)
-    kind = "Iceberg" if iceberg else "Delta"
     if dry_run:
-        shows = stream.published_iceberg() if iceberg else stream.published_delta()
+        shows = stream.published(kind)
         text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
-        report(shows or {"url": None}, text, as_json=as_json)
+        why = f": {shows.reason}" if shows and shows.lag else ""
+        report(shows or {"url": None}, text + why, as_json=as_json)
     elif remove:
         ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
-        count = stream.unpublish_iceberg() if iceberg else stream.unpublish_delta()
+        count = stream.unpublish(kind)
         report({"deleted": count}, f"deleted {count} objects", as_json=as_json)
     else:
-        publish_table = stream.publish_iceberg if iceberg else stream.publish_delta
-        done = publish_table(settle=settle, strict=strict)
-        if auto:
-            stream.set_auto_publish({*stream.auto_publish, kind.lower()})
+        done = stream.publish(
+            kind, settle=settle, strict=strict, auto=auto, catalog=catalog, table=table
+        )
         text = f"{done.url} shows offsets [{done.head}, {done.tail})"
-        if done.lag:
-            merge = "" if settle else "; --settle merges them first"
-            text += f"; {done.lag:,} events after it are in no Parquet file yet{merge}"
+        why = f"; {done.reason}" if done.lag else ""
         out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
-        report(done, text + out, as_json=as_json)
+        told = f"; {table} points to {done.registered}" if done.registered else ""
+        missed = "; THE CATALOG WAS NOT TOLD: see the log" if catalog and not told else ""
+        report(done, text + why + out + told + missed, as_json=as_json)
 
 
 def list_followers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:

@@ -15,6 +15,7 @@ from segstore_ds.cli.arguments import Json, Options, Rows, Url
 from segstore_ds.cli.show import Table, print_json, report, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
+from segstore_ds.options.table_formats import TABLE_FORMATS
 from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20
@@ -81,15 +82,16 @@ def info(url: Url, *, storage_options: Options = None, as_json: Json = False) ->
 
 def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
     """Yield the published tables by format, each with what it shows."""
-    for name, ask in (("delta", stream.published_delta), ("iceberg", stream.published_iceberg)):
+    for name in TABLE_FORMATS:
         try:
-            table = ask()
+            table = stream.published(name)
         except segstore.SegstoreError as error:
             yield name, f"can't be read: {error}"
             continue
         if table is not None:
             auto = ", published after commits" if name in stream.auto_publish else ""
-            yield name, f"offsets [{table.head}, {table.tail}), {table.lag:,} events behind{auto}"
+            shown = f"offsets [{table.head}, {table.tail}), {table.lag:,} events behind{auto}"
+            yield name, f"{shown}: {table.reason}" if table.lag else shown
 
 
 def history(

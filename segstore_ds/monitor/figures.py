@@ -18,8 +18,8 @@ from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.publish.delta import published_delta
-from segstore_ds.publish.iceberg import published_iceberg
+from segstore_ds.publish.formats import CODECS
+from segstore_ds.publish.life import published
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.storage_held import storage_rows
 from segstore_ds.replication.follower import Follower
@@ -230,8 +230,8 @@ def measure(
         ),
         published=tuple(
             PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
-            for table, ask in (("delta", published_delta), ("iceberg", published_iceberg))
-            if (found := readable.read(partial(ask, context))) is not None
+            for table in CODECS
+            if (found := readable.read(partial(published, context, table))) is not None
         ),
         storage=readable.read(partial(_storage, context, root)) if storage else None,
         damaged=tuple(readable.damaged),

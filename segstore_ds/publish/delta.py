@@ -1,313 +1,488 @@
-"""Publishes a stream as a Delta table over the stream's own Parquet files.
+"""The codec of Delta tables: a log of commits and checkpoints, as Delta's protocol has it.
 
-Its log lies in `_delta_log/` of the stream's folder. One exclusive create decides each commit,
-which names the version of the stream that it shows. So several publishers may run at once, and each
-may stop anywhere: no commit lists what was staged, and the next call publishes what is missing.
+Only segstore writes it: the protocol names a writer feature that nobody else knows, so foreign
+writers, OPTIMIZE, VACUUM and RESTORE are refused. The first line of a commit says what it shows.
 """
 
+import io
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.context import StreamContext
-from segstore_ds.publish.changes import Changes, Listed, plan_changes
-from segstore_ds.publish.delta_files import (
-    checkpoints,
-    delete_superfluous,
-    first_clean,
-    remains,
-)
-from segstore_ds.publish.delta_log import (
-    CHECKPOINT,
-    COMMIT,
-    DIGEST,
-    LAST_CHECKPOINT,
-    DeltaTable,
-    encode_checkpoint,
-    encode_commit,
-    plan_metadata,
-    plan_protocol,
-    read_newest,
-    read_table,
-    tracked_rows,
-)
-from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
-from segstore_ds.publish.folders import remove_table
-from segstore_ds.publish.life_cycle import (
-    Erasure,
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.record import build_json, from_json, parse_json
+from segstore_ds.publish.columns import NTZ, as_delta, as_delta_stats
+from segstore_ds.publish.folder import check_own, try_read
+from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
+from segstore_ds.publish.snapshot import (
+    Change,
+    Columns,
+    Damaged,
+    File,
     Note,
-    Published,
-    Remains,
-    check_published,
-    check_shown,
-    describe,
-    has_same_events,
-    is_due,
-    keep_published,
-    recall,
+    Staged,
+    Table,
+    table_uuid,
 )
-from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
-from segstore_ds.publish.own_files import write_own_file
-from segstore_ds.publish.seal import UNSEALED
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.storage import ObjectInfo, Storage
 
-CHECKPOINT_EVERY = 10  # commits of the table
-_LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
+KIND, TITLE, METADATA_FOLDER, FIRST = names.DELTA_FOLDER, "Delta", names.DELTA_LOG_FOLDER, 0
+MAKES_TABLE = re.compile(r"_delta_log/[0-9].*")
+LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
+TRAVELS = False
+LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
+COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
+DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
+_CHECKPOINT_DIGEST = b"segstore.digest"
+FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
+_FIRST_LINE_BYTES = 4096  # our `commitInfo` is shorter
+_WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
+_TEXTS = pa.map_(pa.string(), pa.string())
+_CHECKPOINT_SCHEMA = pa.schema(
+    [
+        ("protocol", pa.struct(
+            [
+                ("minReaderVersion", pa.int32()),
+                ("minWriterVersion", pa.int32()),
+                ("readerFeatures", pa.list_(pa.string())),
+                ("writerFeatures", pa.list_(pa.string())),
+            ]
+        )),
+        ("metaData", pa.struct(
+            [
+                ("id", pa.string()),
+                ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])),
+                ("schemaString", pa.string()),
+                ("partitionColumns", pa.list_(pa.string())),
+                ("configuration", _TEXTS),
+                ("createdTime", pa.int64()),
+            ]
+        )),
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
+        ("domainMetadata", pa.struct(
+            [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
+        )),
+        ("add", pa.struct(
+            [
+                ("path", pa.string()),
+                ("partitionValues", _TEXTS),
+                ("size", pa.int64()),
+                ("modificationTime", pa.int64()),
+                ("dataChange", pa.bool_()),
+                ("stats", pa.string()),
+                ("baseRowId", pa.int64()),
+                ("defaultRowCommitVersion", pa.int64()),
+            ]
+        )),
+    ]
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What the table is to show: a version, its columns and its files."""
+@dataclass(slots=True)
+class State:
+    """The actions of a log: the newest protocol and columns, and each listed file by its path."""
 
-    root: Root
-    schema: pa.Schema
-    columns: DeltaSchema
-    listing: Listing
+    protocol: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    adds: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Take over one commit."""
+        for action in actions:
+            match action:
+                case {"protocol": dict(values)}:
+                    self.protocol = values
+                case {"metaData": dict(values)}:
+                    self.metadata = values
+                case {"add": {"path": str(path)} as values}:
+                    self.adds[path] = dict(values)
+                case {"remove": {"path": str(path)}}:
+                    self.adds.pop(path, None)
 
 
-def run_publish_delta(context: StreamContext, *, settle: bool, strict: bool) -> Published:
-    """Bring the stream's Delta table up to its newest version; make the table if there is none.
+columns = as_delta
 
-    With `settle` all events are published, and with `strict` no column may be left out.
+
+def commit_path(version: int) -> str:
+    """Return the path of a commit."""
+    return names.build_delta_path(version, COMMIT)
+
+
+def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 - see Codec
+    """Return the table's version, and what its newest commit says.
 
     Raises:
-        InvalidInputError: The stream is a clone that shares objects; its folder holds another
-            table; or a column can't be expressed in `strict` mode.
-        ConflictError: Other publishers came first every time.
         CorruptionError: Somebody else committed to the table.
     """
-    return keep_published(
-        context,
-        names.DELTA_FOLDER,
-        lambda root: _publish(context, root, settle=settle, strict=strict),
-        settle=settle,
-    )
-
-
-def _publish(context: StreamContext, root: Root, *, settle: bool, strict: bool) -> Published | None:
-    """Bring the table up to a version; None if another publisher came first."""
-    table = read_newest(context.storage)
-    check_shown(context, table.note, root, names.DELTA_FOLDER)
-    table, known = _recall(context, table, root)
-    target = _plan_target(context, root, known, settle=settle, strict=strict)
-    if is_due(table.note, root, target.listing):
-        size = _commit(context, table, target)
-        if not size:
-            return None
-        if size > _LARGE_BYTES or (table.version and table.version % CHECKPOINT_EVERY == 0):
-            whole = read_table(context.storage, read_newest(context.storage))
-            _write_checkpoint(context, whole)
-            delete_superfluous(context, whole)
-    return _describe(context, table)
-
-
-def run_unpublish_delta(context: StreamContext) -> int:
-    """Delete the table's metadata and its own files; return how many objects there were."""
-    return remove_table(context.storage, context.log.root.stream_id, names.DELTA_FOLDER)
-
-
-def published_delta(context: StreamContext) -> Published | None:
-    """Return what the stream's table shows beside the newest version known; None without one."""
-    table = read_newest(context.storage)
-    return _describe(context, table) if table.note is not None else None
-
-
-def _recall(
-    context: StreamContext, newest: DeltaTable, root: Root
-) -> tuple[DeltaTable, frozenset[PartRef]]:
-    """Return what a table lists, without the files of parts that the stream still has.
-
-    The version that the table shows says it, so that the table's log need not be read. Without that
-    version, and where files may have to be written, the log says all of it.
-    """
-    note = newest.note
-    recalled = recall(context, note, root, names.DELTA_FOLDER) if note is not None else None
-    if note is None or recalled is None:
-        return read_table(context.storage, newest), frozenset()
-    known, listing = recalled
-    columns = as_delta(epoch_schema(context.status, root.epoch))
-    table = DeltaTable(
-        newest.version,
-        note,
-        plan_protocol(columns),
-        plan_metadata(note.stream_id, columns, note.created_ms),
-        {
-            file.key: {
-                "path": file.key,
-                "size": file.bytes,
-                "baseRowId": file.start,
-                "rows": file.end - file.start,
-            }
-            for file in listing.files
-        },
-    )
-    return table, known
-
-
-def _plan_target(
-    context: StreamContext,
-    root: Root,
-    known: frozenset[PartRef],
-    *,
-    settle: bool,
-    strict: bool,
-) -> _Target:
-    schema = epoch_schema(context.status, root.epoch)
-    columns = as_delta(schema)
-    if not columns.names or (strict and columns.left_out):
-        raise InvalidInputError(
-            "Delta has no type for some columns",
-            remedy="cast them, or publish without strict=True, which leaves them out",
-            columns=columns.left_out,
+    commits = _versions(storage.list(METADATA_FOLDER), COMMIT)
+    if not commits:
+        return Table(FIRST - 1, state=State())
+    version = max(commits)
+    line, note = _first_line(storage, commits[version])
+    if note is None:
+        raise CorruptionError(
+            "another program committed to the published table",
+            remedy="unpublish the stream, then publish it again; if it is another table, move it "
+            "to a folder of its own",
+            where=f"{storage.url}/{commit_path(version)}",
         )
-    listing = plan_listing(
-        context.status, root, folder=names.DELTA_FOLDER, whole=settle, known=known
-    )
-    return _Target(root, schema, columns, listing)
+    return Table(version, note, line)
 
 
-def _commit(context: StreamContext, table: DeltaTable, target: _Target) -> int:
-    """Commit what brings the table to the target; return the bytes, 0 if another came first."""
-    root, number, shown = target.root, table.version + 1, table.note
-    spans = {
-        names.published_key(path): (add["baseRowId"], add["baseRowId"] + _rows_of(add))
-        for path, add in table.adds.items()
-    }
-    listed = Listed(shown.head, shown.tail, spans) if shown else Listed(0, 0, {})
-    changes = plan_changes(listed, target.listing, same_events=has_same_events(shown, root))
-    note = Note(
-        root.stream_id,
-        root.generation,
-        root.version,
-        target.listing.start,
-        target.listing.end,
-        shown.created_ms if shown else root.time_us // 1000,
-        sum(file.is_own for file in target.listing.files),
+def _versions(objects: Iterable[ObjectInfo], kind: str) -> dict[int, ObjectInfo]:
+    """Return the commits, or the checkpoints, among some objects by their versions."""
+    found = ((names.parse_delta_path(info.path), info) for info in objects)
+    return {entry[0]: info for entry, info in found if entry is not None and entry[1] == kind}
+
+
+def _first_line(storage: Storage, info: ObjectInfo) -> tuple[bytes, Note | None]:
+    """Return a commit's first line, and what it says of the stream; None for somebody else's."""
+    start = storage.get_range(info.path, 0, min(info.size, _FIRST_LINE_BYTES))
+    line = start.split(b"\n", 1)[0]  # a commit of many files may be large
+    return line, _note_in(parse_json(line, where=storage.describe(info.path)), info.path)
+
+
+def _note_in(action: Any, where: str) -> Note | None:
+    match action:
+        case {"commitInfo": {"segstore": dict(values)}}:
+            return from_json(Note, values, where=where)
+    return None
+
+
+def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
+    """Return a table with its actions from its newest checkpoint on, and its files.
+
+    Raises:
+        MissingObjectError: Its log has a gap.
+    """
+    checkpoints = _versions(storage.list(METADATA_FOLDER), CHECKPOINT)
+    first = max((version for version in checkpoints if version <= table.version), default=-1)
+    state = State()
+    if first >= 0:
+        state.apply(read_checkpoint(storage, first))
+    for version in range(first + 1, table.version + 1):
+        state.apply(read_commit(storage, version))
+    found = (
+        File(path, add["baseRowId"], add["baseRowId"] + _rows_of(add), add["size"])
+        for path, add in state.adds.items()
     )
-    actions = [
-        *_head_actions(context, table, target, note),
-        *_file_actions(context, table, target, changes),
-    ]
-    path, data = names.build_delta_path(number, COMMIT), encode_commit(actions)
-    if not context.storage.create(path, data) and context.storage.get(path) != data:
-        return 0
-    table.apply(number, actions)
-    return len(data)
+    return replace(table, state=state), {file.key: file for file in found}
 
 
 def _rows_of(add: Mapping[str, Any]) -> int:
-    """Return how many events a listed file holds."""
-    rows: int = add["rows"] if "rows" in add else json.loads(add["stats"])["numRecords"]
+    rows: int = json.loads(add["stats"])["numRecords"]
     return rows
 
 
-def _head_actions(
-    context: StreamContext, table: DeltaTable, target: _Target, note: Note
-) -> Iterator[dict[str, Any]]:
+def read_commit(storage: Storage, version: int) -> list[Any]:
+    """Return the actions of a commit; CorruptionError if it is not as we have written it."""
+    path = commit_path(version)
+    data, where = storage.get(path), storage.describe(path)
+    actions = [parse_json(line, where=where) for line in data.splitlines()]
+    match actions:
+        case [{"commitInfo": {"segstore": {"digest": digest}}}, *_]:
+            check_seal(data, DIGEST, digest, where=where)
+        case _:
+            check_digest(data, "", where=where)
+    return actions
+
+
+def stage(
+    storage: Storage,  # noqa: ARG001 - see Codec
+    table: Table,
+    change: Change,
+    new_id: Callable[[], str],  # noqa: ARG001
+) -> Staged:
+    """Return the next commit: one JSON object a line."""
+    actions = (*_head(table, change), *_removals(change), *_additions(change))
+    lines = (json.dumps(action, separators=(",", ":")) for action in actions)
+    data = seal("".join(f"{line}\n" for line in lines).encode(), DIGEST)
+    after = Table(change.number, change.note, data.split(b"\n", 1)[0])
+    return Staged(commit_path(change.number), data, after)
+
+
+def _head(table: Table, change: Change) -> Iterator[dict[str, Any]]:
     """Yield what a commit says beside its files; protocol and columns only if they change."""
-    time_ms = target.root.time_us // 1000
+    note, state = change.note, table.state
     yield {
         "commitInfo": {
-            "timestamp": time_ms,
+            "timestamp": change.time_ms,
             "operation": "PUBLISH",
             "operationParameters": {},
-            "engineInfo": context.client,
+            "engineInfo": change.client,
             "segstore": {**asdict(note), DIGEST: UNSEALED},
         }
     }
-    protocol = plan_protocol(target.columns)
-    if protocol != table.protocol:
+    # Without its actions, the table is known by the version that it shows: of the same columns.
+    protocol = plan_protocol(change.columns)
+    if state is not None and protocol != state.protocol:
         yield {"protocol": protocol}
-    columns = target.columns
-    metadata = plan_metadata(note.stream_id, columns, note.created_ms)
-    if metadata != table.metadata:
+    metadata = plan_metadata(note, change.columns)
+    if state is not None and metadata != state.metadata:
         yield {"metaData": metadata}
     yield {"txn": {"appId": note.stream_id, "version": note.version}}
-    yield tracked_rows(note.tail)
+    yield _tracked_rows(note.tail)
 
 
-def _file_actions(
-    context: StreamContext, table: DeltaTable, target: _Target, changes: Changes
-) -> Iterator[dict[str, Any]]:
-    time_ms = target.root.time_us // 1000
-    paths = {names.published_key(path): path for path in table.adds}
-    for key, changes_rows in changes.removed:
-        add = table.adds[paths[key]]
+def _removals(change: Change) -> Iterator[dict[str, Any]]:
+    for file, changes_rows in change.removed:
         yield {
             "remove": {
-                "path": add["path"],
-                "deletionTimestamp": time_ms,
+                "path": file.path,
+                "deletionTimestamp": change.time_ms,
                 "dataChange": changes_rows,
                 "extendedFileMetadata": True,
                 "partitionValues": {},
-                "size": add["size"],
-                "baseRowId": add["baseRowId"],
+                "size": file.bytes,
+                "baseRowId": file.start,
             }
         }
-    for wanted, changes_rows in changes.added:
-        path, size = _file_of(context, target, wanted)
-        rows = wanted.end - wanted.start
-        stats = as_delta_stats(wanted.stats, rows, target.schema, target.columns.names)
+
+
+def _additions(change: Change) -> Iterator[dict[str, Any]]:
+    for file, changes_rows in change.added:
+        rows = file.end - file.start
         yield {
             "add": {
-                "path": path,
+                "path": file.path,
                 "partitionValues": {},
-                "size": size,
-                "modificationTime": time_ms,
+                "size": file.bytes,
+                "modificationTime": change.time_ms,
                 "dataChange": changes_rows,
-                "stats": stats,
-                "baseRowId": wanted.start,
-                "defaultRowCommitVersion": table.version + 1,
+                "stats": as_delta_stats(file.stats, rows, change.schema, change.columns),
+                "baseRowId": file.start,
+                "defaultRowCommitVersion": change.number,
             }
         }
 
 
-def _file_of(context: StreamContext, target: _Target, wanted: WantedFile) -> tuple[str, int]:
-    if not wanted.is_own:
-        return wanted.key, wanted.bytes
-    return write_own_file(context, target.root, wanted, target.columns.names)
+def plan_protocol(columns: Columns) -> dict[str, Any]:
+    """Return the protocol of a table with such columns."""
+    features = [NTZ] if '"timestamp_ntz"' in columns.form else []
+    readers = {"readerFeatures": features} if features else {}
+    return {
+        "minReaderVersion": 3 if features else 1,
+        "minWriterVersion": 7,
+        **readers,
+        "writerFeatures": sorted({*_WRITER_FEATURES, *features}),
+    }
 
 
-def _write_checkpoint(context: StreamContext, table: DeltaTable) -> None:
-    """Write the table's state as of its newest commit, and delete what it makes superfluous."""
-    if table.note is None:
+def plan_metadata(note: Note, columns: Columns) -> dict[str, Any]:
+    """Return the table's id, columns and properties."""
+    number, tracking = table_uuid(note.stream_id), "delta.rowTracking.materializedRow"
+    return {
+        "id": number,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": columns.form,
+        "partitionColumns": [],
+        "configuration": {
+            "delta.enableRowTracking": "true",
+            f"{tracking}IdColumnName": f"_row-id-col-{number}",
+            f"{tracking}CommitVersionColumnName": f"_row-commit-version-col-{number}",
+        },
+        "createdTime": note.created_ms,
+    }
+
+
+def _tracked_rows(tail: int) -> dict[str, Any]:
+    """Return the action that says how far row ids go."""
+    mark = json.dumps({"rowIdHighWaterMark": tail - 1})
+    return {
+        "domainMetadata": {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
+    }
+
+
+def is_in_place(storage: Storage, table: Table, number: int) -> bool:
+    """Tell whether the commit before is as it was known, or was cleaned up after others' commits.
+
+    Another table may have one of its name, but not with its digest.
+    """
+    try:
+        return bool(storage.get_range(commit_path(table.version), 0, len(table.mark)) == table.mark)
+    except MissingObjectError:
+        found = map(names.parse_delta_path, (i.path for i in storage.list(METADATA_FOLDER)))
+        return any(
+            entry is not None and (entry[0] > number or entry == (number, CHECKPOINT))
+            for entry in found
+        )
+    except FormatError:  # it is shorter
+        return False
+
+
+def announce(storage: Storage, table: Table) -> None:
+    """Do nothing: readers list the log."""
+
+
+def written_us(storage: Storage) -> int:
+    """Return when the newest object of the log was written."""
+    return max((info.modified_us for info in storage.list(METADATA_FOLDER)), default=0)
+
+
+def checkpoint(storage: Storage, table: Table) -> None:
+    """Write the table's state as of its newest commit."""
+    whole, _ = read_files(storage, table)
+    if whole.note is None:
         return
-    storage = context.storage
-    data = encode_checkpoint(table, table.note)
+    data = encode_checkpoint(whole.state, whole.note)
     storage.put(names.build_delta_path(table.version, CHECKPOINT), data)  # maybe over another's
-    hint = {"version": table.version, "size": len(table.adds) + 4, "sizeInBytes": len(data)}
+    hint = {"version": table.version, "size": len(whole.state.adds) + 4, "sizeInBytes": len(data)}
     storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
 
 
-def forget_delta(context: StreamContext, erasure: Erasure) -> Remains:
-    """Publish, and delete what may hold the values of versions from before a redaction.
+def encode_checkpoint(state: State, note: Note) -> bytes:
+    """Return a table's state as one Parquet file."""
+    pairs = list(state.metadata["configuration"].items())
+    parquet = {"provider": "parquet", "options": []}
+    rows: list[dict[str, Any]] = [
+        {"protocol": state.protocol},
+        {"metaData": {**state.metadata, "configuration": pairs, "format": parquet}},
+        {"txn": {"appId": note.stream_id, "version": note.version}},
+        _tracked_rows(note.tail),
+    ]
+    rows += [{"add": {**add, "partitionValues": []}} for add in state.adds.values()]
+    found = pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA)
+    digest = digest_of(build_json(found.to_pylist()))
+    sink = io.BytesIO()
+    sealed = found.replace_schema_metadata({_CHECKPOINT_DIGEST: digest})
+    pq.write_table(sealed, sink, compression="zstd")
+    return sink.getvalue()
 
-    What the table's readers may still need stays. A checkpoint makes older commits superfluous.
+
+def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
+    """Yield the actions of a checkpoint; CorruptionError if it is not as we have written it.
+
+    Other programs may write one, as the protocol does not forbid it: its files are checked instead.
     """
-    check_published(context, read_newest(context.storage).note)
-    run_publish_delta(context, settle=False, strict=False)
-    storage = context.storage
-    newest = read_newest(storage)
-    table = read_table(storage, newest)
-    first = first_clean(context, newest, erasure)
-    if all(version < first for version, _ in checkpoints(newest.files)):
-        _write_checkpoint(context, table)
-    delete_superfluous(context, table, now_us=erasure.now_us, grace_s=erasure.grace_s)
-    left = [*remains(context, table, first, erasure)]
-    return Remains(len(left), max(left, default=0))
+    path = names.build_delta_path(version, CHECKPOINT)
+    data, where = storage.get(path), storage.describe(path)
+    try:
+        found = pq.read_table(io.BytesIO(data))
+        rows = found.to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError("checkpoint can't be read", where=where) from error
+    digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST)
+    if digest is None:
+        adds = [row["add"] for row in rows if row.get("add")]
+        _check_files(adds, _read_note(storage, version), where)
+    else:
+        check_digest(build_json(rows), digest.decode("ascii", "replace"), where=where)
+    for row in rows:
+        for kind, values in row.items():
+            if values is None:
+                continue
+            known = {name: value for name, value in values.items() if value is not None}
+            if kind == "metaData":
+                known["configuration"] = dict(known["configuration"])
+                known["format"] = {"provider": "parquet", "options": {}}
+            if kind == "add":
+                known["partitionValues"] = {}
+            yield {kind: known}
 
 
-def _describe(context: StreamContext, table: DeltaTable) -> Published:
-    columns = as_delta(epoch_schema(context.status, context.log.root.epoch))
-    return describe(
-        context,
-        table.note,
-        table_version=table.version,
-        left_out=columns.left_out,
-    )
+def _read_note(storage: Storage, version: int) -> Note | None:
+    return _first_line(storage, storage.info(commit_path(version)))[1]
+
+
+def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: str) -> None:
+    """Check that files tile the events that a commit shows."""
+    try:
+        spans = sorted((add["baseRowId"], _rows_of(add)) for add in adds)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptionError("checkpoint of another program can't be read", where=where) from error
+    place = note.head if note else -1
+    for start, rows in spans:
+        place = place + rows if start == place else -1
+    if note is None or place != note.tail:
+        raise CorruptionError("checkpoint of another program lists other files", where=where)
+
+
+def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:  # noqa: ARG001
+    """Return since when commits and checkpoints have been below a checkpoint."""
+    checkpoints = _versions(objects, CHECKPOINT)
+    found: dict[str, int] = {}
+    for info in objects:
+        entry = names.parse_delta_path(info.path)
+        if entry is not None:
+            later = [c.modified_us for n, c in checkpoints.items() if n > entry[0]]
+            found |= {info.path: min(later)} if later else {}
+    return found
+
+
+def parts(storage: Storage, table: Table) -> Collection[str]:  # noqa: ARG001 - see Codec
+    """Return nothing: a commit names no other metadata."""
+    return ()
+
+
+def stale(
+    storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]
+) -> Collection[str]:
+    """Return the commits and checkpoints before the first commit that is clean."""
+    commits = _versions(objects, COMMIT)
+    order = sorted(commits)
+
+    def shows_none(version: int) -> bool:
+        _, note = _first_line(storage, commits[version])
+        return note is not None and is_clean(note)
+
+    first = order[bisect_left(order, 1, hi=len(order) - 1, key=shows_none)]
+    paths = ((names.parse_delta_path(info.path), info.path) for info in objects)
+    return {path for entry, path in paths if entry is not None and entry[0] < first}
+
+
+def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:  # noqa: ARG001
+    """Return nothing: a table has no other snapshot than the newest."""
+    return ()
+
+
+def check(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
+    """Yield what is damaged of the log and of own files, and gaps in the log."""
+    commits = _versions(objects.values(), COMMIT)
+    checkpoints = _versions(objects.values(), CHECKPOINT)
+    damage = [
+        found
+        for held, read in (
+            (commits, read_commit),
+            (checkpoints, lambda *at: list(read_checkpoint(*at))),
+        )
+        for version, info in held.items()
+        for found in try_read(info.path, partial(read, storage, version))
+    ]
+    first = min((version + 1 for version in checkpoints), default=0)
+    wanted = range(min([first, *commits]), max([*commits, *checkpoints], default=-1) + 1)
+    for version in sorted({*wanted} - {*commits}):
+        path = commit_path(version)
+        damage.append((path, MissingObjectError("a commit of the table is missing", where=path)))
+    yield from damage
+    if LAST_CHECKPOINT in objects:
+        yield from try_read(LAST_CHECKPOINT, partial(_check_last, storage, checkpoints))
+    if not damage and commits:
+        _, files = read_files(storage, newest(storage))
+        yield from check_own(storage, objects, files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _LastCheckpoint:
+    version: int
+    size: int
+    sizeInBytes: int  # noqa: N815 - Delta's name
+
+
+def _check_last(storage: Storage, checkpoints: Mapping[int, ObjectInfo]) -> None:
+    where = storage.describe(LAST_CHECKPOINT)
+    value = parse_json(storage.get(LAST_CHECKPOINT), where=where)
+    last = from_json(_LastCheckpoint, value, where=where)
+    named = checkpoints.get(last.version)
+    if named is None or named.size != last.sizeInBytes:
+        raise CorruptionError(
+            "names a checkpoint that is not there", where=where, version=last.version
+        )

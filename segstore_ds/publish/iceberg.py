@@ -1,420 +1,432 @@
-"""Publishes a stream as an Iceberg table over the stream's own Parquet files.
+"""The codec of Iceberg tables: metadata, manifest lists and manifests, as Hadoop lays them out.
 
-Its metadata lies in `metadata/` of the stream's folder. One exclusive create of
-`v<N>.metadata.json` decides each commit; its only new snapshot names the version of the stream that
-it shows. What a publisher staged and did not commit is named by no metadata.
+`v<N>.metadata.json` is a commit, the newest of which `version-hint.text` names. The hint may lag
+behind by what a crash or a race left. Its only new snapshot names the version of the stream that it
+shows. What a publisher staged and did not commit is named by no metadata.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
-from segstore_ds.errors import InvalidInputError, MissingObjectError
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.context import StreamContext
-from segstore_ds.publish.changes import Changes, Listed, plan_changes
-from segstore_ds.publish.folders import remove_table
-from segstore_ds.publish.iceberg_files import Named, delete_unused, remains
-from segstore_ds.publish.iceberg_table import (
-    IcebergTable,
-    build_metadata,
-    build_snapshot,
-    encode_metadata,
-    is_in_place,
-    note_of,
-    plan_form,
-    read_newest,
-    recollect,
-    remember,
-    write_hint,
-)
-from segstore_ds.publish.iceberg_types import IcebergSchema, as_iceberg, as_iceberg_stats
-from segstore_ds.publish.life_cycle import (
-    Erasure,
-    Note,
-    Published,
-    Remains,
-    check_published,
-    check_shown,
-    describe,
-    has_same_events,
-    is_due,
-    keep_published,
-    recall,
-)
-from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
-from segstore_ds.publish.manifest_plan import Rewrite, plan_manifests
+from segstore_ds.format.record import from_json, parse_json
+from segstore_ds.log.operations import GRACE_S
+from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
+from segstore_ds.publish.folder import check_own, try_read
 from segstore_ds.publish.manifests import (
     ADDED,
     DELETED,
     EXISTING,
+    FORMAT_VERSION,
     Entry,
     Form,
     Manifest,
+    Rewrite,
     decode_list,
     decode_manifest,
     describe_manifest,
     encode_list,
     encode_manifest,
+    plan_manifests,
     read_sealed,
     sealed_nonce,
 )
-from segstore_ds.publish.own_files import write_own_file
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.publish.seal import UNSEALED, check_seal, seal
+from segstore_ds.publish.snapshot import (
+    Change,
+    Columns,
+    Damaged,
+    File,
+    Note,
+    Staged,
+    Table,
+    table_uuid,
+)
+from segstore_ds.storage import ObjectInfo, Storage
 
-CLEAN_EVERY = 10  # commits of the table
+KIND, TITLE, METADATA_FOLDER = names.ICEBERG_FOLDER, "Iceberg", names.ICEBERG_METADATA_FOLDER
+MAKES_TABLE = re.compile(r".*\.metadata\.json.*")
+FIRST = 1
+LARGE_BYTES = 1 << 62  # a large commit costs readers no more than a small one
+TRAVELS = True
+HINT = f"{METADATA_FOLDER}/version-hint.text"
+DIGEST = "segstore.digest"  # On disk: the property that holds the digest of the metadata.
+NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.
+_KEPT = 10  # snapshots and older metadata that the newest metadata names
 _MANIFEST_FILES = 8192  # at most in one manifest
-_FORMATS = (2, 3)
 
 
-def run_publish_iceberg(
-    context: StreamContext, *, settle: bool, strict: bool, format_version: int | None
-) -> Published:
-    """Bring the stream's Iceberg table up to its newest version; make it if there is none.
+@dataclass(frozen=True, slots=True)
+class State:
+    """The newest metadata, and the manifests of its current snapshot, if they are known."""
 
-    With `settle` all events are published, and with `strict` no column may be left out. A new table
-    has the given version of Iceberg's format, or 3; None takes the table as it is.
+    metadata: Mapping[str, Any]
+    manifests: Sequence[Manifest] | None = None
+
+    @property
+    def snapshot(self) -> Mapping[str, Any]:
+        """The current snapshot; empty without one."""
+        current = self.metadata.get("current-snapshot-id")
+        found = (s for s in self.metadata.get("snapshots", ()) if s["snapshot-id"] == current)
+        return next(found, {})
+
+
+columns = as_iceberg
+commit_path = names.build_iceberg_path
+
+
+def newest(storage: Storage, *, asked: bool = False) -> Table:
+    """Return the newest metadata; if only `asked`, none without a hint, as readers find none.
 
     Raises:
-        InvalidInputError: The stream is a clone that shares objects; its folder holds another
-            table; a column can't be expressed in `strict` mode; or the table is not of
-            that format version.
-        ConflictError: Other publishers came first every time.
         CorruptionError: Somebody else committed to the table.
     """
-    if format_version not in (None, *_FORMATS):
-        raise InvalidInputError(
-            "not a format version", remedy="take 2 or 3", format_version=format_version
-        )
-    order = _Order(settle=settle, strict=strict, format_version=format_version)
-    return keep_published(
-        context, names.ICEBERG_FOLDER, lambda root: _publish(context, root, order), settle=settle
-    )
+    hinted = _hinted(storage)
+    found = None if hinted is None else read_version(storage, hinted)
+    if found is None and not asked:
+        listed = (names.parse_iceberg_path(i.path) for i in storage.list(METADATA_FOLDER))
+        last = max((version for version in listed if version is not None), default=None)
+        found = None if last is None else read_version(storage, last)
+    while found is not None and (later := read_version(storage, found.version + 1)) is not None:
+        found = later
+    if found is None:
+        return Table(FIRST - 1, state=State({}))
+    return replace(found, hinted=found.version == hinted)
 
 
-def run_unpublish_iceberg(context: StreamContext) -> int:
-    """Delete the table's metadata and its own files; return how many objects there were."""
-    return remove_table(context.storage, context.log.root.stream_id, names.ICEBERG_FOLDER)
-
-
-def published_iceberg(context: StreamContext) -> Published | None:
-    """Return what the stream's table shows beside the newest version known; None without one."""
-    table = read_newest(context.storage, exact=True, hinted=True)
-    return _describe(context, table) if table.note is not None else None
-
-
-def _describe(context: StreamContext, table: IcebergTable) -> Published:
-    columns = as_iceberg(epoch_schema(context.status, context.log.root.epoch))
-    return describe(
-        context,
-        table.note,
-        table_version=table.version,
-        left_out=columns.left_out,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """How to publish; with `erasure` no snapshot with redacted values is listed afterwards."""
-
-    settle: bool = False
-    strict: bool = False
-    format_version: int | None = None
-    erasure: Erasure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What the table is to show: a version, its columns, its files, and in which form."""
-
-    root: Root
-    columns: IcebergSchema
-    listing: Listing
-    form: Form
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What the table lists: its manifests, and the files that may have changed."""
-
-    manifests: Sequence[Manifest]
-    listed: Listed
-    known: frozenset[PartRef] = frozenset()
-
-
-def _publish(context: StreamContext, root: Root, order: _Order) -> Published | None:
-    """Bring the table up to a version; None if another publisher came first."""
-    known = recollect(context, root) if order.erasure is None else None
+def _hinted(storage: Storage) -> int | None:
     try:
-        return _bring_up(context, known or read_newest(context.storage), root, order)
+        text = storage.get(HINT, limit_bytes=100).decode("ascii", "replace")
     except MissingObjectError:
-        if known is None:
-            raise
-        return None  # it was removed meanwhile
-
-
-def _bring_up(
-    context: StreamContext, table: IcebergTable, root: Root, order: _Order
-) -> Published | None:
-    storage, erasure = context.storage, order.erasure
-    check_shown(context, table.note, root, names.ICEBERG_FOLDER)
-    columns = _columns_of(context, root, strict=order.strict)
-    version = _check_format(table, order.format_version)
-    form = plan_form(table, columns, format_version=version, url=storage.url)
-    shown = _read_shown(context, table, root, form)
-    listing = plan_listing(
-        context.status, root, folder=names.ICEBERG_FOLDER, whole=order.settle, known=shown.known
-    )
-    expired = _expired(table, root, erasure) if erasure else frozenset()
-    if table.is_at(storage.url) and not expired and not is_due(table.note, root, listing):
-        return _describe(context, table)
-    target = _Target(root, columns, listing, form)
-    written = _commit(context, table, shown, target, expired)
-    if written is None:
-        newest = read_newest(storage, exact=True)
-        if newest.version:
-            write_hint(storage, newest.version)
         return None
-    write_hint(storage, table.version)
-    remember(context, table)
-    if table.version % CLEAN_EVERY == 0:
-        own = {file.key for file in listing.files if file.is_own}
-        delete_unused(storage, Named(table.version, {item.path for item in written}, own))
-    return _describe(context, table)
+    return names.parse_iceberg_path(f"{METADATA_FOLDER}/v{text}.metadata.json")
 
 
-def _columns_of(context: StreamContext, root: Root, *, strict: bool) -> IcebergSchema:
-    columns = as_iceberg(epoch_schema(context.status, root.epoch))
-    if not columns.fields or (strict and columns.left_out):
-        raise InvalidInputError(
-            "Iceberg has no type for some columns",
-            remedy="cast them, or publish without strict=True, which leaves them out",
-            columns=columns.left_out,
+def read_version(storage: Storage, version: int) -> Table | None:
+    """Return a version of the table; None where there is none."""
+    path = commit_path(version)
+    try:
+        data = storage.get(path)
+    except MissingObjectError:
+        return None
+    where = storage.describe(path)
+    metadata = parse_json(data, where=where)
+    if not isinstance(metadata, dict):
+        raise CorruptionError("stored metadata cannot be read", where=where)
+    properties = metadata.get("properties")
+    digest = properties.get(DIGEST) if isinstance(properties, dict) else None
+    check_seal(data, DIGEST, digest, where=where)  # so what follows is as it was written
+    if metadata["format-version"] != FORMAT_VERSION:
+        raise CorruptionError(
+            "the table has another version of Iceberg's format",
+            remedy="unpublish the stream, then publish it again",
+            where=where,
         )
-    return columns
+    state = State(metadata)
+    note = note_of(state.snapshot, where=where)
+    if metadata["location"] != storage.url:
+        return Table(version, note, None, state, moved=True)
+    form = Form("", storage.url)
+    return Table(version, note, form.path(state.snapshot["manifest-list"]), state)
 
 
-def _check_format(table: IcebergTable, format_version: int | None) -> int:
-    """Return the format version of the table, or of a new one."""
-    found: int = table.metadata.get("format-version", format_version or _FORMATS[-1])
-    if format_version not in (None, found):
-        raise InvalidInputError(
-            "the table was made with another format version",
-            remedy="call unpublish_iceberg() first",
-            format_version=found,
-        )
-    return found
+def note_of(snapshot: Mapping[str, Any], *, where: str) -> Note | None:
+    """Return what a snapshot says of the stream; None for somebody else's."""
+    text = (snapshot.get("summary") or {}).get(NOTE)
+    return None if text is None else from_json(Note, parse_json(text, where=where), where=where)
 
 
-def _read_shown(context: StreamContext, table: IcebergTable, root: Root, form: Form) -> _Shown:
-    """Return what the table lists; nothing if it names the files of a stream that was moved.
-
-    The version that the table shows says which files it lists, so that the manifests need not be
-    read. Without that version, and where there are files of the table's own, they say it.
-    """
-    note, snapshot, storage = table.note, table.snapshot, context.storage
-    if note is None or snapshot is None or not table.is_at(storage.url):
-        return _Shown((), Listed(0, 0, {}))
-    manifests = table.manifests
-    if manifests is None:
-        manifests = decode_list(read_sealed(storage, form.path(snapshot["manifest-list"])), form)
-    recalled = recall(context, note, root, names.ICEBERG_FOLDER)
-    if recalled is not None:
-        known, listing = recalled
-        spans = {file.key: (file.start, file.end) for file in listing.files}
-        return _Shown(manifests, Listed(note.head, note.tail, spans), known)
-    entries = (e for manifest in manifests for e in _entries_of(context, manifest, form))
-    spans = {names.published_key(entry.path): (entry.start, entry.end) for entry in entries}
-    return _Shown(manifests, Listed(note.head, note.tail, spans))
+def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
+    """Return the table and its files; none if they are those of a folder that was left."""
+    if table.note is None or table.moved:
+        return table, {}
+    form = Form(table.note.stream_id, storage.url)
+    table = _with_manifests(storage, table)
+    found = (e.file for m in table.state.manifests for e in _entries_of(storage, m, form))
+    return table, {file.key: file for file in found}
 
 
-def _entries_of(context: StreamContext, manifest: Manifest, form: Form) -> list[Entry]:
-    return decode_manifest(read_sealed(context.storage, manifest.path), manifest.start, form)
+def _with_manifests(storage: Storage, table: Table) -> Table:
+    """Return a table with the manifests of its current snapshot."""
+    state: State = table.state
+    if state.manifests is not None:
+        return table
+    if table.mark is None:
+        return replace(table, state=replace(state, manifests=()))
+    manifests = decode_list(read_sealed(storage, table.mark), Form("", storage.url))
+    return replace(table, state=replace(state, manifests=manifests))
 
 
-def _expired(table: IcebergTable, root: Root, erasure: Erasure) -> frozenset[int]:
-    """Return the ids of the snapshots that may show redacted values."""
-    where = names.build_iceberg_path(table.version)
-    return frozenset(
-        snapshot["snapshot-id"]
-        for snapshot in table.metadata.get("snapshots", ())
-        if not erasure.is_clean(note_of(snapshot, where=where), root)
-    )
+def _entries_of(storage: Storage, manifest: Manifest, form: Form) -> list[Entry]:
+    return decode_manifest(read_sealed(storage, manifest.path), manifest.start, form)
 
 
-def forget_iceberg(context: StreamContext, erasure: Erasure) -> Remains:
-    """Publish, and delete what may hold the values of versions from before a redaction.
-
-    What the table's readers may still need stays; older snapshots are named no more.
-    """
-    check_published(context, read_newest(context.storage, exact=True).note)
-    keep_published(
-        context,
-        names.ICEBERG_FOLDER,
-        lambda root: _publish(context, root, _Order(erasure=erasure)),
-        settle=False,
-    )
-    storage = context.storage
-    named = _named(context, read_newest(storage, exact=True))
-    delete_unused(storage, named, now_us=erasure.now_us, grace_s=erasure.grace_s)
-    left = [*remains(storage, named, erasure)]
-    return Remains(len(left), max(left, default=0))
-
-
-def _named(context: StreamContext, table: IcebergTable) -> Named:
-    """Return what a table's metadata names."""
-    columns = _columns_of(context, context.log.root, strict=False)
-    version, url = _check_format(table, None), context.storage.url
-    form = plan_form(table, columns, format_version=version, url=url)
-    shown = _read_shown(context, table, context.log.root, form)
-    spans = shown.listed.spans if table.note is not None and table.note.own else ()
-    return Named(table.version, {manifest.path for manifest in shown.manifests}, {*spans})
-
-
-def _commit(
-    context: StreamContext,
-    table: IcebergTable,
-    shown: _Shown,
-    target: _Target,
-    expired: Collection[int],
-) -> list[Manifest] | None:
-    """Commit what brings the table to the target; return its manifests, None if one came first."""
-    storage, form, root = context.storage, target.form, target.root
-    changes = plan_changes(
-        shown.listed, target.listing, same_events=has_same_events(table.note, root)
-    )
-    snapshot = build_snapshot(
-        table,
-        _note(table, target),
-        form,
-        snapshot_id=int(context.clock.new_id()[:15], 16) + 1,
-        time_ms=root.time_us // 1000,
-    )
-    added = [_add(context, target, wanted, snapshot) for wanted, _ in changes.added]
-    spans = shown.listed.spans
+def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], str]) -> Staged:
+    """Write the next snapshot's manifests and their list, and return its metadata."""
+    table = _with_manifests(storage, table)
+    kept = table.state.manifests
+    form = _form(table, change, storage.url)
+    snapshot = _snapshot(table, change, form, int(new_id()[:15], 16) + 1)
+    added = [_entry(file, snapshot, change.columns) for file, _ in change.added]
     # A file that is listed again at other offsets goes and comes.
-    again = {file.key for file, _ in changes.added} & {*spans}
-    gone = {key: spans[key] for key in again.union(key for key, _ in changes.removed)}
-    items = plan_manifests(shown.manifests, [*gone.values()], added)
-    manifests = [m for item in items for m in _write(context, item, gone, snapshot, form)]
-    about = {
-        "snapshot-id": snapshot["snapshot-id"],
-        "parent-snapshot-id": snapshot.get("parent-snapshot-id"),
-        "sequence-number": snapshot["sequence-number"],
-        "first-row-id": snapshot.get("first-row-id"),
-    }
-    data = encode_list(manifests, form, about=about)
-    nonce = sealed_nonce(context.clock.new_id(), data)
-    list_path = names.build_manifest_list_path(table.version + 1, nonce)
+    gone = {file.key: (file.start, file.end) for file in change.again}
+    gone |= {file.key: (file.start, file.end) for file, _ in change.removed}
+    by = snapshot["snapshot-id"], snapshot["sequence-number"]
+    manifests: list[Manifest] = []
+    for item in plan_manifests(kept, [*gone.values()], added):
+        if isinstance(item, Manifest):
+            manifests.append(item)
+            continue
+        for entries in _contents(storage, item, gone, by[0], form):
+            data, start = encode_manifest(entries, form), entries[0].start
+            end = max((e.end for e in entries if e.status != DELETED), default=start)
+            path = names.build_manifest_path(start, end, sealed_nonce(new_id(), data))
+            storage.create(path, data)
+            manifests.append(describe_manifest(path, data, entries, by, form))
+    data = encode_list(manifests, form, snapshot)
+    nonce = sealed_nonce(new_id(), data)
+    list_path = names.build_manifest_list_path(change.number, nonce)
     storage.create(list_path, data)
     snapshot["manifest-list"] = form.uri(list_path)
-    snapshot["summary"] |= _summary(changes, manifests, added)
-    metadata = build_metadata(table, snapshot, target.columns, form, expired=expired)
-    path, data = names.build_iceberg_path(table.version + 1), encode_metadata(metadata)
-    if not storage.create(path, data) and storage.get(path) != data:
-        return None
-    if not is_in_place(storage, table, form):  # it was removed, and this commit comes too late
-        kept = {manifest.path for manifest in shown.manifests}
-        staged = [item.path for item in manifests if item.path not in kept]
-        own = [entry.path for entry in added if names.published_key(entry.path) != entry.path]
-        for late in (path, list_path, *staged, *own):
-            storage.delete(late)
-        return None
-    table.version, table.metadata, table.note = table.version + 1, metadata, _note(table, target)
-    table.manifests = manifests
-    return manifests
+    snapshot["summary"] |= _summary(change, manifests)
+    metadata = _metadata(table, snapshot, change, form)
+    data = seal(json.dumps(metadata, separators=(",", ":")).encode(), DIGEST)
+    after = Table(change.number, change.note, list_path, State(metadata, manifests))
+    old = {manifest.path for manifest in kept}
+    staged = [list_path, *(item.path for item in manifests if item.path not in old)]
+    return Staged(commit_path(change.number), data, after, tuple(staged))
 
 
-def _note(table: IcebergTable, target: _Target) -> Note:
-    root, listing = target.root, target.listing
-    return Note(
-        root.stream_id,
-        root.generation,
-        root.version,
-        listing.start,
-        listing.end,
-        table.note.created_ms if table.note else root.time_us // 1000,
-        sum(file.is_own for file in listing.files),
-    )
+def _form(table: Table, change: Change, url: str) -> Form:
+    """Return what the manifests of the next snapshot share; a known schema keeps its number."""
+    fields = change.columns.form
+    schemas = table.state.metadata.get("schemas", ())
+    known = {schema["schema-id"]: schema["fields"] for schema in schemas}
+    same = [number for number, listed in known.items() if listed == fields]
+    number = max(same, default=max(known, default=-1) + 1)
+    schema = {"type": "struct", "schema-id": number, "fields": fields}
+    text = json.dumps(schema, separators=(",", ":"))
+    return Form(change.note.stream_id, url, text, number)
 
 
-def _add(
-    context: StreamContext, target: _Target, wanted: WantedFile, snapshot: dict[str, Any]
-) -> Entry:
-    path, size = wanted.key, wanted.bytes
-    if wanted.is_own:
-        path, size = write_own_file(context, target.root, wanted, target.columns.names)
-    rows = wanted.end - wanted.start
-    return Entry(
-        ADDED,
-        snapshot["snapshot-id"],
-        snapshot["sequence-number"],
-        path,
-        wanted.start,
-        rows,
-        size,
-        as_iceberg_stats(wanted.stats, rows, target.columns),
-    )
+def _snapshot(table: Table, change: Change, form: Form, snapshot_id: int) -> dict[str, Any]:
+    """Return the next snapshot, but for its manifest list and what changed."""
+    base, note = table.state.metadata, change.note
+    first = base.get("next-row-id", 0)
+    snapshot: dict[str, Any] = {
+        "sequence-number": base.get("last-sequence-number", 0) + 1,
+        "snapshot-id": snapshot_id,
+        "timestamp-ms": max(change.time_ms, base.get("last-updated-ms", 0)),
+        "summary": {NOTE: json.dumps(asdict(note), separators=(",", ":"))},
+        "schema-id": form.schema_id,
+        "first-row-id": first,
+        "added-rows": max(note.tail - first, 0),
+    }
+    if "current-snapshot-id" in base and not table.moved:
+        snapshot["parent-snapshot-id"] = base["current-snapshot-id"]
+    return snapshot
 
 
-def _write(
-    context: StreamContext,
-    item: Manifest | Rewrite,
-    gone: Collection[str],
-    snapshot: Mapping[str, Any],
-    form: Form,
-) -> Iterator[Manifest]:
-    """Yield manifests of the next snapshot: a kept one, or those that are written in its place."""
-    if isinstance(item, Manifest):
-        yield item
-        return
-    by = snapshot["snapshot-id"], snapshot["sequence-number"]
-    live, dead = _sort_out(context, item, gone, by[0], form)
-    chunks = [live[at : at + _MANIFEST_FILES] for at in range(0, len(live), _MANIFEST_FILES)]
-    for number, chunk in enumerate(chunks or [[]]):
-        entries = [*chunk, *dead] if number == 0 else chunk
-        start = entries[0].start
-        end = chunk[-1].end if chunk else start
-        data = encode_manifest(entries, form)
-        nonce = sealed_nonce(context.clock.new_id(), data)
-        path = names.build_manifest_path(start, end, nonce)
-        context.storage.create(path, data)
-        yield describe_manifest(path, data, entries, by, form)
+def _entry(file: File, snapshot: Mapping[str, Any], columns: Columns) -> Entry:
+    stats = as_iceberg_stats(file.stats, file.end - file.start, columns)
+    return Entry(ADDED, snapshot["snapshot-id"], snapshot["sequence-number"], file, stats)
 
 
-def _sort_out(
-    context: StreamContext, item: Rewrite, gone: Collection[str], snapshot_id: int, form: Form
-) -> tuple[list[Entry], list[Entry]]:
-    """Return the files of a new manifest, in the order of offsets, and those that go."""
-    old = [e for manifest in item.old for e in _entries_of(context, manifest, form)]
+def _contents(
+    storage: Storage, item: Rewrite, gone: Collection[str], snapshot_id: int, form: Form
+) -> Iterator[list[Entry]]:
+    """Yield the entries of the manifests that are written in the place of old ones."""
     live, dead = list(item.added), []
-    for entry in old:
-        if names.published_key(entry.path) in gone:
+    for entry in (e for manifest in item.old for e in _entries_of(storage, manifest, form)):
+        if entry.file.key in gone:
             # Its bounds may be those of values that were redacted.
             dead.append(replace(entry, status=DELETED, snapshot_id=snapshot_id, stats={}))
         else:
             live.append(replace(entry, status=EXISTING))
-    return sorted(live, key=lambda entry: entry.start), dead
+    live.sort(key=lambda entry: entry.start)
+    yield [*live[:_MANIFEST_FILES], *dead]
+    for at in range(_MANIFEST_FILES, len(live), _MANIFEST_FILES):
+        yield live[at : at + _MANIFEST_FILES]
 
 
-def _summary(
-    changes: Changes, manifests: Sequence[Manifest], added: Sequence[Entry]
-) -> dict[str, str]:
+def _summary(change: Change, manifests: Sequence[Manifest]) -> dict[str, str]:
     """Return what a snapshot did, in Iceberg's words."""
-    moved = not any(change for _, change in (*changes.added, *changes.removed))
+    files = (*change.added, *change.removed)
     records = [manifest.record for manifest in manifests]
     totals = {
-        "added-data-files": len(added),
-        "added-records": sum(entry.rows for entry in added),
-        "deleted-data-files": len(changes.removed),
+        "added-data-files": len(change.added),
+        "added-records": sum(file.end - file.start for file, _ in change.added),
+        "deleted-data-files": len(change.removed),
         "total-data-files": sum(manifest.files for manifest in manifests),
         "total-records": sum(r["added_rows_count"] + r["existing_rows_count"] for r in records),
     }
-    if changes and moved:
+    if files and not any(changes_rows for _, changes_rows in files):
         operation = "replace"
-    elif not changes.removed:
+    elif not change.removed:
         operation = "append"
     else:
-        operation = "overwrite" if changes.added else "delete"
+        operation = "overwrite" if change.added else "delete"
     return {"operation": operation, **{key: str(value) for key, value in totals.items()}}
+
+
+def _metadata(
+    table: Table, snapshot: Mapping[str, Any], change: Change, form: Form
+) -> dict[str, Any]:
+    """Return the metadata of the next version, whose current snapshot is `snapshot`.
+
+    Older snapshots stay in it for the grace, but no more than a few.
+    """
+    base, now_ms = table.state.metadata, snapshot["timestamp-ms"]
+    old = [
+        older
+        for older in (() if table.moved else base.get("snapshots", ()))
+        if older["timestamp-ms"] >= now_ms - GRACE_S * 1000
+        and older["snapshot-id"] not in change.dropped
+    ]
+    snapshots = [*old[1 - _KEPT :], dict(snapshot)]
+    schemas = {schema["schema-id"]: schema for schema in base.get("schemas", ())}
+    schemas[form.schema_id] = json.loads(form.schema_text)
+    used = {kept["schema-id"] for kept in snapshots}
+    last_id = max(ids_of(change.columns.form), default=0)
+    log: list[Mapping[str, Any]] = []
+    if base and not table.moved:
+        uri = form.uri(commit_path(table.version))
+        newest_one = {"timestamp-ms": base["last-updated-ms"], "metadata-file": uri}
+        log = [*base["metadata-log"][1 - _KEPT :], newest_one]
+    return {
+        "format-version": FORMAT_VERSION,
+        "table-uuid": table_uuid(change.note.stream_id),
+        "location": form.url,
+        "last-sequence-number": snapshot["sequence-number"],
+        "last-updated-ms": now_ms,
+        "last-column-id": max(last_id, base.get("last-column-id", 0)),
+        "current-schema-id": form.schema_id,
+        "schemas": [schemas[number] for number in sorted(used)],
+        "default-spec-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+        "last-partition-id": 999,
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {"gc.enabled": "false", DIGEST: UNSEALED},
+        "current-snapshot-id": snapshot["snapshot-id"],
+        "refs": {"main": {"snapshot-id": snapshot["snapshot-id"], "type": "branch"}},
+        "snapshots": snapshots,
+        "snapshot-log": [
+            {"timestamp-ms": kept["timestamp-ms"], "snapshot-id": kept["snapshot-id"]}
+            for kept in snapshots
+        ],
+        "metadata-log": log,
+        "next-row-id": snapshot["first-row-id"] + snapshot["added-rows"],
+    }
+
+
+def is_in_place(storage: Storage, table: Table, number: int) -> bool:  # noqa: ARG001 - see Codec
+    """Tell whether the manifest list is still there: no other table has one of its name."""
+    try:
+        storage.info(table.mark)
+    except MissingObjectError:
+        return False
+    return True
+
+
+def announce(storage: Storage, table: Table) -> None:
+    """Put the hint: it says which metadata is the newest."""
+    storage.put(HINT, str(table.version).encode())
+
+
+def written_us(storage: Storage) -> int:
+    """Return when the hint was put, as each publication does: the folder lists a week."""
+    try:
+        return storage.info(HINT).modified_us
+    except MissingObjectError:
+        return 0
+
+
+def checkpoint(storage: Storage, table: Table) -> None:
+    """Do nothing: each version's metadata is whole."""
+
+
+def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:
+    """Return since when metadata and manifest lists have been followed by a newer version."""
+    found = ((names.parse_iceberg_path(info.path), info.modified_us) for info in objects)
+    written = {number: time_us for number, time_us in found if number is not None}
+    old = ((_version_of(info.path), info) for info in objects)
+    return {
+        info.path: written.get(number + 1, info.modified_us)
+        for number, info in old
+        if number is not None and number < table.version
+    }
+
+
+def _version_of(path: str) -> int | None:
+    listed = names.parse_manifest_list_path(path)
+    return names.parse_iceberg_path(path) if listed is None else listed
+
+
+def parts(storage: Storage, table: Table) -> Collection[str]:
+    """Return the paths of the current snapshot's manifests."""
+    return {manifest.path for manifest in _with_manifests(storage, table).state.manifests}
+
+
+def stale(
+    storage: Storage,  # noqa: ARG001 - see Codec
+    objects: Collection[ObjectInfo],  # noqa: ARG001
+    is_clean: Callable[[Note], bool],  # noqa: ARG001
+) -> Collection[str]:
+    """Return nothing: metadata and manifest lists hold no values of files."""
+    return ()
+
+
+def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
+    """Return the ids of the snapshots that may show redacted values."""
+    where, found = commit_path(table.version), set()
+    for snapshot in table.state.metadata.get("snapshots", ()):
+        note = note_of(snapshot, where=where)
+        if note is None or not is_clean(note):
+            found.add(snapshot["snapshot-id"])
+    return found
+
+
+def check(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
+    """Yield what is damaged of the metadata and of own files, and what the newest version lacks."""
+    versions = {n for path in objects if (n := names.parse_iceberg_path(path)) is not None}
+    damage: list[tuple[str, FormatError]] = []
+    for version in versions:
+        damage += try_read(commit_path(version), partial(read_version, storage, version))
+    for path in objects:
+        if path.endswith(".avro"):
+            damage += try_read(path, partial(read_sealed, storage, path))
+    yield from damage
+    if HINT in objects or len(versions) > 1:  # the first version is there before the hint
+        yield from try_read(HINT, partial(_check_hint, storage, versions))
+    if not damage and versions:
+        yield from _check_named(storage, objects)
+
+
+def _check_hint(storage: Storage, versions: Collection[int]) -> None:
+    text = storage.get(HINT, limit_bytes=100)
+    named = int(text) if text.isdigit() else None
+    if named not in versions:
+        where = storage.describe(HINT)
+        raise CorruptionError("names a version that is not there", where=where, named=named)
+
+
+def _check_named(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
+    """Check that all is there that the newest metadata names."""
+    table = newest(storage)
+    form = Form("", table.state.metadata["location"])
+    whole = True
+    for snapshot in table.state.metadata["snapshots"]:
+        path = form.path(snapshot["manifest-list"])
+        listed = decode_list(read_sealed(storage, path), form) if path in objects else ()
+        lost = [path] if path not in objects else [m.path for m in listed if m.path not in objects]
+        for named in lost:
+            whole = False
+            yield named, MissingObjectError("metadata of the table is missing", where=named)
+    if whole:
+        yield from check_own(storage, objects, read_files(storage, table)[1].values())

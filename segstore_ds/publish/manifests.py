@@ -1,11 +1,14 @@
 """Manifests and manifest lists of a published Iceberg table: bytes and back.
 
 Every manifest's files tile a range of offsets, which its name says, and the manifests of a snapshot
-are disjoint. So what a change touches is known from the list alone.
+are disjoint. So what a change touches is known from the list alone. An append writes one manifest.
+A change in the middle writes those anew whose range it touches. Small manifests at the end are
+merged now and then, so 100,000 files have about a hundred.
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,13 +17,18 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.publish.seal import NAME_DIGITS, check_digest
+from segstore_ds.publish.snapshot import File
 from segstore_ds.storage import Storage
 from segstore_ds.version import requirement
 
 EXISTING, ADDED, DELETED = 0, 1, 2  # of an entry
-_ROW_IDS = 3  # the first format version that has them
+Span = tuple[int, int]
+FORMAT_VERSION = 3  # the first with row ids
+_MERGED = 32  # so many small manifests at the end become one
+_SMALL = 1024  # files: fewer make a manifest small
 _NONCE_DIGITS = 12
 _CODEC = "deflate"  # the one that every reader has
+STREAM = "segstore.stream"  # On disk: the key in the header of an Avro file with the stream's id.
 
 
 def _optional(kind: Any, number: int, name: str) -> dict[str, Any]:
@@ -52,6 +60,7 @@ _FILE = (
     _by_column((110, 121, 122), "null_value_counts", "long"),
     _by_column((125, 126, 127), "lower_bounds", "bytes"),
     _by_column((128, 129, 130), "upper_bounds", "bytes"),
+    _optional("long", 142, "first_row_id"),
 )
 _LIST = (
     _required("string", 500, "manifest_path"),
@@ -67,13 +76,13 @@ _LIST = (
     _required("long", 512, "added_rows_count"),
     _required("long", 513, "existing_rows_count"),
     _required("long", 514, "deleted_rows_count"),
+    _optional("long", 520, "first_row_id"),
 )
 
 
 @lru_cache
-def _entry_schema(format_version: int) -> Any:
-    row_ids = (_optional("long", 142, "first_row_id"),) if format_version >= _ROW_IDS else ()
-    file = {"type": "record", "name": "r2", "fields": [*_FILE, *row_ids]}
+def _entry_schema() -> Any:
+    file = {"type": "record", "name": "r2", "fields": [*_FILE]}
     return _avro().parse_schema(
         {
             "type": "record",
@@ -90,10 +99,8 @@ def _entry_schema(format_version: int) -> Any:
 
 
 @lru_cache
-def _list_schema(format_version: int) -> Any:
-    row_ids = (_optional("long", 520, "first_row_id"),) if format_version >= _ROW_IDS else ()
-    fields = [*_LIST, *row_ids]
-    return _avro().parse_schema({"type": "record", "name": "manifest_file", "fields": fields})
+def _list_schema() -> Any:
+    return _avro().parse_schema({"type": "record", "name": "manifest_file", "fields": [*_LIST]})
 
 
 def _avro() -> Any:
@@ -114,26 +121,25 @@ class Entry:
         status: `EXISTING`, `ADDED` or `DELETED`.
         snapshot_id: The snapshot that added it, or that deleted it.
         sequence: The sequence number of the snapshot that added it.
-        path: In the stream's folder.
-        start: Offset of its first event.
-        rows: How many events it has.
-        bytes: Its size.
+        file: The file.
         stats: Counts and bounds, as Avro has them.
     """
 
     status: int
     snapshot_id: int
     sequence: int
-    path: str
-    start: int
-    rows: int
-    bytes: int
+    file: File
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def start(self) -> int:
+        """Offset of its first event."""
+        return self.file.start
 
     @property
     def end(self) -> int:
         """Offset after its last event."""
-        return self.start + self.rows
+        return self.file.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What all manifests of a table share: the format version, its stream's URL, its columns."""
+    """What all manifests of a table share: its stream, that one's URL, and the columns."""
 
-    format_version: int
+    stream_id: str
     url: str
-    schema_text: str
-    schema_id: int
+    schema_text: str = ""
+    schema_id: int = 0
 
     def uri(self, path: str) -> str:
         """Return the URI of an object of the stream."""
@@ -171,6 +177,11 @@ class Form:
         if path == uri:
             raise CorruptionError("published table names a file elsewhere", where=self.url, uri=uri)
         return path
+
+    def about(self, **values: object) -> dict[str, str]:
+        """Return what the header of an Avro file says; the stream's id shows whose it is."""
+        texts = {key.replace("_", "-"): str(value) for key, value in values.items()}
+        return {**texts, "format-version": str(FORMAT_VERSION), STREAM: self.stream_id}
 
 
 def sealed_nonce(random: str, data: bytes) -> str:
@@ -188,17 +199,18 @@ def read_sealed(storage: Storage, path: str) -> bytes:
 
 def encode_manifest(entries: Iterable[Entry], form: Form) -> bytes:
     """Return a manifest with these files."""
+    about = form.about(
+        schema=form.schema_text,
+        schema_id=form.schema_id,
+        partition_spec="[]",
+        partition_spec_id=0,
+        content="data",
+    )
+    return _encode(_entry_schema(), (_record(entry, form) for entry in entries), about)
+
+
+def _encode(schema: Any, rows: Iterable[Any], about: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
-    about = {
-        "schema": form.schema_text,
-        "schema-id": str(form.schema_id),
-        "partition-spec": "[]",
-        "partition-spec-id": "0",
-        "format-version": str(form.format_version),
-        "content": "data",
-    }
-    rows = (_record(entry, form) for entry in entries)
-    schema = _entry_schema(form.format_version)
     _avro().writer(sink, schema, rows, codec=_CODEC, metadata=about)
     return sink.getvalue()
 
@@ -211,11 +223,11 @@ def _record(entry: Entry, form: Form) -> dict[str, Any]:
         "file_sequence_number": entry.sequence,
         "data_file": {
             "content": 0,
-            "file_path": form.uri(entry.path),
+            "file_path": form.uri(entry.file.path),
             "file_format": "PARQUET",
             "partition": {},
-            "record_count": entry.rows,
-            "file_size_in_bytes": entry.bytes,
+            "record_count": entry.end - entry.start,
+            "file_size_in_bytes": entry.file.bytes,
             "first_row_id": entry.start,
             **entry.stats,
         },
@@ -231,19 +243,12 @@ def decode_manifest(data: bytes, start: int, form: Form) -> list[Entry]:
     for row in _avro().reader(io.BytesIO(data)):
         if row["status"] == DELETED:
             continue
-        file = row["data_file"]
-        entry = Entry(
-            row["status"],
-            row["snapshot_id"],
-            row["sequence_number"],
-            form.path(file["file_path"]),
-            start,
-            file["record_count"],
-            file["file_size_in_bytes"],
-            {name: file[name] for name in _STATS},
-        )
-        found.append(entry)
-        start = entry.end
+        values = row["data_file"]
+        path, end = form.path(values["file_path"]), start + values["record_count"]
+        file = File(path, start, end, values["file_size_in_bytes"])
+        stats = {name: values[name] for name in _STATS}
+        found.append(Entry(row["status"], row["snapshot_id"], row["sequence_number"], file, stats))
+        start = end
     return found
 
 
@@ -256,7 +261,7 @@ def describe_manifest(
     least = sequence
     for entry in entries:
         counts[entry.status] += 1
-        rows[entry.status] += entry.rows
+        rows[entry.status] += entry.end - entry.start
         least = least if entry.status == DELETED else min(least, entry.sequence)
     start, end = names.parse_manifest_path(path) or (0, 0)
     record = {
@@ -278,17 +283,15 @@ def describe_manifest(
     return Manifest(path, start, end, record)
 
 
-def encode_list(
-    manifests: Iterable[Manifest], form: Form, *, about: Mapping[str, int | None]
-) -> bytes:
-    """Return the manifest list of a snapshot that `about` describes."""
-    sink = io.BytesIO()
-    texts = {key: "null" if value is None else str(value) for key, value in about.items()}
-    texts["format-version"] = str(form.format_version)
-    records = (dict(manifest.record) for manifest in manifests)
-    schema = _list_schema(form.format_version)
-    _avro().writer(sink, schema, records, codec=_CODEC, metadata=texts)
-    return sink.getvalue()
+def encode_list(manifests: Iterable[Manifest], form: Form, snapshot: Mapping[str, Any]) -> bytes:
+    """Return the manifest list of a snapshot."""
+    about = form.about(
+        snapshot_id=snapshot["snapshot-id"],
+        parent_snapshot_id=snapshot.get("parent-snapshot-id", "null"),
+        sequence_number=snapshot["sequence-number"],
+        first_row_id=snapshot["first-row-id"],
+    )
+    return _encode(_list_schema(), (dict(manifest.record) for manifest in manifests), about)
 
 
 def decode_list(data: bytes, form: Form) -> list[Manifest]:
@@ -301,3 +304,73 @@ def decode_list(data: bytes, form: Form) -> list[Manifest]:
             raise CorruptionError("published table lists another program's manifest", where=path)
         found.append(Manifest(path, *span, record))
     return sorted(found, key=lambda manifest: (manifest.start, manifest.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Files of neighbouring manifests, less those that go, and new files beside them."""
+
+    old: tuple[Manifest, ...]
+    added: tuple[Entry, ...]
+
+    @property
+    def files(self) -> int:
+        """How many files there may be."""
+        return sum(manifest.files for manifest in self.old) + len(self.added)
+
+
+def plan_manifests(
+    manifests: Sequence[Manifest], removed: Sequence[Span], added: Sequence[Entry]
+) -> list[Manifest | Rewrite]:
+    """Return the manifests of the next snapshot, in the order of their offsets.
+
+    `manifests` and `added` are sorted, and `removed` are the spans of files that go.
+    """
+    gone = sorted(removed)
+    come = [(entry.start, entry.end) for entry in added]
+    items: list[Manifest | Rewrite] = []
+    old: list[Manifest] = []
+    new: list[Entry] = []
+
+    def flush() -> None:
+        if old or new:
+            items.append(Rewrite(tuple(old), tuple(new)))
+        old.clear()
+        new.clear()
+
+    rest = list(added)[::-1]
+    for manifest in manifests:
+        while rest and rest[-1].start < manifest.start:
+            new.append(rest.pop())
+        if not manifest.files:
+            continue
+        span = manifest.start, manifest.end
+        if _touches(gone, span) or _touches(come, span):
+            old.append(manifest)
+        else:
+            flush()
+            items.append(manifest)
+    new += rest[::-1]
+    flush()
+    _merge_small(items)
+    return items
+
+
+def _touches(spans: Sequence[Span], span: Span) -> bool:
+    """Tell whether one of some sorted, disjoint spans overlaps another one."""
+    start, end = span
+    place = bisect_right(spans, start, key=lambda other: other[1])
+    return place < len(spans) and spans[place][0] < end
+
+
+def _merge_small(items: list[Manifest | Rewrite]) -> None:
+    """Make the small manifests at the end one, if there are enough of them."""
+    run = 0
+    while run < len(items) and items[-1 - run].files < _SMALL:
+        run += 1
+    if run < _MERGED:
+        return
+    last = items[-run:]
+    old = [m for item in last for m in ((item,) if isinstance(item, Manifest) else item.old)]
+    new = [entry for item in last if isinstance(item, Rewrite) for entry in item.added]
+    items[-run:] = [Rewrite(tuple(old), tuple(new))]

@@ -36,6 +36,7 @@ from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import broken_invariants
+from segstore_ds.publish.check import advise
 from segstore_ds.repair.copies import (
     refuse_promoted,
     restore_commits,
@@ -197,9 +198,7 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
         name = name.partition("/")[0]
         return f"{text}; call: segstore release {url} {name}, then register the reader again"
     if folder in names.TABLE_FOLDERS:
-        delta = folder in (names.DELTA_FOLDER, names.DELTA_LOG_FOLDER)
-        table = url if delta else f"{url} --iceberg"
-        return f"{text}; call: segstore publish {table} --remove, then segstore publish {table}"
+        return f"{text}; {advise(context.storage, context.log.root.stream_id, problem.where)}"
     if problem.version is not None:
         kept = context.log.root.version - problem.version
         command = f"forget versions: segstore purge {url} --older-than 1h --keep-versions {kept}"

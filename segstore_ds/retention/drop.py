@@ -26,7 +26,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.publish.folders import remove_tables
+from segstore_ds.publish.life import remove_tables
 from segstore_ds.replication.property import replication_of
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage

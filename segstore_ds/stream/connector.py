@@ -41,7 +41,7 @@ from segstore_ds.monitor.series import Sample
 from segstore_ds.monitor.watch import EVERY_S as MEASURE_EVERY_S
 from segstore_ds.monitor.watch import Watch
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.publish.forget import forget_tables
+from segstore_ds.publish.life import forget_tables
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters

@@ -4,7 +4,7 @@ import datetime as dt
 import os
 import platform
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Self
@@ -43,17 +43,13 @@ from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
+from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.picture.description import describe
 from segstore_ds.picture.page import build_cell, build_page
-from segstore_ds.publish.auto import end_auto_publish, run_auto_publish, run_set_auto_publish
-from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
-from segstore_ds.publish.forget import forget_tables
-from segstore_ds.publish.iceberg import (
-    published_iceberg,
-    run_publish_iceberg,
-    run_unpublish_iceberg,
-)
-from segstore_ds.publish.life_cycle import Published
+from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
+from segstore_ds.publish.formats import codec_of
+from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
+from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import (
     Cut,
     CutLike,
@@ -1311,7 +1307,7 @@ class Stream:
 
         It purges old versions, deletes what nothing needs any more, merges the parts of the status
         and of the history, lists the whole stream to find what killed jobs left, and publishes as
-        `set_auto_publish` says. Without upkeep it goes by the default policy. Safe to repeat, and
+        `publish(auto=True)` says. Without upkeep it goes by the default policy. Safe to repeat, and
         to run beside everything else.
 
         Returns:
@@ -1585,39 +1581,46 @@ class Stream:
         """The formats whose tables commits keep up to date, as of the newest version seen."""
         return auto_publish_of(self._log.root)
 
-    def set_auto_publish(self, formats: Collection[str] | None) -> None:
-        """Publish now and from now on after commits, in the background.
-
-        The writers of the stream share one publication about a minute. It is best effort: a
-        failure is logged, no commit waits for it or fails, and a later commit publishes what is
-        missing. So the last commits before a pause may lag; `maintain` publishes them, as
-        `publish_delta` does. `unpublish_delta` ends it, too.
-
-        Args:
-            formats: A list of `"delta"`, `"iceberg"` or both; None or none ends it, and leaves the
-                tables as they are.
-
-        Raises:
-            InvalidInputError: The stream can't be published, or there is no such format.
-        """
-        run_set_auto_publish(self._context, formats)
-
-    def publish_delta(self, *, settle: bool = False, strict: bool = False) -> Published:
-        """Publish the stream as a Delta table over its own Parquet files, or bring that up to date.
+    def publish(
+        self,
+        format: TableFormat,  # noqa: A002 - the word of all other engines
+        *,
+        settle: bool = False,
+        strict: bool = False,
+        auto: bool | None = None,
+        catalog: Any = None,
+        table: str | None = None,
+    ) -> Published:
+        """Publish the stream as a table over its own Parquet files, or bring that up to date.
 
         The stream's location is the table's. Nothing is copied but segments that other engines
         can't read as they are: one that the head divides, and columns of decimals whose scale has
-        grown since. Events that are in no Parquet file yet are not in the table. Row ids are
-        offsets. Only segstore can write the table; a program that ignores Delta's protocol could
-        delete the stream's files, so give other programs credentials that only read.
+        grown since. Events that are in no Parquet file yet are not in the table: `lag` and `reason`
+        of the answer say so. Row ids are offsets.
+
+        Only segstore can write a Delta table: its protocol says so. Iceberg has no way to refuse
+        foreign writers; and a program that ignores Delta's protocol could delete the stream's
+        files. So give other programs credentials that only read. An Iceberg table needs the extra
+        `[iceberg]`, and names files by absolute URLs: after a stream was moved, publish it again.
 
         Safe to repeat, to kill at any point, and to run beside everything else, other publishers
         included. Publish more often than vacuum's grace, or readers miss files.
 
         Args:
+            format: Both may be published.
             settle: First merge what is in no Parquet file, and publish all events.
-            strict: Refuse to publish if a column has a type that Delta lacks; otherwise such
+            strict: Refuse to publish if a column has a type that the format lacks; otherwise such
                 columns are left out.
+            auto: True: from now on also after commits, in the background. The writers of the
+                stream share one publication about a minute. It is best effort: a failure is
+                logged, no commit waits for it or fails, and a later commit publishes what is
+                missing. If writing stops, the last minute is published by `maintain`. False ends
+                it; None leaves it as it is.
+            catalog: A catalog that keeps a pointer to the newest metadata of Iceberg tables, and is
+                told after the commit: its name in pyiceberg's configuration, its properties, or
+                pyiceberg's object. It needs the extra `[catalog]`. Best effort: a failure is
+                logged, and `registered` of the answer is None.
+            table: `namespace.name` of the table in that catalog; made if there is none.
 
         Returns:
             What the table shows now.
@@ -1626,61 +1629,20 @@ class Stream:
             InvalidInputError: The stream can't be published, or its folder holds another table.
             CorruptionError: Another program committed to the table.
         """
-        return run_publish_delta(self._context, settle=settle, strict=strict)
-
-    def published_delta(self) -> Published | None:
-        """Return what the stream's Delta table shows, and what it lacks; None without a table."""
-        self._log.refresh()
-        return published_delta(self._context)
-
-    def unpublish_delta(self) -> int:
-        """Delete the Delta table's metadata and its own files, never the stream's.
-
-        Commits publish it no more, if they did.
-
-        Returns:
-            How many objects were deleted; 0 if there was no table.
-
-        Raises:
-            InvalidInputError: The table is not the stream's; nothing was deleted.
-        """
-        end_auto_publish(self._context, "delta")
-        return run_unpublish_delta(self._context)
-
-    def publish_iceberg(
-        self, *, settle: bool = False, strict: bool = False, format_version: int | None = None
-    ) -> Published:
-        """Publish the stream as an Iceberg table over its own files, or bring that up to date.
-
-        As `publish_delta`, and both may be published; it needs the extra `[iceberg]`. The
-        metadata names files by absolute URLs: after a stream was moved, publish it again. Iceberg
-        has no way to refuse foreign writers, so give other programs credentials that only read.
-
-        Args:
-            settle: First merge what is in no Parquet file, and publish all events.
-            strict: Refuse to publish if a column has a type that Iceberg lacks; otherwise such
-                columns are left out.
-            format_version: Of Iceberg's format, for a new table: 3, the default, whose row ids are
-                offsets, or 2 for readers that know no other; None takes the table as it is.
-
-        Returns:
-            What the table shows now.
-
-        Raises:
-            InvalidInputError: The stream can't be published, or its folder holds another table.
-            CorruptionError: Another program committed to the table.
-        """
-        return run_publish_iceberg(
-            self._context, settle=settle, strict=strict, format_version=format_version
+        done = run_publish(
+            self._context, format, settle=settle, strict=strict, catalog=catalog, table=table
         )
+        if auto is not None:
+            run_set_auto_publish(self._context, format, on=auto)
+        return done
 
-    def published_iceberg(self) -> Published | None:
-        """Return what the stream's Iceberg table shows, and what it lacks; None without one."""
+    def published(self, format: TableFormat) -> Published | None:  # noqa: A002
+        """Return what the stream's table shows, what it lacks and why; None without a table."""
         self._log.refresh()
-        return published_iceberg(self._context)
+        return published(self._context, format)
 
-    def unpublish_iceberg(self) -> int:
-        """Delete the Iceberg table's metadata and its own files, never the stream's.
+    def unpublish(self, format: TableFormat) -> int:  # noqa: A002
+        """Delete a table's metadata and its own files, never the stream's.
 
         Commits publish it no more, if they did.
 
@@ -1690,8 +1652,9 @@ class Stream:
         Raises:
             InvalidInputError: The table is not the stream's; nothing was deleted.
         """
-        end_auto_publish(self._context, "iceberg")
-        return run_unpublish_iceberg(self._context)
+        codec_of(format)
+        run_set_auto_publish(self._context, format, on=False)
+        return run_unpublish(self._context, format)
 
     # Followers.
 

@@ -88,11 +88,11 @@ def _fill(stream: Stream, time: VirtualTime, form: str) -> None:
     slow.publish(5)
     fast.publish(9)
     write(3, "w1")
-    stream.publish_delta(settle=True)
-    stream.publish_iceberg(settle=True)
+    stream.publish("delta", settle=True)
+    stream.publish("iceberg", settle=True)
     write(2, "w2")
-    stream.publish_delta(settle=True)
-    stream.publish_iceberg(settle=True)
+    stream.publish("delta", settle=True)
+    stream.publish("iceberg", settle=True)
     for n in range(8):
         write(1, f"v{n % 3}")
     while sum(1 for entry in stream.root.entries if entry.frame) < 2:

@@ -79,7 +79,7 @@ STEPS: dict[str, Callable[[Stream], object]] = {
         lambda stream: stream.tags,
     ),
     "metrics": lambda stream: stream.metrics(storage=True),
-    "publish status": lambda stream: stream.published_delta(),
+    "publish status": lambda stream: stream.published("delta"),
     "append": lambda stream: stream.append(
         events(0, 1), writer_id="w", batch_id=99, merge_schema=True
     ),
@@ -105,7 +105,7 @@ def make_rich(url: str) -> None:
     stream.set_retention(RetentionPolicy(max_age="7d"))
     stream.set_upkeep(UpkeepPolicy(grace_s=86_400))
     stream.add_follower(f"{url}/follower")
-    stream.set_auto_publish(["delta"])
+    stream.publish("delta", auto=True)
     stream.append(events(0, 2), writer_id="w", batch_id=9, merge_schema=True)
 
 

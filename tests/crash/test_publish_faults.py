@@ -19,8 +19,7 @@ from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock
-from segstore_ds.publish import delta, iceberg
-from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.publish import delta, life
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
@@ -68,8 +67,7 @@ def test_publisher_that_knows_the_table_survives_a_fault_at_every_call(
 
 def sweep(fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
     """Publish with a fault at the 1st, 2nd, 3rd... call, until there is none."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
-    monkeypatch.setattr(iceberg, "CLEAN_EVERY", 1)
+    monkeypatch.setattr(life, "CLEAN_EVERY", 1)
     time = VirtualTime(1)
     place = fresh_storage("memory", None)
     start = TimedStorage(place, time)
@@ -118,9 +116,9 @@ def test_stranger_who_committed_is_an_error() -> None:
     storage.create(f"_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
     stream = open_on(storage, clock=time.clock)
     with pytest.raises(SegstoreError, match="another program"):
-        stream.publish_delta()
-    stream.unpublish_delta()
-    assert stream.publish_delta().tail == 25
+        stream.publish("delta")
+    stream.unpublish("delta")
+    assert stream.publish("delta").tail == 25
 
 
 def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
@@ -128,13 +126,12 @@ def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
     prepare(storage, time.clock)
-    found = read_table(storage, read_newest(storage))
+    found, files = delta.read_files(storage, delta.newest(storage))
     assert found.note is not None
-    data = delta.encode_checkpoint(found, found.note)
+    data = delta.encode_checkpoint(found.state, found.note)
     storage.create(f"_delta_log/{0:020d}.checkpoint.parquet", data)
-    again = read_table(storage, read_newest(storage))
-    assert (again.adds, again.metadata) == (found.adds, found.metadata)
-    assert (again.protocol, again.note) == (found.protocol, found.note)
+    again = delta.read_files(storage, delta.newest(storage))
+    assert again == (found, files)
     assert pa.types.is_map(pq.read_schema(io.BytesIO(data)).field("add").type.field(1).type)
 
 
@@ -194,7 +191,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     assert table.publish(stream).table_version == table.first + 1
     other = open_on(storage, clock=time.clock)
     if others != "publish":
-        getattr(other, f"unpublish_{table.kind}")()
+        other.unpublish(table.kind)
     for start in {"remove": (), "make anew twice": (25, 28)}.get(others, (25,)):
         other.append(events(start, start + 3), layout=SETTLED)
         table.publish(other)
@@ -207,33 +204,39 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     stream.append(events(found.tail, found.tail + 5), layout=SETTLED)
     assert table.publish(stream).table_version == found.table_version + 1
     assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail + 5))
-    getattr(stream, f"unpublish_{table.kind}")()
+    stream.unpublish(table.kind)
     assert table.objects(storage) == []
     assert table.publish(stream).table_version == table.first
 
 
-@pytest.mark.parametrize("when", ["create", "info"])
-def test_table_removed_during_a_commit_leaves_nothing_behind(when: str) -> None:
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize("when", ["create", "check"])
+def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: Table) -> None:
     """Whichever comes first: who removes looks again, and who commits does."""
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock, ICEBERG)
-    before = {*ICEBERG.objects(storage)}
+    prepare(storage, time.clock, table)
 
     def remove() -> None:
-        open_on(storage, clock=time.clock).unpublish_iceberg()
+        open_on(storage, clock=time.clock).unpublish(table.kind)
 
-    call = {"create": ICEBERG.second, "info": "info metadata/snap-"}[when]
+    looks = {"iceberg": "info metadata/snap-", "delta": "get_range _delta_log/"}
+    creates = {"iceberg": "create metadata/v", "delta": "create _delta_log/"}
+    call = (creates if when == "create" else looks)[table.kind]
     raced = Meddling(storage, call, remove)
-    found = ICEBERG.publish(open_on(raced, clock=time.clock))
+    raced.met = True
+    stream = open_on(raced, clock=time.clock)
+    table.publish(stream)
+    before = {*table.objects(storage)}
+    stream.append(events(25, 30), layout=SETTLED)
+    raced.met = False
+    found = table.publish(stream)
     assert raced.met
-    assert (found.table_version, found.tail) == (1, 25)
-    assert [row["n"] for row in ICEBERG.shown(storage)[1]] == list(range(2, 25))
-    left = {*ICEBERG.objects(storage)}
-    assert len(left) <= len(before) + 1
-    assert not [
-        path for path in left if "snap-" in path and not path.startswith(f"metadata/snap-{1:020d}")
-    ]
+    assert (found.table_version, found.tail) == (table.first, 30)
+    assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, 30))
+    left = {*table.objects(storage)}
+    assert len(left) < len(before)
+    assert not [path for path in left & before if not path.endswith((".json", ".text"))]
 
 
 @pytest.mark.parametrize("verb", ["drop", "unpublish"])
@@ -241,7 +244,7 @@ def test_removal_that_stopped_anywhere_is_finished_by_the_next(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left is known to be the stream's; another program's file beside it stays."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(life, "CLEAN_EVERY", 1)
     for number in range(1, 200):
         time = VirtualTime(1)
         storage = TimedStorage(fresh_storage("memory", None), time)
@@ -258,8 +261,8 @@ def test_removal_that_stopped_anywhere_is_finished_by_the_next(
                 run_drop(place, confirm=place.url, clock=clock, client="")
                 return
             handle = open_on(place, clock=clock)
-            handle.unpublish_delta()
-            handle.unpublish_iceberg()
+            handle.unpublish("delta")
+            handle.unpublish("iceberg")
 
         faulty.fault = Fault(number, "crash")
         with suppress(Crash):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from publish_kit import TABLES, Table
 
-from segstore_ds.publish import delta, iceberg, manifest_plan
+from segstore_ds.publish import iceberg, life, manifests
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
@@ -126,11 +126,10 @@ def test_published_table_has_the_rows_of_the_stream(
     monkeypatch: pytest.MonkeyPatch, steps: list[tuple[Any, ...]]
 ) -> None:
     """Whatever happened between two publications, at whatever points."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
-    monkeypatch.setattr(iceberg, "CLEAN_EVERY", 2)
+    monkeypatch.setattr(life, "CLEAN_EVERY", 2)
     monkeypatch.setattr(iceberg, "_MANIFEST_FILES", 3)
-    monkeypatch.setattr(manifest_plan, "_MERGED", 3)
-    monkeypatch.setattr(manifest_plan, "_SMALL", 3)
+    monkeypatch.setattr(manifests, "_MERGED", 3)
+    monkeypatch.setattr(manifests, "_SMALL", 3)
     monkeypatch.setattr(table_status, "INLINE_SOFT", 2)  # so that versions have parts in common
     storage = open_storage(f"memory://publish-{id(steps)}")
     program = Program(create_on(storage, SCHEMA))

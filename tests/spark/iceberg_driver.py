@@ -1,8 +1,7 @@
-"""A session of the Spark that Iceberg's runtime knows, in a process of its own: TABLE TARGET...
+"""A session of the Spark that Iceberg's runtime knows, in a process of its own: TABLE TARGET.
 
-Writes all rows of each snapshot of a table, and in version 3 their row ids, as an Arrow file. Then
-tries to delete files that the table does not name, as are the stream's own, and prints what was not
-refused.
+Writes all rows of each snapshot of the table, and their row ids, as an Arrow file. Then tries to
+delete files that the table does not name, as are the stream's own, and prints what was not refused.
 """
 
 import datetime as dt
@@ -19,10 +18,9 @@ _DAY = dt.timedelta(days=1, seconds=1)  # the procedures take nothing younger th
 
 def write_snapshots(spark: SparkSession, table: str, target: Path) -> None:
     """Write what each snapshot of a table in a folder shows."""
-    ids = ["_row_id"] if "-3" in target.name else []
     for row in spark.read.format("iceberg").load(f"{table}#snapshots").collect():
         reader = spark.read.format("iceberg").option("versionAsOf", row.snapshot_id)
-        found = reader.load(table).select("*", *ids).orderBy("n").toArrow()
+        found = reader.load(table).select("*", "_row_id").orderBy("n").toArrow()
         path = str(target / f"{row.snapshot_id}.arrow")
         with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, found.schema) as writer:
             writer.write_table(found)
@@ -47,13 +45,11 @@ def try_deletions(spark: SparkSession, table: str) -> list[str]:
     return done
 
 
-def main(*places: str) -> None:
-    """Read each table into its target, by one session."""
-    spark = start_session(INSTALLATIONS["iceberg"], Path(places[0]).parent, "tuned")
-    done = []
-    for table, target in zip(places[::2], places[1::2], strict=True):
-        write_snapshots(spark, table, Path(target))
-        done += try_deletions(spark, Path(table).name)
+def main(table: str, target: str) -> None:
+    """Read the table into its target."""
+    spark = start_session(INSTALLATIONS["iceberg"], Path(table).parent, "tuned")
+    write_snapshots(spark, table, Path(target))
+    done = try_deletions(spark, Path(table).name)
     sys.stdout.write(f"deleted: {done}\n")
     spark.stop()
 

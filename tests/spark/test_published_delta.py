@@ -36,12 +36,12 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     target.mkdir()
     wanted: list[list[dict[str, Any]]] = []
     for _ in change(stream):
-        found = stream.publish_delta()
+        found = stream.publish("delta")
         assert found.table_version == len(wanted)
         shown = stream.read(found.head, found.tail, offset_column="row_id").read_all()
         wanted.append(shown.drop_columns([*found.left_out]).sort_by("n").to_pylist())
     stream.append(events(80, 90), layout=SETTLED, merge_schema=True)  # two files to optimize
-    assert stream.publish_delta().table_version == len(wanted)
+    assert stream.publish("delta").table_version == len(wanted)
     folder = Path(stream.url.removeprefix("file://"))
     before = {path for path in folder.rglob("*") if path.is_file()}
     driver = str(Path(__file__).with_name("delta_driver.py"))
@@ -54,7 +54,7 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     for version, rows in enumerate(wanted):
         with pa.OSFile(str(target / f"{version}.arrow")) as file:
             assert pa.ipc.open_file(file).read_all().to_pylist() == rows, version
-    assert f"registered: {stream.published_delta().tail - stream.head}" in done.stdout
+    assert f"registered: {stream.published('delta').tail - stream.head}" in done.stdout
     assert "changed: []" in done.stdout, done.stdout
     # A refused append leaves the file that it wrote in the table's folder, which lists it nowhere.
     assert before <= {path for path in folder.rglob("*") if path.is_file()}
@@ -73,13 +73,14 @@ def test_spark_reads_the_table_in_an_object_store(
     for start in (0, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
     stream.truncate(3)
-    stream.publish_delta()
+    stream.publish("delta")
     driver = str(Path(__file__).with_name("delta_driver.py"))
     server = options["endpoint_url"], options["key"], options["secret"]
     command = [str(python), driver, f"s3a://{bucket}/s", str(tmp_path), "0", *server]
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
-    if done.returncode and "unresolved dependency" in done.stderr:
+    unfetched = any(why in done.stderr for why in ("unresolved dependency", "download failed"))
+    if done.returncode and unfetched:
         pytest.skip("hadoop-aws can't be fetched here: see spark.jars.packages")
     assert done.returncode == 0, done.stderr[-3000:]
     with pa.OSFile(str(tmp_path / "0.arrow")) as file:

@@ -15,7 +15,7 @@ from process_kit import plain_environment
 import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
 from benchmarks.workloads.spark_rivals import python_with
-from segstore_ds.publish.iceberg_table import read_newest
+from segstore_ds.publish.iceberg import newest
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -105,27 +105,22 @@ def python() -> Path:
 def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: Path) -> None:
     """Rows equal the stream's after each of its operations, and row ids are their offsets."""
     wanted: dict[Path, list[dict[str, Any]]] = {}
-    places: list[str] = []
-    for format_version in (2, 3):
-        stream = segstore.create(tmp_path / f"stream-{format_version}", SCHEMA)
-        stream.set_upkeep(None)
-        target = tmp_path / f"rows-{format_version}"
-        target.mkdir()
-        places += [stream.url.removeprefix("file://"), str(target)]
-        for _ in change(stream):
-            found = stream.publish_iceberg(format_version=format_version)
-            offsets = {"offset_column": "_row_id"} if format_version == 3 else {}
-            shown = stream.read(found.head, found.tail, **offsets).read_all()
-            left = shown.drop_columns([*found.left_out])
-            snapshot = read_newest(stream.storage).metadata["current-snapshot-id"]
-            wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
+    stream, target = segstore.create(tmp_path / "stream", SCHEMA, upkeep=None), tmp_path / "rows"
+    target.mkdir()
+    for _ in change(stream):
+        found = stream.publish("iceberg")
+        shown = stream.read(found.head, found.tail, offset_column="_row_id").read_all()
+        left = shown.drop_columns([*found.left_out])
+        snapshot = newest(stream.storage).state.snapshot["snapshot-id"]
+        wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
+    places = [stream.url.removeprefix("file://"), str(target)]
     command = [str(python), str(Path(__file__).with_name("iceberg_driver.py")), *places]
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "deleted: []" in done.stdout, done.stdout
-    assert all(segstore.verify(f"{tmp_path}/stream-{n}").ok for n in (2, 3))
-    assert len(wanted) == 16
+    assert segstore.verify(tmp_path / "stream").ok
+    assert len(wanted) == 8
     for path, rows in wanted.items():
         with pa.OSFile(str(path)) as file:
             assert pa.ipc.open_file(file).read_all().to_pylist() == rows, path.name

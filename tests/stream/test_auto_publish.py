@@ -16,6 +16,7 @@ from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.auto import run_set_auto_publish
 from segstore_ds.retention.maintain import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
 from segstore_ds.stream import Stream, open_on
@@ -30,6 +31,11 @@ def add(stream: Stream, count: int = 1) -> None:
     stream.append(numbers(stream.tail, stream.tail + count), layout=SETTLED, compact="off")
 
 
+def end(stream: Stream) -> None:
+    """Let commits publish no more, and leave the table as it is."""
+    run_set_auto_publish(stream.context, "delta", on=False)
+
+
 def published(storage: TimedStorage) -> tuple[int, int]:
     """Return how many commits the table has, and how many rows it shows."""
     commits = [info for info in storage.list(LOG) if info.path.endswith(".json")]
@@ -41,7 +47,7 @@ def made() -> tuple[Stream, TimedStorage]:
     """Return a stream of ten events on a virtual clock that publishes by itself."""
     stream, storage = make_stream(0)
     add(stream, 10)
-    stream.set_auto_publish(["delta"])
+    stream.publish("delta", auto=True)
     return stream, storage
 
 
@@ -57,7 +63,7 @@ def test_commits_publish_once_a_minute_whoever_makes_them(
         add(open_on(storage, clock=stream._log.clock))
         stream.refresh()
     assert published(storage) == (1, 10)
-    assert stream.published_delta().lag == 6
+    assert stream.published("delta").lag == 6
     wait(storage, 61)
     add(stream)
     assert published(storage) == (2, 17)
@@ -72,8 +78,8 @@ def test_streams_that_do_not_publish_pay_nothing(made: tuple[Stream, TimedStorag
     stream, storage = made
     wait(storage, 10)
     asked = []
-    for formats in (["delta"], None):
-        stream.set_auto_publish(formats)
+    for auto in (True, False):
+        stream.publish("delta", auto=auto)
         traced = FaultStorage(storage)
         handle = open_on(traced, clock=stream._log.clock)
         for _ in range(3):
@@ -94,7 +100,7 @@ def test_failed_publication_fails_no_commit(
     add(stream)
     assert "publishing failed" in caplog.text
     storage.delete(f"{LOG}/{1:020d}.json")
-    assert stream.published_delta().lag == 1
+    assert stream.published("delta").lag == 1
     wait(storage, 61)
     add(stream)
     assert published(storage) == (2, 12)
@@ -106,16 +112,16 @@ def test_unpublish_ends_it(made: tuple[Stream, TimedStorage]) -> None:
     add(stream)
     stream.maintain()
     assert published(storage) == (2, 11)
-    stream.set_auto_publish(None)
+    stream.publish("delta", auto=False)
     wait(storage, HOUR)
     add(stream)
     assert (stream.auto_publish, published(storage)) == ((), (2, 11))
-    stream.set_auto_publish(["delta"])
-    assert stream.unpublish_delta() == 3
+    stream.publish("delta", auto=True)
+    assert stream.unpublish("delta") == 3
     wait(storage, HOUR)
     add(stream)
     stream.maintain()
-    assert (stream.auto_publish, stream.published_delta()) == ((), None)
+    assert (stream.auto_publish, stream.published("delta")) == ((), None)
 
 
 def test_table_removed_while_a_publisher_slept_stays_removed(
@@ -126,13 +132,13 @@ def test_table_removed_while_a_publisher_slept_stays_removed(
     clock = stream._log.clock
     wait(storage, 61)
     put = f"create {LOG}/{1:020d}"
-    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_delta())
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish("delta"))
     add(open_on(slow, clock=clock))
     assert slow.met
     assert DELTA.objects(storage) == []
-    stream.refresh().set_auto_publish(["delta"])
+    stream.refresh().publish("delta", auto=True)
     wait(storage, 61)
-    kept = Meddling(storage, put, lambda: open_on(storage, clock=clock).set_auto_publish(None))
+    kept = Meddling(storage, put, lambda: end(open_on(storage, clock=clock)))
     add(open_on(kept, clock=clock))
     assert kept.met
     assert published(storage) == (2, 12)
@@ -168,15 +174,15 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
     """Beside the Delta table or alone; a table removed meanwhile stays removed."""
     stream, storage = made
     clock = stream._log.clock
-    stream.set_auto_publish(["iceberg", "delta"])
+    stream.publish("iceberg", auto=True)
     wait(storage, 61)
     add(stream)
-    assert (stream.published_iceberg().tail, stream.published_delta().tail) == (11, 11)
-    stream.unpublish_delta()
+    assert (stream.published("iceberg").tail, stream.published("delta").tail) == (11, 11)
+    stream.unpublish("delta")
     assert stream.auto_publish == ("iceberg",)
     wait(storage, 61)
     put = "create metadata/v3."
-    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_iceberg())
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish("iceberg"))
     add(open_on(slow, clock=clock))
     assert slow.met
     assert ICEBERG.objects(storage) == DELTA.objects(storage) == []
@@ -185,24 +191,24 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
 def test_formats_are_checked_at_once(tmp_path: Path) -> None:
     """Unknown ones, and streams that can't be published, are errors of the call."""
     stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
-    for formats in ("delta", ["hudi"]):
-        with pytest.raises(InvalidInputError, match="formats"):
-            stream.set_auto_publish(formats)
+    for call in (stream.publish, stream.published, stream.unpublish):
+        with pytest.raises(InvalidInputError, match="table format"):
+            call("hudi")
     add(stream)
     stream.copy_to(tmp_path / "c", copy_id="c", mode="clone")
     with pytest.raises(InvalidInputError, match="materialize"):
-        segstore.open(tmp_path / "c").set_auto_publish(["delta"])
+        segstore.open(tmp_path / "c").publish("delta", auto=True)
 
 
 def test_nobody_waits_for_a_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is acknowledged before it has begun."""
     stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
-    stream.set_auto_publish(["delta"])
+    stream.publish("delta", auto=True)
     begun = []
     monkeypatch.setattr(Clock, "start", lambda _, work, name: begun.append((name, work)))
     add(stream, 5)
     assert [name for name, _ in begun] == ["segstore-upkeep"]
-    assert stream.published_delta().lag == 5
+    assert stream.published("delta").lag == 5
 
 
 PUBLISHER = """
@@ -222,7 +228,7 @@ for n in range(12):
 def test_processes_publish_one_stream_at_once(tmp_path: Path) -> None:
     """Each appends and publishes; the table ends with all events, once, at their offsets."""
     stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
-    stream.set_auto_publish(["delta"])
+    stream.publish("delta", auto=True)
     stream.set_upkeep(None)
     workers = [
         subprocess.Popen([sys.executable, "-c", PUBLISHER, str(tmp_path / "s"), name])

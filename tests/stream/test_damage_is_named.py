@@ -7,7 +7,7 @@ from publish_kit import ICEBERG, TABLES
 from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
@@ -99,8 +99,8 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     stream, storage = make_stream(3)
     layout = Layout(inline_bytes=0, segment_format="parquet")
     stream.append(numbers(30, 60), layout=layout)
-    stream.publish_delta(settle=True)
-    stream.publish_iceberg(settle=True)
+    stream.publish("delta", settle=True)
+    stream.publish("iceberg", settle=True)
     ours = {path for path in table.objects(storage) if names.published_key(path) == path}
     assert again(stream).verify().ok
     for path in sorted(ours):
@@ -114,8 +114,23 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
         storage.put(path, b"{}")
         (text,) = fix(stream).damaged
         assert text.startswith(path)
-        assert f"segstore publish {storage.url}" in text
-        assert "--remove" in text
+        assert f"segstore publish {storage.url} --format {table.kind}" in text
+        # What the advice says works; only Delta's one commit says whose the table is.
+        held = {path: storage.get(path) for path in table.objects(storage)}
+        if path == f"_delta_log/{0:020}.json":
+            assert f"delete {storage.url}/_delta_log by hand" in text
+            with pytest.raises(InvalidInputError, match="by hand"):
+                again(stream).unpublish(table.kind)
+            for info in list(storage.list("_delta_log")):
+                storage.delete(info.path)
+        else:
+            assert "--remove" in text
+            again(stream).unpublish(table.kind)
+        assert again(stream).publish(table.kind, settle=True).lag == 0
+        assert again(stream).verify().ok
+        again(stream).unpublish(table.kind)
+        for name, data in held.items():
+            storage.put(name, data)
         storage.put(path, sound)
     path = "metadata/v1.metadata.json" if table is ICEBERG else f"_delta_log/{0:020}.json"
     storage.put(path, b"{}")

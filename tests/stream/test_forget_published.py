@@ -18,8 +18,7 @@ from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact.redacted import Forgotten
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
-from segstore_ds.publish import delta
-from segstore_ds.publish.iceberg_table import read_newest as read_iceberg
+from segstore_ds.publish import iceberg, life
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout
@@ -68,7 +67,7 @@ def test_forgotten_values_leave_the_published_table(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once for readers of its newest state; every byte of it after the grace."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(life, "CLEAN_EVERY", 2)
     stream, storage = make_stream(0)
     _publish_often(stream, storage, table)
     kinds = {path.rsplit(".", 1)[1] for path in _held(stream, storage, table)}
@@ -135,16 +134,16 @@ def test_tables_that_can_not_be_published_are_reported(table: Table) -> None:
     _forget(stream)
     wait(storage, 8 * DAY)
     (left,) = _forget(stream).left
-    assert f"unpublish_{table.kind}" in left.call
-    assert getattr(stream, f"published_{table.kind}")() is None
+    assert f'unpublish("{table.kind}")' in left.call
+    assert stream.published(table.kind) is None
     table.publish(stream)
     kind = names.build_delta_path(1, "json") if table is DELTA else names.build_iceberg_path(2)
     storage.create(kind, b'{"commitInfo":{"operation":"WRITE"}}\n')
     if table is ICEBERG:
         storage.put("metadata/version-hint.text", b"2")
     (left,) = _forget(stream).left
-    assert f"unpublish_{table.kind}" in left.call
-    getattr(stream, f"unpublish_{table.kind}")()
+    assert f'unpublish("{table.kind}")' in left.call
+    stream.unpublish(table.kind)
     assert _forget(stream).done
 
 
@@ -152,10 +151,10 @@ def test_a_manifest_keeps_no_bounds_of_files_that_went() -> None:
     """Entries of removed files stay in a snapshot's manifests for as long as those are listed."""
     stream, storage = make_stream(0)
     stream.append(_events(0), layout=SETTLED)
-    stream.publish_iceberg()
+    stream.publish("iceberg")
     old = {*ICEBERG.objects(storage)}
     stream.redact([["s", "==", NEEDLE]], columns=["s"])
-    stream.publish_iceberg()
+    stream.publish("iceberg")
     fresh = {*ICEBERG.objects(storage)} - old
     assert any(names.parse_manifest_path(path) for path in fresh)
     assert not fresh & {*holders(stream.url)}
@@ -165,14 +164,14 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     """Before the redaction they can be read as of; after forgetting they can't."""
     stream, storage = make_stream(0)
     _publish_often(stream, storage, ICEBERG)
-    assert len(read_iceberg(storage, exact=True).metadata["snapshots"]) == 5
+    assert len(iceberg.newest(storage).state.metadata["snapshots"]) == 5
     _forget(stream)
-    found = read_iceberg(storage, exact=True)
-    (snapshot,) = found.metadata["snapshots"]
+    found = iceberg.newest(storage)
+    (snapshot,) = found.state.metadata["snapshots"]
     assert json.loads(snapshot["summary"]["segstore"])["version"] >= stream.root.log_start
     version = found.version
     _forget(stream)
-    assert read_iceberg(storage, exact=True).version == version
+    assert iceberg.newest(storage).version == version
 
 
 @pytest.mark.slow
@@ -213,7 +212,7 @@ def test_other_engines_read_what_forgetting_left(tmp_path: Path) -> None:
     """delta-rs and pyiceberg find whole tables, and rows without the value."""
     stream, storage = make_old(tmp_path / "stream", 30)
     _publish_often(stream, storage, DELTA)
-    stream.publish_iceberg()
+    stream.publish("iceberg")
     wait(storage, 60)
     report = _forget(stream)
     _until(storage, report)

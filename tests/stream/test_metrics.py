@@ -124,9 +124,9 @@ def test_lag_of_followers(stream, tmp_path):
 
 def test_lag_of_published_tables(stream):
     stream.append(rows(10))
-    stream.publish_delta(settle=True)
+    stream.publish("delta", settle=True)
     stream.append(rows(4))
-    stream.publish_iceberg(settle=True)
+    stream.publish("iceberg", settle=True)
     stream.append(rows(2))
     found = stream.metrics().published
     assert [(one.table, one.tail, one.lag_events) for one in found] == [

@@ -18,8 +18,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.publish import delta
-from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.publish import delta, life
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -91,7 +90,7 @@ def ask(table: deltalake.DeltaTable, text: str) -> list[dict[str, Any]]:
 
 def check(stream: Stream) -> None:
     """Publish, then compare all rows, and row ids with offsets."""
-    found = stream.publish_delta()
+    found = stream.publish("delta")
     assert found.url == stream.url
     wanted = stream.read(found.head, found.tail).read_all().to_pylist()
     for name, rows_by in READERS.items():
@@ -146,7 +145,7 @@ def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
     assert changes_of(stream) == [("add", True)] * 3
     stream.append(events(60, 70), layout=HOT)
     check(stream)
-    assert stream.published_delta().lag == 10
+    assert stream.published("delta").lag == 10
     stream.compact(layout=SETTLED)
     check(stream)
     assert changes_of(stream) == [("add", True)] + [("remove", True)] * 3
@@ -170,8 +169,8 @@ def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
 def test_publishing_twice_changes_nothing(stream: Stream) -> None:
     """A table that shows the newest version is left alone."""
     stream.append(events(0, 20), layout=SETTLED)
-    first = stream.publish_delta()
-    assert stream.publish_delta() == first == stream.published_delta()
+    first = stream.publish("delta")
+    assert stream.publish("delta") == first == stream.published("delta")
     assert len(list(log_of(stream).iterdir())) == 1
 
 
@@ -179,8 +178,8 @@ def test_settled_table_has_all_events(stream: Stream) -> None:
     """Lone segments of Arrow, and events in the commit file, get files of the table's own."""
     stream.append(events(0, 30), layout=SETTLED)
     stream.append(events(30, 33))
-    assert stream.publish_delta().lag == 3
-    assert stream.publish_delta(settle=True).lag == 0
+    assert stream.publish("delta").lag == 3
+    assert stream.publish("delta", settle=True).lag == 0
     assert query(stream, "select count(*) as c, sum(n) as s from t") == [{"c": 33, "s": 528}]
     assert stream.read().read_all().num_rows == 33
 
@@ -201,8 +200,8 @@ def test_columns_are_added_widened_and_left_out(stream: Stream) -> None:
     odd = events(30, 40).append_column("took", pa.array([5] * 10, pa.duration("us")))
     stream.append(odd, layout=SETTLED, merge_schema=True)
     with pytest.raises(InvalidInputError, match="took"):
-        stream.publish_delta(strict=True)
-    assert stream.publish_delta().left_out == {"took": "duration[us]"}
+        stream.publish("delta", strict=True)
+    assert stream.publish("delta").left_out == {"took": "duration[us]"}
     assert query(stream, "select max(i) as i, count(*) as c from t") == [{"i": 2**40, "c": 40}]
 
 
@@ -210,14 +209,14 @@ def test_checkpoints_hold_the_whole_table(stream: Stream) -> None:
     """After many commits the log is read from its newest checkpoint on."""
     for start in range(0, 120, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
-        stream.publish_delta()
+        stream.publish("delta")
     hint = json.loads((log_of(stream) / "_last_checkpoint").read_text())
     assert hint["version"] == 10
     for commit in range(10):
         (log_of(stream) / f"{commit:020d}.json").unlink()
     assert query(stream, "select count(*) as c, max(n) as m from t") == [{"c": 120, "m": 119}]
     stream.append(events(120, 130), layout=SETTLED)
-    assert stream.publish_delta().tail == 130
+    assert stream.publish("delta").tail == 130
     assert query(stream, "select count(*) as c from t where n > 100") == [{"c": 29}]
 
 
@@ -228,10 +227,10 @@ def test_foreign_writers_are_refused(stream: Stream) -> None:
     """
     stream.append(events(0, 20), layout=SETTLED)
     stream.truncate(3)
-    stream.publish_delta()
+    stream.publish("delta")
     stream.append(events(20, 40), layout=SETTLED)
     stream.compact(layout=SETTLED)
-    stream.publish_delta()
+    stream.publish("delta")
     table, rows = table_of(stream), pa.table({"n": [1], "word": ["x"]})
     folder, lazy = str(folder_of(stream)), pl.LazyFrame({"n": [1], "word": ["x"]})
     before = {path: path.read_bytes() for path in folder_of(stream).rglob("*") if path.is_file()}
@@ -270,11 +269,11 @@ def test_what_delta_lets_others_write_is_borne(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint of delta-rs, its clean-up and an empty vacuum; a wrong checkpoint is damage."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(life, "CLEAN_EVERY", 4)
     for start in range(0, 30, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
         stream.truncate(start + 2)
-        stream.publish_delta()
+        stream.publish("delta")
         foreign = table_of(stream)
         foreign.create_checkpoint()
         foreign.cleanup_metadata()
@@ -290,13 +289,13 @@ def test_what_delta_lets_others_write_is_borne(
     (problem,) = (found for found in stream.verify().problems if newest.name in found.where)
     assert "another program" in problem.what
     with pytest.raises(CorruptionError, match="another program"):
-        read_table(stream.storage, read_newest(stream.storage))
+        delta.read_files(stream.storage, delta.newest(stream.storage))
     newest.write_bytes(sound)
     for start in range(40, 70, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
         check(stream)
     stream.verify().check()
-    assert stream.unpublish_delta() > 7
+    assert stream.unpublish("delta") > 7
     assert list(log_of(stream).iterdir()) == []
     check(stream)
 
@@ -306,16 +305,16 @@ def test_another_table_in_the_folder_is_refused_and_kept(stream: Stream, tmp_pat
     stream.append(events(0, 10), layout=SETTLED)
     other = segstore.create(tmp_path / "other", SCHEMA, upkeep=None)
     other.append(events(0, 5), layout=SETTLED)
-    other.publish_delta()
+    other.publish("delta")
     deltalake.write_deltalake(tmp_path / "own", events(0, 5))
     for source in ("other", "own"):
         shutil.copytree(tmp_path / source / "_delta_log", log_of(stream))
         files = {path: path.read_bytes() for path in log_of(stream).iterdir()}
-        for call in (stream.publish_delta, stream.unpublish_delta):
+        for call in (stream.publish, stream.unpublish):
             with pytest.raises(
                 (InvalidInputError, CorruptionError), match="to a folder of its own"
             ):
-                call()
+                call("delta")
         assert files == {path: path.read_bytes() for path in log_of(stream).iterdir()}
         shutil.rmtree(log_of(stream))
         stream = segstore.open(stream.url)
@@ -330,10 +329,10 @@ def test_unpublished_stream_has_no_table(stream: Stream) -> None:
     """The stream itself stays, and may be published again; a drop takes the table with it."""
     stream.append(events(0, 20), layout=SETTLED)
     stream.truncate(5)
-    stream.publish_delta()
-    assert stream.unpublish_delta() == 2
-    assert stream.published_delta() is None
-    assert stream.unpublish_delta() == 0
+    stream.publish("delta")
+    assert stream.unpublish("delta") == 2
+    assert stream.published("delta") is None
+    assert stream.unpublish("delta") == 0
     stream.verify().check()
     check(stream)
     segstore.drop(stream.url, confirm=stream.url)
@@ -347,7 +346,7 @@ def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Pa
     stream.copy_to(tmp_path / "clone", copy_id="c", mode="clone")
     clone = segstore.open(tmp_path / "clone")
     with pytest.raises(InvalidInputError, match="materialize"):
-        clone.publish_delta()
+        clone.publish("delta")
     clone.materialize()
     clone.set_upkeep(None)
     check(clone)
@@ -379,7 +378,7 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
     for start in range(0, 100, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
         stream.truncate(start + 1)
-        stream.publish_delta()
+        stream.publish("delta")
     folder = folder_of(stream) / "delta"
     assert len([*folder.glob("*.parquet")]) == 10
     old, marks = table_of(stream), folder / "_unused.json"
@@ -388,7 +387,7 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
             age_s = 2 * 3600 if "_delta_log" in path.parts else 8 * 86_400
             os.utime(path, (time.time() - age_s, time.time() - age_s))
     stream.append(events(100, 110), layout=SETTLED)
-    stream.publish_delta()
+    stream.publish("delta")
     assert len(json.loads(marks.read_text())) == 9
     # Readers that found the log before the checkpoint was written still read its commits.
     assert _names_in(log_of(stream)) == {*_log_names(range(11), 10), "_last_checkpoint"}
@@ -400,7 +399,7 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
     os.utime(checkpoint, (time.time() - 2 * 3600,) * 2)
     for start in range(110, 210, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
-        stream.publish_delta()
+        stream.publish("delta")
     assert _names_in(log_of(stream)) == {*_log_names(range(10, 21), 10, 20), "_last_checkpoint"}
     assert len([*folder.glob("*.parquet")]) == 1
     assert json.loads(marks.read_text()) == {}
@@ -411,14 +410,14 @@ def test_a_file_that_was_dropped_just_now_stays_for_its_readers(stream: Stream) 
     """However old the file itself is."""
     stream.append(events(0, 10), layout=SETTLED)
     stream.truncate(4)
-    stream.publish_delta()
+    stream.publish("delta")
     (own,) = (folder_of(stream) / "delta").glob("*.parquet")
     os.utime(own, (1, 1))
     reader = table_of(stream)
     for start in range(10, 130, 10):
         stream.truncate(start - 5)
         stream.append(events(start, start + 10), layout=SETTLED)
-        stream.publish_delta()
+        stream.publish("delta")
     assert own.exists()
     assert ask(reader, "select count(*) as c, min(n) as first from t") == [{"c": 6, "first": 4}]
 
@@ -429,12 +428,16 @@ def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
     stream.append(events(0, 70), layout=layout)
     for _ in range(2):
         stream.append(events(70, 140), layout=layout)
-        stream.publish_delta()
+        stream.publish("delta")
     assert len(stream.root.parts) > 1
     stream.append(events(140, 141), layout=layout)
     fresh = segstore.open(stream.url)
     fresh.storage.stats.reset()
-    assert fresh.publish_delta().lag == 0
+    assert fresh.publish("delta").lag == 0
     assert fresh.storage.stats.total <= 8
     assert len(changes_of(stream)) == 1
+    fresh.append(events(141, 142), layout=layout)
+    fresh.storage.stats.reset()
+    assert fresh.publish("delta").lag == 0
+    assert fresh.storage.stats.total <= 3  # it knows the table
     check(stream)

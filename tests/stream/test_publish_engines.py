@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import deltalake
 import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
 from fixtures_servers import FETCHES
+from iceberg_rest import rest_catalog
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -21,7 +21,8 @@ from pyiceberg.table import StaticTable
 from test_publish_delta import READERS
 
 import segstore_ds as segstore
-from segstore_ds.publish.delta_log import read_newest, read_table
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.publish import delta
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -96,13 +97,12 @@ def duckdb() -> Iterator[Ask]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("format_version", [2, 3])
-def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path, format_version: int) -> None:
+def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path) -> None:
     """After every operation, by each of its extensions."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     for _ in change(stream):
-        stream.publish_delta()
-        stream.publish_iceberg(format_version=format_version)
+        stream.publish("delta")
+        stream.publish("iceberg")
         for kind in ("delta", "iceberg"):
             text = f"select * from {kind}_scan(?) order by n"  # noqa: S608 - of ours
             assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
@@ -114,7 +114,7 @@ def test_insert_that_duckdb_refuses_leaves_its_file_alone(duckdb: Ask, tmp_path:
     """Nothing of the stream changes; `drop` names the file."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     stream.append(events(0, 20), layout=SETTLED)
-    stream.publish_delta()
+    stream.publish("delta")
     before = files_in(tmp_path / "s")
     duckdb(f"attach '{tmp_path}/s' as t (type delta)")
     with pytest.raises(AssertionError, match="segstore"):  # the name of the writer feature
@@ -166,7 +166,7 @@ def test_engines_read_tables_in_object_stores(
     place = f"endpoint '{endpoint.removeprefix('http://')}', use_ssl false, url_style 'path'"
     duckdb(f"create or replace secret s (type s3, {account}, {place})")
     for _ in change(stream):
-        assert stream.publish_delta().url == stream.publish_iceberg().url == stream.url
+        assert stream.publish("delta").url == stream.publish("iceberg").url == stream.url
         wanted = rows_of(stream)
         for name, read in READERS.items():
             found = sorted(read(stream.url, keys), key=lambda row: row["n"])
@@ -183,7 +183,7 @@ def test_engines_read_tables_in_object_stores(
 
 def listed(storage: Storage) -> Iterable[str]:
     """Return the paths that the Delta table lists, in the stream's folder."""
-    return read_table(storage, read_newest(storage)).adds
+    return [file.path for file in delta.read_files(storage, delta.newest(storage))[1].values()]
 
 
 def of_pyiceberg(options: dict[str, Any]) -> dict[str, str]:
@@ -202,31 +202,58 @@ def rows_in(table: StaticTable | Any) -> list[list[Any]]:
     return [[*row.values()] for row in found]
 
 
-def register(catalog: Catalog, stream: Stream, version: int, wanted: list[list[Any]]) -> None:
-    """Tell a catalog of the newest metadata, as it has to be told after each publication."""
-    if catalog.table_exists("db.clicks"):
-        catalog.drop_table("db.clicks")
-    metadata = f"{stream.url}/metadata/v{version}.metadata.json"
-    assert rows_in(catalog.register_table("db.clicks", metadata)) == wanted
-    assert rows_in(catalog.load_table("db.clicks")) == wanted
+def check_told(catalog: Catalog, stream: Stream) -> None:
+    """Publish and tell a catalog, twice; it has the newest metadata then."""
+    for _ in range(2):
+        done = stream.publish("iceberg", catalog=catalog, table="db.clicks")
+        assert done.registered == f"{stream.url}/metadata/v{done.table_version}.metadata.json"
+        assert catalog.load_table("db.clicks").metadata_location == done.registered
+        assert rows_in(catalog.load_table("db.clicks")) == rows_of(stream)
 
 
-@pytest.mark.slow
-def test_sql_catalog_is_told_after_each_publication(tmp_path: Path) -> None:
-    """Dropping the table from it, and registering the newest metadata, deletes nothing."""
+def test_sql_catalog_is_told_after_each_publication(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its properties or as an object; nothing is deleted, and another table is left alone."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    place = {"uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
+    catalog = SqlCatalog("c", **place)
     catalog.create_namespace("db")
     for _ in change(stream):
-        version = stream.publish_iceberg(format_version=2).table_version
-        register(catalog, stream, version, rows_of(stream))
-    catalog.close()
+        check_told(catalog, stream)
     stream.verify().check()
+    stream.append(events(90, 95), layout=SETTLED)
+    again = {"type": "sql", "name": "c", **place}
+    assert stream.publish("iceberg", catalog=again, table="db.again").registered
+    other = segstore.create(tmp_path / "other", SCHEMA, upkeep=None)
+    other.append(events(0, 5), layout=SETTLED)
+    done = other.publish("iceberg", catalog=catalog, table="db.clicks")
+    assert (done.registered, done.tail) == (None, 5)
+    assert "another table of that name" in caplog.text
+    catalog.close()
+
+
+def test_publication_stands_whatever_a_catalog_does(tmp_path: Path) -> None:
+    """What can't be tried is refused before; what fails afterwards is logged."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    stream.append(events(0, 5), layout=SETTLED)
+    for options, error in (
+        ({"catalog": "no such one", "table": "db.clicks"}, "can't be opened"),
+        ({"catalog": {}, "table": "clicks"}, "name the catalog's table"),
+        ({"catalog": {"type": "sql"}}, "name the catalog's table"),
+    ):
+        with pytest.raises(InvalidInputError, match=error):
+            stream.publish("iceberg", **options)
+    with pytest.raises(InvalidInputError, match="location there once"):
+        stream.publish("delta", catalog="c", table="db.clicks")
+    assert (stream.published("iceberg"), stream.published("delta")) == (None, None)
+    done = stream.publish("iceberg", catalog=object(), table="db.clicks")
+    assert (done.registered, done.tail) == (None, 5)
 
 
 @pytest.mark.slow
 def test_glue_is_told_after_each_publication(s3_server: S3Server) -> None:
-    """By pyiceberg, and by Glue's own call, which changes where the metadata is."""
+    """By the property of its table, which says where the metadata is."""
     options = s3_server.options
     url = f"s3://{s3_server.new_bucket()}/s"
     stream = segstore.create(url, SCHEMA, storage_options=options, upkeep=None)
@@ -235,19 +262,22 @@ def test_glue_is_told_after_each_publication(s3_server: S3Server) -> None:
     catalog = GlueCatalog("c", **glue, **of_pyiceberg(options))
     catalog.create_namespace("db")
     for _ in change(stream):
-        version = stream.publish_iceberg(format_version=2).table_version
-        register(catalog, stream, version, rows_of(stream))
+        check_told(catalog, stream)
     stream.append(events(90, 95), layout=SETTLED)
-    version = stream.publish_iceberg().table_version
-    client = boto3.client(
-        "glue",
-        endpoint_url=options["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=options["key"],
-        aws_secret_access_key=options["secret"],
-    )
-    table = client.get_table(DatabaseName="db", Name="clicks")["Table"]
-    known = {key: table[key] for key in ("Name", "TableType", "StorageDescriptor", "Parameters")}
-    known["Parameters"]["metadata_location"] = f"{url}/metadata/v{version}.metadata.json"
-    client.update_table(DatabaseName="db", TableInput=known)
+    named = {"type": "glue", **glue, **of_pyiceberg(options)}
+    assert stream.publish("iceberg", catalog=named, table="db.clicks").registered
     assert rows_in(catalog.load_table("db.clicks")) == rows_of(stream)
+
+
+def test_rest_catalog_is_told_after_each_publication(tmp_path: Path) -> None:
+    """One that takes `overwrite` swaps its pointer; one that does not drops and registers."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    with rest_catalog(swaps=True) as (catalog, calls):
+        for _ in change(stream):
+            check_told(catalog, stream)
+    assert "DELETE" not in calls
+    with rest_catalog(swaps=False) as (catalog, calls):
+        check_told(catalog, stream)
+        stream.append(events(90, 95), layout=SETTLED)
+        check_told(catalog, stream)
+    assert calls.count("DELETE") == 1

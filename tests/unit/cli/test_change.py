@@ -98,10 +98,11 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert done(capsys)["forgotten"]["done"] is False
 
 
-@pytest.mark.parametrize("form", [[], ["--iceberg"]])
+@pytest.mark.parametrize("form", [[], ["--format", "iceberg"]])
 def test_publish_shows_removes_and_asks(form, stream, capsys):
     assert main(["publish", stream.url, *form]) == 0
-    said = "shows offsets [0, 0); 3 events after it are in no Parquet file yet; --settle merges"
+    why = "3 events lie in Arrow segments or commits, or after such; settle=True merges them"
+    said = f"shows offsets [0, 0); {why}"
     assert said in capsys.readouterr().out
     assert main(["publish", stream.url, "--settle", "--json", *form]) == 0
     assert done(capsys)["tail"] == 3

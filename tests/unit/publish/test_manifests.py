@@ -5,15 +5,15 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.publish.manifest_plan import Rewrite, plan_manifests
-from segstore_ds.publish.manifests import ADDED, Entry, Manifest
+from segstore_ds.publish.manifests import ADDED, Entry, Manifest, Rewrite, plan_manifests
+from segstore_ds.publish.snapshot import File
 
 CUTS = st.lists(st.integers(1, 60), unique=True).map(lambda cuts: sorted({0, *cuts}))
 
 
 def file(start: int, end: int) -> Entry:
     """Return a file of the events start to end."""
-    return Entry(ADDED, 1, 1, f"{start}-{end}", start, end - start, 1)
+    return Entry(ADDED, 1, 1, File(f"{start}-{end}", start, end, 1))
 
 
 def manifest(files: list[Entry]) -> Manifest:

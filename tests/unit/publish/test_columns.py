@@ -12,15 +12,16 @@ from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp
 
 from segstore_ds.format.schema.column_ids import column_ids
 from segstore_ds.format.statistics import compute, entry_stats
-from segstore_ds.publish import iceberg_types
-from segstore_ds.publish.iceberg_types import as_iceberg, as_iceberg_stats
+from segstore_ds.publish import columns as words
+from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
+from segstore_ds.publish.snapshot import Columns
 
 NESTED = pa.struct([("a", pa.list_(pa.int8())), ("b", pa.map_(pa.string(), pa.date32()))])
 
 
-def schema_of(found: iceberg_types.IcebergSchema) -> Schema:
+def schema_of(found: Columns) -> Schema:
     """Return the columns as pyiceberg reads them."""
-    fields = list(found.fields)
+    fields = list(found.form)
     return Schema.model_validate({"type": "struct", "schema-id": 0, "fields": fields})
 
 
@@ -30,7 +31,7 @@ def test_nested_columns_have_the_ids_of_the_parquet_files() -> None:
     found = schema_of(as_iceberg(schema))
     numbers = {number for _, number in column_ids(schema)}
     assert numbers == {*found._lazy_id_to_name}
-    assert found.highest_field_id == as_iceberg(schema).last_id == max(numbers)
+    assert found.highest_field_id == max(ids_of(as_iceberg(schema).form)) == max(numbers)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_bounds_are_those_that_pyiceberg_reads(kind: pa.DataType, low: Any, high
     batch = pa.record_batch([pa.array([low, None, high], kind)], schema)
     columns = as_iceberg(schema)
     found = as_iceberg_stats(entry_stats(compute(batch, ["c"])), 3, columns)
-    (number,) = (field["id"] for field in columns.fields)
+    (number,) = (field["id"] for field in columns.form)
     assert found["value_counts"] == [{"key": number, "value": 3}]
     assert found["null_value_counts"] == [{"key": number, "value": 1}]
     read = schema_of(columns).find_field(number).field_type
@@ -75,7 +76,7 @@ def test_columns_with_equal_ids_are_left_out(monkeypatch: pytest.MonkeyPatch) ->
     """Computed ids may be equal, and the largest are Iceberg's own."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("c", pa.bool_())])
     numbers = {("a",): 5, ("b",): 5, ("c",): 2147483448}
-    monkeypatch.setattr(iceberg_types, "column_id", lambda path, _: numbers[path])
+    monkeypatch.setattr(words, "column_id", lambda path, _: numbers[path])
     found = as_iceberg(schema)
     assert (found.names, found.left_out) == (("a",), {"b": "int32", "c": "bool"})
 

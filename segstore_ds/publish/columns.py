@@ -1,0 +1,244 @@
+"""Columns and statistics of a stream in the words of other formats. Pure."""
+
+import datetime as dt
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Context, Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.format.schema.column_ids import column_id
+from segstore_ds.format.schema.normal_form import children_of, is_variant
+from segstore_ds.format.statistics import Bound, parse_stats
+from segstore_ds.publish.snapshot import Columns
+
+NTZ = "timestampNtz"  # the reader feature of Delta that a timestamp without a zone needs
+_LARGEST_ID = 2147483447  # Iceberg has the rest for columns of its own
+_MOST_DIGITS = 38
+_EXACT = Context(prec=2 * _MOST_DIGITS)  # Python's own context would round
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (  # Delta's, Iceberg's
+    (t.is_boolean, "boolean", "boolean"),
+    (t.is_int8, "byte", "int"),
+    (t.is_int16, "short", "int"),
+    (t.is_int32, "integer", "int"),
+    (t.is_int64, "long", "long"),
+    (t.is_float32, "float", "float"),
+    (t.is_float64, "double", "double"),
+    (t.is_string, "string", "string"),
+    (t.is_binary, "binary", "binary"),
+    (t.is_date, "date", "date"),
+)
+_PACKED: Mapping[str, str] = MappingProxyType(
+    {
+        "boolean": "?",
+        "int": "<i",
+        "long": "<q",
+        "float": "<f",
+        "double": "<d",
+        "date": "<i",
+        "timestamp": "<q",
+        "timestamptz": "<q",
+    }
+)
+
+
+class _UnknownTypeError(Exception):
+    """The format has no such type."""
+
+
+def as_delta(schema: pa.Schema) -> Columns:
+    """Return the columns that Delta can express; a column with a field that it can't is left out.
+
+    Its form is Delta's JSON of them.
+
+    >>> as_delta(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
+    {'d': 'duration[us]'}
+    """
+    fields, left_out = [], {}
+    for field in schema:
+        try:
+            fields.append(_delta_field(field))
+        except _UnknownTypeError as unknown:
+            left_out[field.name] = str(unknown)
+    text = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+    return Columns(tuple(field["name"] for field in fields), left_out, text)
+
+
+def _delta_field(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": _delta_type(field.type), "nullable": True, "metadata": {}}
+
+
+def _delta_type(data_type: pa.DataType) -> Any:
+    for applies, name, _ in _PLAIN:
+        if applies(data_type):
+            return name
+    if t.is_timestamp(data_type):
+        return "timestamp" if data_type.tz else "timestamp_ntz"
+    if t.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if t.is_struct(data_type) and data_type.num_fields and not is_variant(data_type):
+        return {"type": "struct", "fields": [_delta_field(child) for child in data_type]}
+    if t.is_list(data_type):
+        inner = _delta_type(data_type.value_type)
+        return {"type": "array", "elementType": inner, "containsNull": True}
+    if t.is_map(data_type):
+        key, value = _delta_type(data_type.key_type), _delta_type(data_type.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    raise _UnknownTypeError(str(data_type))
+
+
+def as_iceberg(schema: pa.Schema) -> Columns:
+    """Return the columns that Iceberg can express; a column with a field that it can't is left out.
+
+    A column is left out, too, if one before it has the same id, as computed ids may. The form is
+    Iceberg's JSON of each column.
+
+    >>> as_iceberg(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
+    {'d': 'duration[us]'}
+    """
+    fields, left_out, taken = [], {}, set[int]()
+    for field in schema:
+        try:
+            found = _iceberg_field(field, ())
+        except _UnknownTypeError as unknown:
+            left_out[field.name] = str(unknown)
+            continue
+        ids = list(ids_of(found))
+        if len({*ids} - taken) == len(ids) and max(ids) <= _LARGEST_ID:
+            fields.append(found)
+            taken.update(ids)
+        else:
+            left_out[field.name] = str(field.type)
+    return Columns(tuple(field["name"] for field in fields), left_out, fields)
+
+
+def _iceberg_field(field: pa.Field, outer: tuple[str, ...]) -> dict[str, Any]:
+    path = (*outer, field.name)
+    number, kind = column_id(path, field.type), _iceberg_type(field.type, path)
+    return {"id": number, "name": field.name, "required": False, "type": kind}
+
+
+def _iceberg_type(data_type: pa.DataType, path: tuple[str, ...]) -> Any:
+    for applies, _, name in _PLAIN:
+        if applies(data_type):
+            return name
+    if t.is_timestamp(data_type):
+        return "timestamptz" if data_type.tz else "timestamp"
+    if t.is_decimal(data_type) and data_type.precision <= _MOST_DIGITS:
+        return f"decimal({data_type.precision}, {data_type.scale})"
+    within = () if is_variant(data_type) else children_of(data_type)
+    inner = [_iceberg_field(child, path) for child in within]
+    if t.is_struct(data_type) and inner:
+        return {"type": "struct", "fields": inner}
+    if t.is_list(data_type):
+        return {"type": "list", "element-required": False, **_named("element", inner[0])}
+    if t.is_map(data_type):
+        key, value = _named("key", inner[0]), _named("value", inner[1])
+        return {"type": "map", "value-required": False, **key, **value}
+    raise _UnknownTypeError(str(data_type))
+
+
+def _named(role: str, field: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{role}-id": field["id"], role: field["type"]}
+
+
+def ids_of(kind: Any) -> Iterator[int]:
+    """Yield all ids in Iceberg's JSON of columns."""
+    if isinstance(kind, dict):
+        for key, value in kind.items():
+            if key == "id" or key.endswith("-id"):
+                yield value
+            else:
+                yield from ids_of(value)
+    elif isinstance(kind, list):
+        for member in kind:
+            yield from ids_of(member)
+
+
+def as_delta_stats(text: str | None, rows: int, schema: pa.Schema, columns: Columns) -> str:
+    """Return a file's statistics as Delta stores them: bounds of some columns, and null counts."""
+    known = parse_stats(text, where="stats") if text else {}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in columns.names:
+        column = known.get(name)
+        if column is None:
+            continue
+        nulls[name] = column.nulls
+        kind = schema.field(name).type
+        for bounds, bound in ((low, column.min), (high, column.max)):
+            value = _delta_bound(bound, kind)
+            if value is not None:
+                bounds[name] = value
+    found: dict[str, Any] = {"numRecords": rows}
+    found |= {"minValues": low, "maxValues": high, "nullCount": nulls} if nulls else {}
+    return json.dumps(found, separators=(",", ":"), allow_nan=False)
+
+
+def _delta_bound(bound: Bound | None, kind: pa.DataType) -> Any:
+    """Return a bound as Delta's JSON has it; None if it does not, or readers would disagree."""
+    if t.is_date(kind) or t.is_timestamp(kind):
+        return _moment(bound, kind) if isinstance(bound, int) else None
+    if isinstance(bound, str):
+        return bound if t.is_string(kind) else None
+    number = isinstance(bound, int | float) and (t.is_integer(kind) or t.is_floating(kind))
+    return bound if number and bound not in (float("inf"), float("-inf")) else None
+
+
+def _moment(bound: int, kind: pa.DataType) -> str | None:
+    try:
+        if t.is_date(kind):
+            return (_EPOCH + dt.timedelta(days=bound)).date().isoformat()
+        moment = (_EPOCH + dt.timedelta(microseconds=bound)).replace(tzinfo=None)
+    except OverflowError:  # a year that Python does not know
+        return None
+    text = moment.isoformat(timespec="microseconds")
+    return f"{text}Z" if kind.tz else text
+
+
+def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str, Any]:
+    """Return a file's statistics as a manifest has them: counts and bounds by column id."""
+    known = parse_stats(text, where="stats") if text else {}
+    found: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    }
+    for field in columns.form:
+        column = known.get(field["name"])
+        if column is None:
+            continue
+        kind = field["type"]
+        bounds = (_iceberg_bound(bound, kind) for bound in (column.min, column.max))
+        values = rows, column.nulls, *bounds
+        for pairs, value in zip(found.values(), values, strict=True):
+            if value is not None:
+                pairs.append({"key": field["id"], "value": value})
+    return found
+
+
+def _iceberg_bound(bound: Bound | None, kind: Any) -> bytes | None:
+    """Return a bound in Iceberg's binary form; None if there is none of that type."""
+    if isinstance(bound, str):
+        return bound.encode() if kind == "string" else None
+    if isinstance(bound, bytes):
+        return bound if kind == "binary" else None
+    if isinstance(bound, Decimal):
+        return _unscaled(bound, kind) if str(kind).startswith("decimal") else None
+    packed = _PACKED.get(kind) if isinstance(kind, str) else None
+    if bound is None or packed is None:
+        return None
+    try:
+        return struct.pack(packed, bound)
+    except (struct.error, OverflowError):  # of another type than the column has now
+        return None
+
+
+def _unscaled(bound: Decimal, kind: str) -> bytes:
+    scale = int(kind.rstrip(")").rpartition(",")[2])
+    number = int(_EXACT.scaleb(bound, scale))
+    return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)

@@ -1,0 +1,212 @@
+"""The folders of a published table: what lies there, whose it is, what may go, and its removal.
+
+They are in the stream's own folder, where somebody else's table may lie by mistake. A table is the
+stream's if one of its objects holds the stream's id; nothing of any other is ever deleted.
+
+A file's age says nothing of its readers: one that was listed for a month may have been dropped a
+minute ago. So what is unused is entered in an object of the table when it is first seen so, and
+deleted by the round that sees it there a grace later, by the store's times.
+"""
+
+import io
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.record import parse_json
+from segstore_ds.log.operations import GRACE_S
+from segstore_ds.publish.snapshot import Codec, Damaged, File, Table
+from segstore_ds.storage import ObjectInfo, Storage
+
+_ATTEMPTS = 10
+_FIRST = ("_last_checkpoint", "version-hint.text", ".checkpoint.parquet")
+_ASKED = 20  # objects that are no commits
+_MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
+
+
+def list_table(storage: Storage, codec: Codec) -> list[ObjectInfo]:
+    """List a table's metadata and its own files."""
+    return [*storage.list(codec.METADATA_FOLDER), *storage.list(codec.KIND)]
+
+
+def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
+    """Raise InvalidInputError if metadata that is not the stream's lies where a table's would."""
+    if _is_foreign(storage, codec, stream_id, storage.list(codec.METADATA_FOLDER)):
+        raise InvalidInputError(
+            "the stream's folder holds a table that is not the stream's",
+            remedy="move that table to a folder of its own; if it is the stream's and was damaged, "
+            "delete its metadata by hand",
+            url=f"{storage.url}/{codec.METADATA_FOLDER}",
+        )
+
+
+def remove_table(storage: Storage, stream_id: str, codec: Codec) -> int:
+    """Delete a table's metadata and its own files; return how many objects there were.
+
+    Raises:
+        InvalidInputError: It is not the stream's table; nothing was deleted.
+    """
+    gone: set[str] = set()
+    for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
+        if not gone:
+            refuse_foreign(storage, stream_id, codec)
+        ours = [i.path for i in list_table(storage, codec) if names.is_published(i.path)]
+        if not ours:
+            break
+        for path in sorted(ours, key=lambda path: (_turn(path), path)):
+            storage.delete(path)
+        gone.update(ours)
+    return len(gone)
+
+
+def _turn(path: str) -> int:
+    """Return when an object goes: commits after what only they prove to be the stream's.
+
+    Without commits there is no table, so its files go after them.
+    """
+    if path.endswith(_FIRST):
+        return 0
+    return 1 if path.endswith(".json") and not path.endswith("_unused.json") else 2
+
+
+def is_ours(storage: Storage, codec: Codec, stream_id: str) -> bool:
+    """Tell whether a table is known to be the stream's, however damaged it is."""
+    return not _is_foreign(storage, codec, stream_id, storage.list(codec.METADATA_FOLDER))
+
+
+def _is_foreign(
+    storage: Storage, codec: Codec, stream_id: str, objects: Iterable[ObjectInfo]
+) -> bool:
+    """Tell whether metadata is not known as the stream's; the newest commits are asked first."""
+    held = sorted((info.path for info in objects), reverse=True)
+    made = [path for path in held if codec.MAKES_TABLE.fullmatch(path)]
+    asked = [path for path in made if path.endswith(".json")]
+    rest = [path for path in held if path not in asked and names.is_published(path)]
+    asked += rest[:_ASKED]  # the id lies in the headers of lists, the ends of checkpoints
+    return bool(made) and not any(_holds(storage, path, stream_id) for path in asked)
+
+
+def _holds(storage: Storage, path: str, stream_id: str) -> bool:
+    with suppress(FormatError):
+        return stream_id.encode() in storage.get(path)
+    return False
+
+
+def delete_unused(
+    storage: Storage,
+    codec: Codec,
+    table: Table,
+    own: Collection[str],
+    *,
+    now_us: int = 0,
+    grace_s: float = GRACE_S,
+    log_grace_s: float,
+) -> None:
+    """Delete what was superseded or unused longer than the grace ago; `own` are keys in use.
+
+    Readers that need the newest state alone have `log_grace_s` for what leads to it: who publishes
+    each minute would else list ten thousand commits each time.
+    """
+    objects = sorted(list_table(storage, codec), key=lambda info: info.path)
+    now_us = max((now_us, *(info.modified_us for info in objects)))
+    kept_us = now_us - int((grace_s if codec.TRAVELS else log_grace_s) * 1e6)
+    gone = codec.superseded(objects, table)
+    superseded = [path for path, since_us in gone.items() if since_us <= kept_us]
+    committed = codec.commit_path(table.version)
+    # What came later may be of a version that is being made.
+    made_us = next((info.modified_us for info in objects if info.path == committed), now_us)
+    made_us = max(made_us, now_us - _MAKING_US)
+    unused = [
+        info.path
+        for info in _unused(objects, codec.parts(storage, table), own)
+        if info.modified_us < made_us
+    ]
+    old = read_marks(storage, codec)
+    since = {path: old.get(path, now_us) for path in unused}
+    expired = [path for path, since_us in since.items() if since_us <= now_us - int(grace_s * 1e6)]
+    left = {path: since_us for path, since_us in since.items() if path not in expired}
+    if left != old:
+        storage.put(_marks(codec), json.dumps(left, separators=(",", ":")).encode())
+    for path in (*superseded, *expired):
+        storage.delete(path)
+
+
+def unused_objects(
+    storage: Storage, codec: Codec, table: Table, own: Collection[str]
+) -> list[ObjectInfo]:
+    """Return the manifests and files of the table's own that it does not name."""
+    return _unused(list_table(storage, codec), codec.parts(storage, table), own)
+
+
+def _unused(
+    objects: Iterable[ObjectInfo], parts: Collection[str], own: Collection[str]
+) -> list[ObjectInfo]:
+    found = []
+    for info in objects:
+        key = names.published_key(info.path)
+        is_part = names.parse_manifest_path(info.path) is not None
+        if (is_part and info.path not in parts) or (key != info.path and key not in own):
+            found.append(info)
+    return found
+
+
+def read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
+    """Return since when each path has been unused."""
+    path = _marks(codec)
+    try:
+        found = parse_json(storage.get(path), where=storage.describe(path))
+    except MissingObjectError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _marks(codec: Codec) -> str:
+    return f"{codec.KIND}/_unused.json"
+
+
+def try_read(path: str, read: Callable[[], object]) -> Damaged:
+    """Yield the error of reading an object."""
+    try:
+        read()
+    except FormatError as error:
+        yield path, error
+
+
+def check_own(
+    storage: Storage, objects: Mapping[str, ObjectInfo], files: Iterable[File]
+) -> Damaged:
+    """Yield what is damaged of a table's own files; segments are the stream's to check."""
+    for file in files:
+        if file.key == file.path:
+            continue
+        if file.path not in objects:
+            yield file.path, MissingObjectError("a file of the table is missing", where=file.path)
+        else:
+            yield from try_read(file.path, lambda file=file: _check_own(storage, file))  # type: ignore[misc]
+
+
+def _check_own(storage: Storage, file: File) -> None:
+    data, where = storage.get(file.path), storage.describe(file.path)
+    if len(data) != file.bytes:
+        raise CorruptionError(
+            "file of a table has the wrong length",
+            where=where,
+            expected=file.bytes,
+            actual=len(data),
+        )
+    try:
+        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as found:
+            for group in range(found.num_row_groups):
+                found.read_row_group(group)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError("file of a table can't be read", where=where) from error

@@ -1,0 +1,468 @@
+"""Creates, updates and removes published tables, of any format.
+
+The table itself is the publisher's state: each of its commits says which version of the stream it
+shows, and one exclusive create decides the commit. So several publishers may run at once, and each
+may stop anywhere: no commit names what was staged, and the next call publishes what is missing.
+What a publisher remembers of a table is a hint: the create fails if others came first, and after it
+the commit before must still be in place, or the table was removed meanwhile.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from segstore_ds.compact.redacted import AGAIN, Left
+from segstore_ds.compact.run import run_compact
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.redactions import Redaction, redacted_since
+from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.clock import CLOCK_LIMIT_US
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seams import best_effort
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.folder import (
+    delete_unused,
+    list_table,
+    read_marks,
+    refuse_foreign,
+    remove_table,
+    unused_objects,
+)
+from segstore_ds.publish.formats import CODECS, codec_of
+from segstore_ds.publish.listing import (
+    Listed,
+    Listing,
+    WantedFile,
+    plan_changes,
+    plan_listing,
+    shared_parts,
+)
+from segstore_ds.publish.own_files import write_own_file
+from segstore_ds.publish.register import open_catalog, register
+from segstore_ds.publish.snapshot import (
+    Change,
+    Codec,
+    Columns,
+    File,
+    Note,
+    Published,
+    Table,
+    table_uuid,
+)
+from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.storage import Storage
+from segstore_ds.write.layout import Layout
+
+CLEAN_EVERY = 10  # commits of the table
+_ATTEMPTS = 10
+_FRESH_S = 60.0  # nothing is purged that was superseded within an hour
+_KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is never free
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """How to publish; after it, no snapshot from before version `clean` is named."""
+
+    settle: bool = False
+    strict: bool = False
+    clean: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a table is to show: a version, its columns and files; ids of snapshots to drop."""
+
+    root: Root
+    columns: Columns
+    listing: Listing
+    dropped: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A table as this handle left it, and the version of the stream that it published last."""
+
+    table: Table
+    root: Root
+    time_s: float
+
+
+def run_publish(
+    context: StreamContext,
+    kind: str,
+    *,
+    settle: bool = False,
+    strict: bool = False,
+    catalog: Any = None,
+    table: str | None = None,
+) -> Published:
+    """Bring the stream's table up to its newest version; make the table if there is none.
+
+    With `settle` all events are published, and with `strict` no column may be left out. The table
+    `table` of a catalog is told.
+
+    Raises:
+        InvalidInputError: The stream is a clone that shares objects; its folder holds another
+            table; a column can't be expressed in `strict` mode; or the catalog can't be opened.
+        ConflictError: Other publishers came first every time.
+        CorruptionError: Somebody else committed to the table.
+    """
+    codec, order = codec_of(kind), _Order(settle=settle, strict=strict)
+    if catalog is None and table is None:
+        return _publish(context, codec, order)
+    if not codec.TRAVELS:
+        raise InvalidInputError(
+            f"{codec.TITLE}'s catalogs keep no pointer",
+            remedy="register the stream's location there once",
+            table=table,
+        )
+    opened, name = open_catalog(catalog, table)
+    done = _publish(context, codec, order)
+    metadata = f"{context.storage.url}/{codec.commit_path(done.table_version)}"
+    with best_effort(f"telling the catalog of {name}"):
+        register(opened, name, metadata, table_uuid(context.log.root.stream_id))
+        return replace(done, registered=metadata)
+    return done
+
+
+def run_unpublish(context: StreamContext, kind: str) -> int:
+    """Delete a table's metadata and its own files; return how many objects there were."""
+    codec = codec_of(kind)
+    context.memory.pop(codec.KIND, None)
+    return remove_table(context.storage, context.log.root.stream_id, codec)
+
+
+def remove_tables(storage: Storage, stream_id: str) -> int:
+    """Delete a stream's tables; return how many objects there were. Those of others stay."""
+    count = 0
+    for codec in CODECS.values():
+        with suppress(InvalidInputError):
+            count += remove_table(storage, stream_id, codec)
+    return count
+
+
+def published(context: StreamContext, kind: str) -> Published | None:
+    """Return what the stream's table shows beside the newest version known; None without one."""
+    codec = codec_of(kind)
+    table = codec.newest(context.storage, asked=True)
+    return _describe(context, codec, table) if table.note is not None else None
+
+
+def _publish(context: StreamContext, codec: Codec, order: _Order) -> Published:
+    """Publish the newest version until one was shown that was not purged meanwhile."""
+    known: _Known | None = context.memory.get(codec.KIND)
+    if order.clean is not None or (
+        known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S
+    ):
+        known = None
+    missed = False
+    for _ in range(_ATTEMPTS):
+        if order.settle:
+            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
+        began_s = context.clock.boot_s()
+        try:
+            root, table = _newest(context, codec, known)
+            known = None
+            done = _bring_up(context, codec, table, root, order)
+        except MissingObjectError:
+            if missed:
+                raise
+            known, missed = None, True  # the table was removed meanwhile, or is damaged
+            continue
+        if done is None:
+            continue
+        if context.clock.boot_s() - began_s < _FRESH_S:
+            return done
+        # After a pause, what was planned may have been purged and deleted before the put.
+        if context.log.refresh().log_start <= root.version:
+            return done
+    raise ConflictError(
+        "other publishers came first every time", remedy="publish again", attempts=_ATTEMPTS
+    )
+
+
+def _newest(context: StreamContext, codec: Codec, known: _Known | None) -> tuple[Root, Table]:
+    """Return the newest version, and the table as it is, or as this handle left it.
+
+    With the latter, one request for the next version is enough: if the stream's folder was deleted
+    meanwhile, the table is not in place either.
+    """
+    if known is not None and known.table.note is not None:
+        root = context.log.recent()
+        if context.log.files.exists(root.version + 1):
+            root = context.log.refresh()
+        if known.table.note.version < root.version:
+            return root, known.table
+    return context.log.follow(), codec.newest(context.storage)
+
+
+def _bring_up(
+    context: StreamContext, codec: Codec, table: Table, root: Root, order: _Order
+) -> Published | None:
+    """Bring a table up to a version; None if another publisher came first."""
+    storage = context.storage
+    if root.origins:
+        raise InvalidInputError(
+            "a clone shares files that its table can't name",
+            remedy="call stream.materialize() first",
+            url=storage.url,
+        )
+    _check_shown(context, codec, table.note, root)
+    columns = _columns_of(context, codec, root, strict=order.strict)
+    recalled = _recall(context, codec, table, root)
+    if recalled is None:
+        table, files = codec.read_files(storage, table)
+        known: frozenset[PartRef] = frozenset()
+    else:
+        known, files = recalled
+    listing = plan_listing(context.status, root, folder=codec.KIND, whole=order.settle, known=known)
+    dropped: Collection[int] = ()
+    if order.clean is not None:
+        dropped = codec.unclean(table, partial(_is_clean, root, order.clean))
+    if not dropped and not table.moved and not _is_due(table.note, root, listing):
+        if not table.hinted:
+            codec.announce(storage, table)
+    else:
+        change = _plan(context, table, _Target(root, columns, listing, dropped), files)
+        committed = _commit(context, codec, table, change)
+        if committed is None:
+            return None
+        table, size = committed
+        if size > codec.LARGE_BYTES or (
+            table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
+        ):
+            codec.checkpoint(storage, table)
+            own = {file.key for file in listing.files if file.is_own}
+            delete_unused(storage, codec, table, own, log_grace_s=context.log.grace_s)
+    # Its state may be large, and the next commit reads what it can't recall.
+    state = table.state if codec.TRAVELS else None
+    kept = replace(table, state=state, hinted=True)
+    context.memory[codec.KIND] = _Known(kept, root, context.clock.boot_s())
+    return _describe(context, codec, table)
+
+
+def _check_shown(context: StreamContext, codec: Codec, note: Note | None, root: Root) -> None:
+    """Raise InvalidInputError if a table is not the stream's."""
+    if note is None:
+        refuse_foreign(context.storage, root.stream_id, codec)
+    elif note.stream_id != root.stream_id:
+        raise InvalidInputError(
+            "the folder holds the published table of another stream",
+            remedy="move that table to a folder of its own",
+            url=context.storage.url,
+            stream_id=note.stream_id,
+        )
+
+
+def _columns_of(context: StreamContext, codec: Codec, root: Root, *, strict: bool) -> Columns:
+    columns = codec.columns(epoch_schema(context.status, root.epoch))
+    if not columns.names or (strict and columns.left_out):
+        raise InvalidInputError(
+            f"{codec.TITLE} has no type for some columns",
+            remedy="cast them, or publish without strict=True, which leaves them out",
+            columns=columns.left_out,
+        )
+    return columns
+
+
+def _recall(
+    context: StreamContext, codec: Codec, table: Table, root: Root
+) -> tuple[frozenset[PartRef], dict[str, File]] | None:
+    """Return the files that a table lists, by the version that it shows, and the rest as parts.
+
+    Those parts are the newer version's as well. So the table need not be read. None if that version
+    is gone, and where there are or may have to be files of the table's own.
+    """
+    note = table.note
+    if note is None or note.own or table.moved or note.generation != root.generation:
+        return None
+    known: _Known | None = context.memory.get(codec.KIND)
+    try:
+        if known is not None and _is_of(known.root, note):
+            old = known.root
+        else:
+            old = context.log.read_version(note.version)
+    except (SnapshotExpiredError, NotFoundError):
+        return None
+    if old.epoch.number != root.epoch.number:
+        return None
+    shared = shared_parts(context.status, old, root, (note.head, note.tail))
+    listing = plan_listing(context.status, old, folder=codec.KIND, known=shared, end=note.tail)
+    return shared, {f.key: File(f.key, f.start, f.end, f.bytes) for f in listing.files}
+
+
+def _is_of(root: Root, note: Note) -> bool:
+    shown = note.stream_id, note.generation, note.version
+    return (root.stream_id, root.generation, root.version) == shown
+
+
+def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
+    """Tell whether a table shows less than a version: another publisher may be ahead."""
+    if shown is None or shown.generation != root.generation:
+        return shown is None or shown.generation < root.generation
+    if shown.version == root.version:
+        return shown.tail < listing.end
+    return shown.version < root.version
+
+
+def _plan(
+    context: StreamContext, table: Table, target: _Target, files: Mapping[str, File]
+) -> Change:
+    """Return what brings a table to a version; writes its new files of its own."""
+    root, listing, shown = target.root, target.listing, table.note
+    spans = {key: (file.start, file.end) for key, file in files.items()}
+    listed = Listed(shown.head, shown.tail, spans) if shown else Listed(0, 0, {})
+    # Whether an offset stands for the same event in the table and in the version.
+    same = (
+        shown is not None
+        and shown.generation == root.generation
+        and shown.version >= redacted_since(root)
+    )
+    changes = plan_changes(listed, listing, same_events=same)
+    return Change(
+        table.version + 1,
+        Note(
+            root.stream_id,
+            root.generation,
+            root.version,
+            listing.start,
+            listing.end,
+            shown.created_ms if shown else root.time_us // 1000,
+            sum(file.is_own for file in listing.files),
+        ),
+        root.time_us // 1000,
+        epoch_schema(context.status, root.epoch),
+        target.columns,
+        tuple((_file_of(context, target, wanted), moved) for wanted, moved in changes.added),
+        tuple((files[key], moved) for key, moved in changes.removed),
+        tuple(files[wanted.key] for wanted, _ in changes.added if wanted.key in files),
+        target.dropped,
+        context.client,
+    )
+
+
+def _file_of(context: StreamContext, target: _Target, wanted: WantedFile) -> File:
+    path, size = wanted.key, wanted.bytes
+    if wanted.is_own:
+        path, size = write_own_file(context, target.root, wanted, target.columns.names)
+    return File(path, wanted.start, wanted.end, size, wanted.stats)
+
+
+def _commit(
+    context: StreamContext, codec: Codec, table: Table, change: Change
+) -> tuple[Table, int] | None:
+    """Commit a change; return the table and the size, None if another publisher came first."""
+    storage = context.storage
+    staged = codec.stage(storage, table, change, context.clock.new_id)
+    if not storage.create(staged.path, staged.data) and storage.get(staged.path) != staged.data:
+        return None
+    if table.mark is not None and not codec.is_in_place(storage, table, change.number):
+        # It was removed, and this commit comes too late.
+        own = [file.path for file, _ in change.added if file.key != file.path]
+        for late in (staged.path, *staged.paths, *own):
+            storage.delete(late)
+        return None
+    codec.announce(storage, staged.table)
+    return staged.table, len(staged.data)
+
+
+def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
+    root, note = context.log.root, table.note
+    if note is None:  # every table that has commits was checked when it was read
+        raise InvalidInputError("the stream is not published", url=context.storage.url)
+    lag = max(root.tail - note.tail, 0)
+    if not lag:
+        reason = ""
+    elif _is_of(root, note):
+        reason = f"{lag:,} events lie in Arrow segments or commits, or after such; "
+        reason += "settle=True merges them"
+    else:
+        reason = f"{lag:,} events are not in version {note.version}, which the table shows, or in "
+        reason += "no Parquet file there; publish again"
+    left_out = codec.columns(epoch_schema(context.status, root.epoch)).left_out
+    return Published(
+        codec.KIND,
+        context.storage.url,
+        table.version,
+        note.version,
+        note.head,
+        note.tail,
+        lag,
+        reason,
+        left_out,
+    )
+
+
+def _is_clean(root: Root, version: int, note: Note) -> bool:
+    """Tell whether what a commit shows has no values from before a version of the stream."""
+    return note.generation == root.generation and note.version >= version
+
+
+def forget_tables(
+    context: StreamContext, record: Redaction, grace_s: float
+) -> Iterator[tuple[Left, int]]:
+    """Delete what may hold redacted values in a stream's tables, as far as that may go now.
+
+    A table is published again first, so that its readers see the redacted events and its metadata
+    names nothing older. What it named before goes after the grace of its readers. Yields what is
+    left and when the same call can end it, in microseconds; 0 if it can't.
+
+    Raises:
+        ConflictError: Other publishers came first every time.
+    """
+    url = context.storage.url
+    grace_s = max(grace_s, context.log.grace_s)
+    for kind, codec in CODECS.items():
+        if not any(names.is_published(i.path) for i in list_table(context.storage, codec)):
+            continue
+        now_us = store_now_us(context)
+        try:
+            left = [*_forget(context, codec, record, now_us, grace_s)]
+        except (CorruptionError, InvalidInputError) as error:
+            call = f'unpublish("{kind}"), then publish("{kind}") again'
+            yield Left(url, f"the published {kind} table", str(error), call), 0
+            continue
+        if left:
+            what = f"metadata and files of the published {kind} table: {len(left)}"
+            why = "for the table's readers until the grace is over"
+            yield Left(url, what, why, AGAIN), max(left)
+
+
+def _forget(
+    context: StreamContext, codec: Codec, record: Redaction, now_us: int, grace_s: float
+) -> Iterator[int]:
+    """Publish a table, delete what may go, and yield when each of the other objects can."""
+    storage, log_grace_s = context.storage, context.log.grace_s
+    if codec.newest(storage).note is None:
+        raise InvalidInputError("the stream is not published", url=storage.url)
+    _publish(context, codec, _Order(clean=record.version))
+    table = codec.newest(storage)
+    own = codec.read_files(storage, table)[1] if table.note is not None and table.note.own else ()
+    clean = partial(_is_clean, context.log.root, record.version)
+    objects = list_table(storage, codec)
+    if not {*codec.stale(storage, objects, clean)} <= codec.superseded(objects, table).keys():
+        codec.checkpoint(storage, table)
+    delete_unused(
+        storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
+    )
+    objects = list_table(storage, codec)
+    ended = codec.superseded(objects, table)
+    for path in codec.stale(storage, objects, clean):
+        yield ended[path] + int(log_grace_s * 1e6)
+    marks = read_marks(storage, codec)
+    for info in unused_objects(storage, codec, table, own):
+        # It may be from before the redaction, as far as clocks may differ.
+        if info.modified_us <= record.time_us + CLOCK_LIMIT_US:
+            yield marks.get(info.path, now_us) + int(grace_s * 1e6)
