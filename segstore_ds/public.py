@@ -8,7 +8,7 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.log.lookup import Outcome, OutcomeState
-from segstore_ds.monitor.figures import Metrics
+from segstore_ds.observe.figures import Metrics
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position

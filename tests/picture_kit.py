@@ -9,9 +9,9 @@ from pathlib import Path
 from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from segstore_ds.monitor.figures import FollowerFigures, Lag, Metrics, ReaderFigures
-from segstore_ds.picture.description import Bar, Description, Tag
-from segstore_ds.picture.stream_drawing import draw_stream
+from segstore_ds.observe.description import Bar, Description, Tag
+from segstore_ds.observe.figures import FollowerFigures, Lag, Metrics, ReaderFigures
+from segstore_ds.observe.stream_drawing import draw_stream
 
 EVIL = "<script>alert(1)</script>&\"'$x^"
 DRAWN = Path(__file__).parents[1] / "segstore_ds/docs/stream.svg"

@@ -42,13 +42,12 @@ ROOMS: dict[str, set[str]] = {
     "publish": VERBS | {"compact"},
     "retention": VERBS | {"compact", "copy", "publish"},
     "repair": VERBS | {"copy", "publish"},
-    "monitor": VERBS | {"compact", "publish"},
-    "picture": VERBS | {"monitor"},
-    "stream": ALL | {"monitor", "picture"},
-    "public": ALL | {"monitor", "stream"},
+    "observe": VERBS | {"compact", "publish"},
+    "stream": ALL | {"observe"},
+    "public": ALL | {"observe", "stream"},
     "__init__": {"public", "spark", "version"},
     "spark": {"errors", "options", "version", "format", "stream", "__init__"},
-    "cli": LEAVES | {"format", "storage", "monitor", "stream", "spark", "__init__"},
+    "cli": LEAVES | {"format", "storage", "observe", "stream", "spark", "__init__"},
 }
 # Of a room that it may import, all that a room uses: Spark knows streams by one door.
 DOORS = {
@@ -70,14 +69,14 @@ OWNERS = {
     "fastavro": {"publish"},
     "pyiceberg": {"publish"},
     "pandas": {"cli"},
-    "matplotlib": {"picture"},
+    "matplotlib": {"observe"},
     "jdk": {"cli"},
     "argparse": {"cli"},
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli"},
-    "prometheus_client": {"monitor"},
-    "opentelemetry": {"monitor"},
+    "prometheus_client": {"observe"},
+    "opentelemetry": {"observe"},
     "hypothesis": set(),
     "pytest": set(),
 }
@@ -181,7 +180,7 @@ def test_no_circle_of_files() -> None:
 # Rooms that know no feature by name, and the files that may name one: a table of all operations,
 # what reads the objects that a clone shares, an option of reads, and tables that show all there is.
 FEATURES = re.compile(
-    r"follower|(?<!Under)replica|publish|redact|clone|monitor|picture", re.IGNORECASE
+    r"follower|(?<!Under)replica|publish|redact|clone|observe|monitor|picture", re.IGNORECASE
 )
 NAMED = {
     "log/operations.py": {"redact"},

@@ -153,11 +153,11 @@ def metrics(
     if as_json or form is Shape.JSON:
         print_json(found)
         return
-    from segstore_ds.monitor.series import stream_samples
+    from segstore_ds.observe.series import stream_samples
 
     if form is Shape.PROMETHEUS:
         try:
-            from segstore_ds.monitor.prometheus import prometheus_text
+            from segstore_ds.observe.export import prometheus_text
         except ImportError as error:
             raise typer.BadParameter(
                 f"--format prometheus needs pip install '{requirement('prometheus')}': {error}"

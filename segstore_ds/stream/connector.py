@@ -36,10 +36,10 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seams import best_effort
-from segstore_ds.monitor.export import export_samples
-from segstore_ds.monitor.series import Sample
-from segstore_ds.monitor.watch import EVERY_S as MEASURE_EVERY_S
-from segstore_ds.monitor.watch import Watch
+from segstore_ds.observe.export import export_samples
+from segstore_ds.observe.series import Sample
+from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
+from segstore_ds.observe.watch import Watch
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.life import forget_tables
 from segstore_ds.read.cuts import Position, parse_cut

@@ -38,14 +38,14 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.monitor.figures import Metrics, measure
+from segstore_ds.observe.description import describe
+from segstore_ds.observe.figures import Metrics, measure
+from segstore_ds.observe.page import build_cell, build_page
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table_formats import TableFormat
-from segstore_ds.picture.description import describe
-from segstore_ds.picture.page import build_cell, build_page
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
@@ -989,7 +989,7 @@ class Stream:
             storage: Also show what holds storage, by reason; lists the whole stream.
         """
         try:
-            drawing = import_module("segstore_ds.picture.plot")
+            drawing = import_module("segstore_ds.observe.plot")
         except ImportError as error:
             raise InvalidInputError(
                 "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"

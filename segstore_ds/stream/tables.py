@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
-from segstore_ds.picture.page import build_table
+from segstore_ds.observe.page import build_table
 from segstore_ds.read.reader_records import SeenReader
 
 SHOWN_ROWS = 50

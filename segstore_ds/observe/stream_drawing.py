@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from segstore_ds.monitor.figures import FollowerFigures, ReaderFigures
-from segstore_ds.options.quantities import with_unit
-from segstore_ds.picture.canvas import (
+from segstore_ds.observe.canvas import (
+    COLOURS,
+    DRAWING,
     Canvas,
     Scale,
     pack_rows,
@@ -14,8 +14,9 @@ from segstore_ds.picture.canvas import (
     shortened,
     text_width,
 )
-from segstore_ds.picture.description import FORMATS, LANES, MIXED, Bar, Description
-from segstore_ds.picture.theme import COLOURS, DRAWING
+from segstore_ds.observe.description import LANES, MIXED, Bar, Description
+from segstore_ds.observe.figures import FORMATS, FollowerFigures, ReaderFigures
+from segstore_ds.options.quantities import with_unit
 
 _LEFT, _RIGHT = 56, 16
 _PLOT_HEIGHT = 132
@@ -35,6 +36,7 @@ class Lane:
         offset: Up to where.
         style: `reader`, or `lapsed` for one that holds nothing back.
         alarm: Whether the words tell of a loss.
+        why: What a pointer on it shows besides.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Lane:
     offset: int
     style: str = "reader"
     alarm: bool = False
+    why: str = ""
 
 
 def draw_stream(found: Description, *, width: int, name: str) -> str:
@@ -224,7 +227,8 @@ def _other_lanes(found: Description) -> Iterator[Lane]:
     for follower in figures.followers:
         yield _follower_lane(follower, figures.tail, found.start)
     for table in figures.published:
-        yield Lane(f"{table.table.capitalize()} table", _behind(table.lag_events), table.tail)
+        name = f"{table.table.capitalize()} table"
+        yield Lane(name, _behind(table.lag_events), table.tail, why=table.reason)
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:
@@ -276,7 +280,7 @@ def _draw_lane(canvas: Canvas, lane: Lane, across: Scale, tail: int) -> None:
     style = "alarm" if lane.alarm else "muted"
     canvas.text(across.high, top + 12, said, class_=style, text_anchor="end")
     y, x = top + 19, across(min(lane.offset, tail))
-    title = f"{lane.name}: offset {lane.offset:,}, {lane.said}"
+    title = f"{lane.name}: offset {lane.offset:,}, {lane.said}" + (lane.why and f": {lane.why}")
     canvas.add("rect", x=across.low, y=y, width=room, height=4, rx=2, class_="track")
     canvas.add("rect", x=across.low, y=y, width=x - across.low, height=4, rx=2, class_=lane.style)
     canvas.add("circle", title, cx=x, cy=y + 2, r=4.5, class_=lane.style)

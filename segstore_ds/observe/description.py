@@ -16,7 +16,7 @@ import pyarrow as pa
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.monitor.figures import Metrics, Readable, measure
+from segstore_ds.observe.figures import FORMATS, Metrics, Readable, Segments, figures_of
 from segstore_ds.read.metadata_tables import find_table, read_table
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
@@ -28,7 +28,6 @@ COMMITS_READ = 50_000
 TABLE_ROWS = 20
 TAGS_SHOWN = 12
 LANES = 12
-FORMATS = ("arrow", "parquet")
 MIXED = "both"
 APPENDS, REWRITES, OTHERS = "appends", "rewrites", "others"
 _KINDS = {
@@ -126,13 +125,13 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
         IncompleteStreamError: A copy into the stream is not done.
         FormatError: The newest root can't be read; what else is damaged is left out, and named.
     """
-    readable = Readable()
-    figures = measure(context, storage=storage, readable=readable)
-    root, status = context.log.root, context.status
+    root, status, readable = context.log.refresh(), context.status, Readable()
+    segments = Segments.of(context, root, root.head, readable)
+    figures = figures_of(context, root, segments, readable, storage=storage)
     known = root.tags
     tags = sorted((tag.offset, name) for name, tag in known.items())
     schema = readable.read(lambda: epoch_schema(status, root.epoch)) or ()
-    history, segments = _history(context, root, readable), _Segments.of(context, root, readable)
+    history = _history(context, root, readable)
     newest = readable.read(lambda: _newest_segments(context, root, segments.starts)) or ()
     return Description(
         figures=replace(figures, damaged=tuple(readable.damaged)),
@@ -146,28 +145,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Segments:
-    """All segments, a column per number that is drawn."""
-
-    starts: Ints
-    rows: Ints
-    bytes: Ints
-    formats: Ints
-
-    @classmethod
-    def of(cls, context: StreamContext, root: Root, readable: Readable) -> "_Segments":
-        none = np.zeros(0, np.int64)
-        found = [(none, none, none, none)]
-        for run in context.status.sound_runs(root, root.head, root.tail, readable.note):
-            table = run.columns
-            codes = np.array([FORMATS.index(form) for form, _ in table.kind_names], np.int64)
-            numbers = (table.rows.astype(np.int64), table.bytes.astype(np.int64))
-            found.append((run.starts, *numbers, codes[table.kinds]))
-        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
-
-
-def _bars(segments: _Segments, tail: int) -> tuple[Bar, ...]:
+def _bars(segments: Segments, tail: int) -> tuple[Bar, ...]:
     starts, rows = segments.starts, segments.rows
     if not len(starts):
         return ()

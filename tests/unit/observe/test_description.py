@@ -6,17 +6,17 @@ import numpy as np
 from stream_kit import STAGED, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from segstore_ds.picture import description
-from segstore_ds.picture.description import (
+from segstore_ds.observe import description
+from segstore_ds.observe.description import (
     APPENDS,
     BARS,
     OTHERS,
     REWRITES,
     STEPS,
     _bars,
-    _Segments,
     describe,
 )
+from segstore_ds.observe.figures import Segments
 
 PARQUET = segstore.Layout(inline_bytes=0, segment_format="parquet")
 
@@ -25,7 +25,7 @@ def test_bars_of_many_segments_are_few_and_lose_none():
     count, random = 100_000, np.random.default_rng(1)
     rows = random.integers(1, 10_000, count)
     sizes, starts = rows * 8, np.cumsum(rows) - rows + 77
-    bars = _bars(_Segments(starts, rows, sizes, np.zeros(count, np.int64)), int(rows.sum()) + 77)
+    bars = _bars(Segments(starts, rows, sizes, np.zeros(count, np.int64)), int(rows.sum()) + 77)
     assert len(bars) <= BARS
     assert (bars[0].start, bars[-1].end) == (77, rows.sum() + 77)
     assert all(bar.end == after.start for bar, after in pairwise(bars))
@@ -36,7 +36,7 @@ def test_bars_of_many_segments_are_few_and_lose_none():
 def test_a_large_segment_among_small_ones_keeps_its_own_bar():
     rows = np.array([10, 10, 1_000_000, 10, 10])
     starts, formats = np.cumsum(rows) - rows, np.array([0, 0, 1, 0, 1])
-    bars = _bars(_Segments(starts, rows, rows, formats), int(rows.sum()))
+    bars = _bars(Segments(starts, rows, rows, formats), int(rows.sum()))
     # What begins within one part of 240 is one bar.
     assert [(bar.segments, bar.format) for bar in bars] == [(3, "both"), (2, "both")]
     assert [(bar.start, bar.end) for bar in bars] == [(0, 1_000_020), (1_000_020, 1_000_040)]

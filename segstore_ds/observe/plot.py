@@ -13,18 +13,17 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
-from segstore_ds.options.quantities import with_unit
-from segstore_ds.picture.canvas import shortened
-from segstore_ds.picture.description import (
+from segstore_ds.observe.canvas import LIGHT, shortened
+from segstore_ds.observe.description import (
     APPENDS,
-    FORMATS,
     LANES,
     MIXED,
     OTHERS,
     REWRITES,
     Description,
 )
-from segstore_ds.picture.theme import LIGHT
+from segstore_ds.observe.figures import FORMATS
+from segstore_ds.options.quantities import with_unit
 
 _KINDS = {
     APPENDS: ("appends", LIGHT["arrow"]),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from segstore_ds.picture.canvas import (
+from segstore_ds.observe.canvas import (
     Canvas,
     Scale,
     pack_rows,

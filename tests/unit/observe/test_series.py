@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from segstore_ds.monitor.prometheus import export, prometheus_text
-from segstore_ds.monitor.series import SERIES, sample
+from segstore_ds.observe.export import prometheus_text, to_prometheus
+from segstore_ds.observe.series import SERIES, sample
 
 PAGE = Path(__file__).parents[3] / "segstore_ds/docs/monitoring.md"
 
@@ -57,8 +57,8 @@ def test_text_is_what_a_parser_of_prometheus_reads():
 
 def test_registry_asks_for_samples_at_each_scrape():
     registry, values = CollectorRegistry(), [1, 2]
-    export(lambda: [sample("events", values.pop(0), "u")], registry)
+    to_prometheus(lambda: [sample("events", values.pop(0), "u")], registry)
     assert b'segstore_events{stream="u"} 1.0' in generate_latest(registry)
     assert b'segstore_events{stream="u"} 2.0' in generate_latest(registry)
-    with pytest.raises(ValueError, match="Duplicated"):
-        export(list, registry)
+    with pytest.raises(ValueError, match="already"):
+        to_prometheus(list, registry)

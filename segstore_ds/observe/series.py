@@ -7,7 +7,7 @@ underscores for the dots, and `_total` behind a counter. `docs/monitoring.md` li
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from segstore_ds.monitor.figures import Metrics
+from segstore_ds.observe.figures import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore_ds.monitor.series import SERIES
+from segstore_ds.observe.series import SERIES
 
 PACKAGE = Path(__file__).parents[3] / "segstore_ds"
 DASHBOARD = json.loads((PACKAGE / "data/grafana.json").read_text())

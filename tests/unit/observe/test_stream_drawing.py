@@ -6,9 +6,9 @@ from dataclasses import replace
 from picture_kit import DRAWN, NOON, draw_document
 from stream_kit import make_stream
 
-from segstore_ds.monitor.figures import FollowerFigures, Lag, PublishedFigures, ReaderFigures
-from segstore_ds.picture.description import BARS, LANES, Bar, Tag, describe
-from segstore_ds.picture.stream_drawing import draw_stream
+from segstore_ds.observe.description import BARS, LANES, Bar, Tag, describe
+from segstore_ds.observe.figures import FollowerFigures, Lag, PublishedFigures, ReaderFigures
+from segstore_ds.observe.stream_drawing import draw_stream
 
 
 def test_the_picture_of_the_documents_is_drawn_by_this_code():

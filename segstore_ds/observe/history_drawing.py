@@ -2,9 +2,8 @@
 
 import datetime as dt
 
-from segstore_ds.picture.canvas import Canvas, Scale, round_ticks, text_width
-from segstore_ds.picture.description import APPENDS, OTHERS, REWRITES, Description
-from segstore_ds.picture.theme import COLOURS, DRAWING
+from segstore_ds.observe.canvas import COLOURS, DRAWING, Canvas, Scale, round_ticks, text_width
+from segstore_ds.observe.description import APPENDS, OTHERS, REWRITES, Description
 
 _LEFT, _RIGHT = 56, 16
 _PLOT_HEIGHT = 92

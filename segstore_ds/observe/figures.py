@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,41 @@ from segstore_ds.replication.follower import Follower
 from segstore_ds.replication.replicas import replicas_of
 
 T = TypeVar("T")
-_Pieces = list[tuple[Ints, Ints, Ints]]  # offsets at which segments begin, rows, bytes
+FORMATS = ("arrow", "parquet")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """The segments from an offset on that can be read of, a column per number.
+
+    Attributes:
+        starts: Offsets of their first events.
+        rows: How many events they have.
+        bytes: Their encoded bytes.
+        formats: Places in `FORMATS`.
+    """
+
+    starts: Ints
+    rows: Ints
+    bytes: Ints
+    formats: Ints
+
+    @classmethod
+    def of(cls, context: StreamContext, root: Root, start: int, readable: "Readable") -> Self:
+        """Read a version's segments; what is damaged is left out and noted."""
+        none = np.zeros(0, np.int64)
+        found = [(none, none, none, none)]
+        for run in context.status.sound_runs(root, start, root.tail, readable.note):
+            table = run.columns
+            codes = np.array([FORMATS.index(form) for form, _ in table.kind_names], np.int64)
+            numbers = (table.rows.astype(np.int64), table.bytes.astype(np.int64))
+            found.append((run.starts, *numbers, codes[table.kinds]))
+        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def bytes_from(self, offset: int) -> int:
+        """Return the encoded bytes of the events from an offset on."""
+        left = np.clip((self.starts + self.rows - offset) / self.rows, 0, 1)
+        return round(float((self.bytes * left).sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +126,13 @@ class PublishedFigures:
         table: ``delta`` or ``iceberg``.
         tail: Offset after its last event.
         lag_events: Events that it lacks.
+        reason: Why it lacks them, and what to call; empty without a lag.
     """
 
     table: str
     tail: int
     lag_events: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +227,25 @@ class Readable:
             return None
 
 
-def measure(
-    context: StreamContext, *, storage: bool = False, readable: Readable | None = None
-) -> Metrics:
+def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
     """Return the figures of a stream's newest version; `storage` lists the whole stream for them.
 
     Raises:
         IncompleteStreamError: A copy into the stream is not done.
         FormatError: The newest root can't be read.
     """
-    root, now_us = context.log.refresh(), context.clock.wall_us()
+    root, readable = context.log.refresh(), Readable()
+    segments = Segments.of(context, root, root.head, readable)
+    return figures_of(context, root, segments, readable, storage=storage)
+
+
+def figures_of(
+    context: StreamContext, root: Root, segments: Segments, readable: Readable, *, storage: bool
+) -> Metrics:
+    """Return the figures of a version whose segments were read."""
     check_complete(root, url=context.storage.url)
-    readable = readable or Readable()
-    pieces = _pieces(context, root, root.head, readable)
-    small, small_bytes = small_segments((rows, sizes) for _, rows, sizes in pieces)
+    now_us = context.clock.wall_us()
+    small, small_bytes = small_segments(segments.rows, segments.bytes)
     return Metrics(
         url=context.storage.url,
         stream_id=root.stream_id,
@@ -216,20 +257,20 @@ def measure(
         head=root.head,
         tail=root.tail,
         sealed=root.sealed,
-        segments=sum(len(rows) for _, rows, _ in pieces),
-        bytes=sum(int(sizes.sum()) for _, _, sizes in pieces),
+        segments=len(segments.starts),
+        bytes=int(segments.bytes.sum()),
         small_segments=small,
         small_bytes=small_bytes,
         versions=root.version + 1 - root.log_start,
         retired=len(root.retired) + sum(blob.count for blob in root.retired_blobs),
         last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
-        readers=tuple(_readers(context, root, pieces, now_us, readable)),
+        readers=tuple(_readers(context, root, segments, now_us, readable)),
         followers=tuple(
             _follower(replica, root)
             for replica in readable.read(partial(replicas_of(context.log).of, root)) or ()
         ),
         published=tuple(
-            PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
+            PublishedFigures(table, found.tail, found.lag, found.reason)
             for table in CODECS
             if (found := readable.read(partial(published, context, table))) is not None
         ),
@@ -242,25 +283,18 @@ def measure(
 def measure_lag(context: StreamContext, offset: int) -> Lag:
     """Return how far a position is behind the tail of the newest root seen."""
     root, readable = context.log.root, Readable()
-    pieces = _pieces(context, root, max(offset, root.head), readable)
-    return _lag(context, pieces, offset, context.clock.wall_us(), readable)
-
-
-def _pieces(context: StreamContext, root: Root, start: int, readable: Readable) -> _Pieces:
-    return [
-        (run.starts, run.columns.rows.astype(np.int64), run.columns.bytes.astype(np.int64))
-        for run in context.status.sound_runs(root, start, root.tail, readable.note)
-    ]
+    segments = Segments.of(context, root, max(offset, root.head), readable)
+    return _lag(context, segments, offset, context.clock.wall_us(), readable)
 
 
 def _lag(
-    context: StreamContext, pieces: _Pieces, offset: int, now_us: int, readable: Readable
+    context: StreamContext, segments: Segments, offset: int, now_us: int, readable: Readable
 ) -> Lag:
     root = context.log.root
     first = min(max(offset, root.head), root.tail)
     if first == root.tail:
         return Lag(max(root.tail - offset, 0), 0, 0.0)
-    size = sum(_bytes_from(piece, first) for piece in pieces)
+    size = segments.bytes_from(first)
     try:
         _, times_us = context.log.history.commit_times(root, first, first + 1)
     except (NotFoundError, SnapshotExpiredError):
@@ -273,16 +307,8 @@ def _lag(
     return Lag(root.tail - offset, size, seconds)
 
 
-def _bytes_from(piece: tuple[Ints, Ints, Ints], offset: int) -> int:
-    """Return the encoded bytes of a piece's events from an offset on."""
-    starts, rows, sizes = piece
-    edges = np.append(starts, [starts[-1] + rows[-1]])
-    passed = np.interp(offset, edges, np.concatenate([[0], np.cumsum(sizes)]))
-    return int(sizes.sum()) - int(passed)
-
-
 def _readers(
-    context: StreamContext, root: Root, pieces: _Pieces, now_us: int, readable: Readable
+    context: StreamContext, root: Root, segments: Segments, now_us: int, readable: Readable
 ) -> Iterator[ReaderFigures]:
     for name, seen in each_reader(context):
         if isinstance(seen, FormatError):
@@ -293,7 +319,7 @@ def _readers(
                 name=name,
                 owner=seen.record.owner,
                 offset=offset,
-                lag=_lag(context, pieces, offset, now_us, readable),
+                lag=_lag(context, segments, offset, now_us, readable),
                 lost_events=max(root.head - offset, 0),
                 renewed=_moment(seen.renewed_us),
                 live=seen.is_live(now_us),

@@ -1,6 +1,7 @@
 """A watch on streams and queries: what it is told, what it measures, what it adds up."""
 
 import json
+import sys
 import uuid
 
 import pyarrow as pa
@@ -11,11 +12,9 @@ from prometheus_client import CollectorRegistry
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.monitor import export
-from segstore_ds.monitor.export import export_samples
-from segstore_ds.monitor.queries import MOST_ENDED
-from segstore_ds.monitor.series import SERIES
-from segstore_ds.monitor.watch import Watch
+from segstore_ds.observe.export import export_samples
+from segstore_ds.observe.series import SERIES
+from segstore_ds.observe.watch import MOST_ENDED, Watch
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -198,10 +197,8 @@ def test_opentelemetry_gets_every_metric_with_its_attributes(stream):
 
 
 def test_missing_packages_are_named(monkeypatch):
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(export, "import_module", missing)
+    for name in ("prometheus_client", "opentelemetry.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInputError, match=r"segstore-ds\[prometheus\].*segstore-ds\[otel\]"):
         export_samples(list)
     with pytest.raises(InvalidInputError, match=r"pip install 'segstore-ds\[prometheus\]'$"):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore_ds.errors import SegstoreError
+from segstore_ds.observe.canvas import COLOURS
+from segstore_ds.observe.description import COMMITS_READ, Description
+from segstore_ds.observe.history_drawing import draw_history
+from segstore_ds.observe.stream_drawing import draw_stream, with_duration
 from segstore_ds.options.printable import printable_html as escape
 from segstore_ds.options.quantities import with_unit
-from segstore_ds.picture.description import COMMITS_READ, Description
-from segstore_ds.picture.history_drawing import draw_history
-from segstore_ds.picture.stream_drawing import draw_stream, with_duration
-from segstore_ds.picture.theme import COLOURS
 
 _WIDE, _NARROW, _NOTEBOOK = 960, 400, 760
 _COMMIT_COLUMNS = ("version", "time", "operation", "head", "tail", "rows", "bytes", "writer_id")

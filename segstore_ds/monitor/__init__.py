@@ -1,1 +1,0 @@
-"""Monitor: the figures of a stream as values, and what exports them."""

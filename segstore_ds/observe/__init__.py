@@ -1,0 +1,1 @@
+"""What a stream shows: figures, exporters, pictures and plots from one description of it."""
