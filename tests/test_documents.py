@@ -88,6 +88,8 @@ LINKING = [
     ROOT / "README.md",
     ROOT / ".github/CONTRIBUTING.md",
     ROOT / "segstore_ds/DESIGN.md",
+    ROOT / "segstore_ds/format/FORMAT.md",
+    ROOT / "segstore_ds/publish/TABLES.md",
     *PAGES,
 ]
 

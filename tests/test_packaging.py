@@ -83,6 +83,7 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/py.typed",
         "segstore_ds/DESIGN.md",
         "segstore_ds/format/FORMAT.md",
+        "segstore_ds/publish/TABLES.md",
         "segstore_ds/data/flights-2013-01.parquet",
         "segstore_ds/data/grafana.json",
         "segstore_ds/data/README.md",
