@@ -5,8 +5,11 @@ the longest sweeps, by hand; ``HYPOTHESIS_PROFILE=nightly`` draws more examples,
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,10 @@ from segstore_ds.log.late_hints import LateHints
 from segstore_ds.read.cached import PROCESS_CACHE
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Tests start many Python processes, too: without this each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Tests start many JVMs for a minute each: two fifths of their CPU time went to the second compiler
 # and to the collector's threads. Every driver reads this, also those that tests start.
@@ -114,11 +121,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Together(config, log) if config.option.dist == "loadfile" else None
 
 
+# What a file says that has tests with a mark: the mark, or one of the lists that hold it.
+SAYS = {"slow": re.compile("slow|FETCHES|KINDS|WHENS"), "smoke": re.compile("smoke")}
+ALL_SLOW = re.compile(r"^pytestmark = .*(mark\.(slow|sweep|soak)|FETCHES)", re.MULTILINE)
+
+
+@cache
+def _says(path: Path, what: re.Pattern[str]) -> bool:
+    return what.search(path.read_text()) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file none of whose tests would run: imports take a minute of CPU in all."""
+    if not collection_path.name.startswith("test_") or any("::" in given for given in config.args):
+        return None
+    wanted = config.option.markexpr
+    if not wanted:
+        return _says(collection_path, ALL_SLOW) or None
+    return (wanted in SAYS and not _says(collection_path, SAYS[wanted])) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest units first, Spark's and what installs; leave out slow tests unless named."""
     items.sort(key=lambda item: not item.nodeid.startswith((SPARK, "tests/test_")))
     if any("::" in given for given in config.args):
         return
+    for item, (mark, says) in product(items, SAYS.items()):
+        if item.get_closest_marker(mark) and not _says(item.path, says):
+            raise pytest.UsageError(f"-m {mark} misses {item.nodeid}: its file does not say so")
     wanted = config.option.markexpr
     unasked = [mark for mark, names in ON_REQUEST.items() if not any(n in wanted for n in names)]
     left = {item for item in items if any(map(item.get_closest_marker, unasked))}

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from spark_home import make_home, spark_home
 
 import segstore_ds as segstore
 
@@ -55,11 +55,12 @@ class Sessions:
 
     @property
     def executor_logs(self) -> Path:
-        """The working folders of a cluster's executors, with what they print."""
+        """The working folders of a local cluster's executors, with what they print."""
         return self._home / "work"
 
     @property
     def _home(self) -> Path:
+        """A home of its own, for executors write in it."""
         return self.folder / "home"
 
     def get(self, kind: str, extra: Mapping[str, str] | None = None) -> SparkSession:
@@ -83,21 +84,15 @@ class Sessions:
             self._gateway.proc.wait(60)
             self._gateway = None
 
-    def _make_home(self) -> None:
-        """Make a SPARK_HOME of links: a local cluster's executors run and write in its `work`."""
-        if not self._home.exists():
-            self._home.mkdir()
-            for path in Path(pyspark.__file__).parent.iterdir():
-                if path.name != "work":
-                    (self._home / path.name).symlink_to(path)
-
     def _start(self, kind: str, settings: dict[str, str]) -> None:
         self.events.mkdir(exist_ok=True)
-        self._make_home()
+        if kind == "cluster" and not self._home.exists():
+            self._home.mkdir()
+            make_home(self._home)
         settings["spark.sql.warehouse.dir"] = str(self.folder / "warehouse")
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
-        os.environ["SPARK_HOME"] = str(self._home)
+        os.environ["SPARK_HOME"] = str(self._home if kind == "cluster" else spark_home())
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         with self.log.open("wb") as log:
             output = {"stdout": log, "stderr": subprocess.STDOUT}
