@@ -41,9 +41,7 @@ from segstore_ds.publish.folder import (
 )
 from segstore_ds.publish.formats import CODECS, codec_of
 from segstore_ds.publish.listing import (
-    Listed,
     Listing,
-    WantedFile,
     plan_changes,
     plan_listing,
     shared_parts,
@@ -244,7 +242,7 @@ def _bring_up(
             table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
         ):
             codec.checkpoint(storage, table)
-            own = {file.key for file in listing.files if file.is_own}
+            own = {file.key for file in listing.files if file.is_wanted}
             delete_unused(storage, codec, table, own, log_grace_s=context.log.grace_s)
     # Its state may be large, and the next commit reads what it can't recall.
     state = table.state if codec.TRAVELS else None
@@ -300,7 +298,7 @@ def _recall(
         return None
     shared = shared_parts(context.status, old, root, (note.head, note.tail))
     listing = plan_listing(context.status, old, folder=codec.KIND, known=shared, end=note.tail)
-    return shared, {f.key: File(f.key, f.start, f.end, f.bytes) for f in listing.files}
+    return shared, {file.key: file for file in listing.files}
 
 
 def _is_of(root: Root, note: Note) -> bool:
@@ -322,15 +320,14 @@ def _plan(
 ) -> Change:
     """Return what brings a table to a version; writes its new files of its own."""
     root, listing, shown = target.root, target.listing, table.note
-    spans = {key: (file.start, file.end) for key, file in files.items()}
-    listed = Listed(shown.head, shown.tail, spans) if shown else Listed(0, 0, {})
     # Whether an offset stands for the same event in the table and in the version.
     same = (
         shown is not None
         and shown.generation == root.generation
         and shown.version >= redacted_since(root)
     )
-    changes = plan_changes(listed, listing, same_events=same)
+    span = (shown.head, shown.tail) if shown else (0, 0)
+    added, removed = plan_changes(span, files, listing, same_events=same)
     return Change(
         table.version + 1,
         Note(
@@ -340,24 +337,23 @@ def _plan(
             listing.start,
             listing.end,
             shown.created_ms if shown else root.time_us // 1000,
-            sum(file.is_own for file in listing.files),
+            sum(file.is_wanted for file in listing.files),
         ),
         root.time_us // 1000,
         epoch_schema(context.status, root.epoch),
         target.columns,
-        tuple((_file_of(context, target, wanted), moved) for wanted, moved in changes.added),
-        tuple((files[key], moved) for key, moved in changes.removed),
-        tuple(files[wanted.key] for wanted, _ in changes.added if wanted.key in files),
+        tuple((_written(context, target, file), changes) for file, changes in added),
+        removed,
+        tuple(files[file.key] for file, _ in added if file.key in files),
         target.dropped,
         context.client,
     )
 
 
-def _file_of(context: StreamContext, target: _Target, wanted: WantedFile) -> File:
-    path, size = wanted.key, wanted.bytes
-    if wanted.is_own:
-        path, size = write_own_file(context, target.root, wanted, target.columns.names)
-    return File(path, wanted.start, wanted.end, size, wanted.stats)
+def _written(context: StreamContext, target: _Target, file: File) -> File:
+    if not file.is_wanted:
+        return file
+    return write_own_file(context, target.root, file, target.columns.names)
 
 
 def _commit(

@@ -5,7 +5,7 @@ Parquet file yet. A segment that another engine could not read as the stream doe
 own in the table's folder.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,33 +15,9 @@ from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.normal_form import children_of
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.publish.snapshot import File, Moves
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
-
-
-@dataclass(frozen=True, slots=True)
-class WantedFile:
-    """A file that a table should list: the events ``[start, end)``.
-
-    Attributes:
-        key: Names the file among all that a stream ever publishes: the path of a segment's object,
-            or what the name of a file of the table's own begins with.
-        start: Offset of its first event.
-        end: Offset after its last event.
-        bytes: Its size; 0 if it has to be written.
-        stats: Statistics of the segment, as its entry has them; None for a file to be written.
-    """
-
-    key: str
-    start: int
-    end: int
-    bytes: int = 0
-    stats: str | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the table needs a file of its own, because the segment's does not serve."""
-        return not self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +26,7 @@ class Listing:
 
     start: int
     end: int
-    files: tuple[WantedFile, ...]
+    files: tuple[File, ...]
 
 
 def plan_listing(
@@ -68,7 +44,7 @@ def plan_listing(
     on is published. Files of the table's own lie in `folder`.
     """
     recast = _recast_epochs(status, root)
-    files: list[WantedFile] = []
+    files: list[File] = []
     last = root.tail if end is None else end
     place = root.head
     for part in (*status.levels.parts(root, root.head, last), None):
@@ -93,17 +69,15 @@ def shared_parts(
     return frozenset(part for part in both if part.start >= start and part.end <= end)
 
 
-def _wanted(
-    placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str
-) -> WantedFile:
+def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str) -> File:
     entry, start = placed.entry, max(placed.start, root.head)
     divided = start > placed.start
     if entry.format == PARQUET and not divided and not recast[entry.epoch]:
         path = names.segment_object(entry.path)
-        return WantedFile(path, start, placed.end, entry.bytes, entry.stats)
+        return File(path, start, placed.end, entry.bytes, entry.stats)
     epoch = root.epoch.number if recast[entry.epoch] else entry.epoch
     key = names.own_file_key(folder, start, entry.segment_id, epoch)
-    return WantedFile(key, start, placed.end)
+    return File(key, start, placed.end)
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:
@@ -132,57 +106,40 @@ def _fields(kind: pa.Schema | pa.DataType) -> list[pa.Field]:
     return list(kind) if isinstance(kind, pa.Schema) else children_of(kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What a table lists: offsets `[start, end)` of each file by its key, and of all of them."""
+def plan_changes(
+    span: tuple[int, int], listed: Mapping[str, File], wanted: Listing, *, same_events: bool = True
+) -> tuple[Moves, Moves]:
+    """Return what a table has to add and to remove, to list what a version publishes.
 
-    start: int
-    end: int
-    spans: Mapping[str, tuple[int, int]]
+    The table lists files, by their keys, of the events of a span. Files that both have may be left
+    out on both sides. `same_events` says that an offset stands for the same event in both. A file
+    that is listed again at other offsets is added, which replaces it in the table.
 
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Files to add, and keys of files to remove, each with whether that changes the rows."""
-
-    added: tuple[tuple[WantedFile, bool], ...]
-    removed: tuple[tuple[str, bool], ...]
-
-
-def plan_changes(listed: Listed, wanted: Listing, *, same_events: bool = True) -> Changes:
-    """Compare a table with what a version publishes.
-
-    Files that both have may be left out on both sides. `same_events` says that an offset stands for
-    the same event in both. A file that is listed again at other offsets is added, which replaces it
-    in the table.
-
-    >>> listed = Listed(0, 20, {"a": (0, 10), "b": (10, 20)})
-    >>> merged = Listing(0, 20, (WantedFile("c", 0, 20, 5),))
-    >>> changes = plan_changes(listed, merged)
-    >>> [(file.key, change) for file, change in changes.added], changes.removed
-    ([('c', False)], (('a', False), ('b', False)))
+    >>> listed = {"a": File("a", 0, 10, 5), "b": File("b", 10, 20, 5)}
+    >>> merged = Listing(0, 20, (File("c", 0, 20, 5),))
+    >>> added, removed = plan_changes((0, 20), listed, merged)
+    >>> [(file.key, changes) for file, changes in (*added, *removed)]
+    [('c', False), ('a', False), ('b', False)]
     """
+    spans = {key: (file.start, file.end) for key, file in listed.items()}
     kept = {file.key for file in wanted.files}
-    added = [file for file in wanted.files if listed.spans.get(file.key) != (file.start, file.end)]
-    removed = {key: span for key, span in listed.spans.items() if key not in kept}
-    spans = [(file.start, file.end) for file in added] + list(removed.values())
-    low, high = _moved_range(listed, wanted, spans) if same_events else (0, 0)
+    added = [file for file in wanted.files if spans.get(file.key) != (file.start, file.end)]
+    removed = [file for key, file in listed.items() if key not in kept]
+    touched = [(file.start, file.end) for file in (*added, *removed)]
+    low, high = max(span[0], wanted.start), min(span[1], wanted.end)
+    low, high = _moved_range(low, high, touched) if same_events else (0, 0)
 
-    def is_moved(start: int, end: int) -> bool:
-        return low <= start and end <= high
+    def moves(files: Iterable[File]) -> Moves:
+        return tuple((file, not (low <= file.start and file.end <= high)) for file in files)
 
-    return Changes(
-        tuple((file, not is_moved(file.start, file.end)) for file in added),
-        tuple((key, not is_moved(*span)) for key, span in removed.items()),
-    )
+    return moves(added), moves(removed)
 
 
-def _moved_range(listed: Listed, wanted: Listing, spans: list[tuple[int, int]]) -> tuple[int, int]:
+def _moved_range(low: int, high: int, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Return the range of offsets whose events the table keeps, and only files move.
 
     A file that holds other events as well is no moved one, and what it overlaps is none either.
     """
-    low, high = max(listed.start, wanted.start), min(listed.end, wanted.end)
     while True:
         next_low = max((end for start, end in spans if start < low < end), default=low)
         next_high = min((start for start, end in spans if start < high < end), default=high)

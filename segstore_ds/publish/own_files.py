@@ -1,13 +1,14 @@
 """Files of a table's own: events that another engine can't read from the stream's segments."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.publish.listing import WantedFile
+from segstore_ds.publish.snapshot import File
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import open_reader
@@ -18,9 +19,9 @@ _FRAME_BYTES = 64 << 20
 
 
 def write_own_file(
-    context: StreamContext, root: Root, wanted: WantedFile, columns: tuple[str, ...]
-) -> tuple[str, int]:
-    """Write the events of a wanted file in the newest schema; return its path and size.
+    context: StreamContext, root: Root, wanted: File, columns: tuple[str, ...]
+) -> File:
+    """Write the events of a wanted file in the newest schema; return it.
 
     Nothing lists the file yet. Its name is unique, so no other publisher's file is touched.
     """
@@ -36,7 +37,7 @@ def write_own_file(
         for frame in _frames(open_reader(reading, tasks)):
             file.write_all(encoder.add(frame)[0])
         file.write(encoder.finish()[0])
-        return path, file.commit()
+        return replace(wanted, path=path, bytes=file.commit())
 
 
 def _frames(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -76,21 +76,34 @@ def table_uuid(stream_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a table lists: the events `[start, end)`, and statistics as the stream's entry.
+    """A file that a table lists, or should list: the events `[start, end)`.
 
-    The path is in the stream's folder, which is the table's.
+    Attributes:
+        path: In the stream's folder, which is the table's; the key of a file to be written.
+        start: Offset of its first event.
+        end: Offset after its last event.
+        bytes: Its size; 0 of a file of the table's own that has to be written.
+        stats: Statistics of the segment, as its entry has them.
     """
 
     path: str
     start: int
     end: int
-    bytes: int
+    bytes: int = 0
     stats: str | None = None
 
     @property
     def key(self) -> str:
         """What names it among all files that a stream ever publishes."""
         return names.published_key(self.path)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it has to be written, because the segment's file does not serve."""
+        return not self.bytes
+
+
+Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +151,8 @@ class Change:
         note: What it says of the stream.
         time_ms: When the stream's version was committed.
         schema: The stream's columns, and `columns` the table's.
-        added: Files, each with whether it changes the rows.
-        removed: The same of files that go.
+        added: Files that come.
+        removed: Files that go.
         again: Files as they were listed before, which `added` lists at other offsets.
         dropped: Ids of older snapshots that are named no more.
         client: Who commits.
@@ -150,8 +163,8 @@ class Change:
     time_ms: int
     schema: pa.Schema
     columns: Columns
-    added: tuple[tuple[File, bool], ...]
-    removed: tuple[tuple[File, bool], ...]
+    added: Moves
+    removed: Moves
     again: tuple[File, ...]
     dropped: Collection[int]
     client: str
