@@ -119,7 +119,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The package: `read` and four more names are functions, though rooms have the same names."""
+    """The package: `read` and five more names are functions, though rooms have the same names."""
 
     def __setattr__(self, name: str, value: object) -> None:
         # Python puts each module that it imports into its package.

@@ -2,7 +2,6 @@
 
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.redacted import Forgotten, Left, Redacted
 from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
@@ -14,6 +13,7 @@ from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.scan import run_task
+from segstore_ds.redact.report import Forgotten, Left, Redacted
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
 from segstore_ds.retention.maintain import Maintenance

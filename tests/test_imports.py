@@ -23,7 +23,7 @@ LEAVES = {"errors", "options", "version"}
 GROUND = LEAVES | {"format", "cache", "storage"}
 CORE = GROUND | {"status", "log", "replication"}
 VERBS = CORE | {"write", "read"}
-ALL = VERBS | {"compact", "copy", "retention", "repair", "publish"}
+ALL = VERBS | {"compact", "copy", "retention", "redact", "repair", "publish"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
@@ -41,6 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "copy": VERBS | {"compact"},
     "publish": VERBS | {"compact"},
     "retention": VERBS | {"compact", "copy", "publish"},
+    "redact": VERBS | {"compact", "retention"},
     "repair": VERBS | {"copy", "publish"},
     "observe": VERBS | {"compact", "publish"},
     "stream": ALL | {"observe"},

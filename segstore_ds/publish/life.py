@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from segstore_ds.compact.redacted import AGAIN, Left
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
     ConflictError,
@@ -408,17 +407,16 @@ def _is_clean(root: Root, version: int, note: Note) -> bool:
 
 def forget_tables(
     context: StreamContext, record: Redaction, grace_s: float
-) -> Iterator[tuple[Left, int]]:
+) -> Iterator[tuple[str, str, str, int]]:
     """Delete what may hold redacted values in a stream's tables, as far as that may go now.
 
     A table is published again first, so that its readers see the redacted events and its metadata
     names nothing older. What it named before goes after the grace of its readers. Yields what is
-    left and when the same call can end it, in microseconds; 0 if it can't.
+    left, what it waits for, the call that ends it if not the same one, and when, in microseconds.
 
     Raises:
         ConflictError: Other publishers came first every time.
     """
-    url = context.storage.url
     grace_s = max(grace_s, context.log.grace_s)
     for kind, codec in CODECS.items():
         if not any(names.is_published(i.path) for i in list_table(context.storage, codec)):
@@ -428,12 +426,11 @@ def forget_tables(
             left = [*_forget(context, codec, record, now_us, grace_s)]
         except (CorruptionError, InvalidInputError) as error:
             call = f'unpublish("{kind}"), then publish("{kind}") again'
-            yield Left(url, f"the published {kind} table", str(error), call), 0
+            yield f"the published {kind} table", str(error), call, 0
             continue
         if left:
             what = f"metadata and files of the published {kind} table: {len(left)}"
-            why = "for the table's readers until the grace is over"
-            yield Left(url, what, why, AGAIN), max(left)
+            yield what, "for the table's readers until the grace is over", "", max(left)
 
 
 def _forget(

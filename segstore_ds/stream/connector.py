@@ -10,11 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.compact.redact import Work
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
-from segstore_ds.compact.redact_tasks import parse_answer, redact_place
-from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
@@ -51,7 +46,12 @@ from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
-from segstore_ds.retention.forget import redact_and_forget
+from segstore_ds.redact.forget import redact_and_forget
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.report import Redacted
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.run import Work
+from segstore_ds.redact.tasks import parse_answer, redact_place
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment

@@ -14,8 +14,6 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.merges import add_bounds
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
@@ -68,10 +66,12 @@ from segstore_ds.read.plan import Reading, ReadTask, bound_root, plan_range, spl
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
+from segstore_ds.redact.forget import redact_and_forget
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.report import Redacted
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.replication.property import followers_of
-from segstore_ds.retention.forget import redact_and_forget
 from segstore_ds.retention.maintain import Maintenance, run_maintain
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader

@@ -18,9 +18,6 @@ from commit_programs import open_log
 from interleaving import Event, Play, Scene, Violation
 
 from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.redact import run_redact
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -43,6 +40,9 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Cut
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore

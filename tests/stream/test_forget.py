@@ -18,7 +18,7 @@ from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.retention import forget
+from segstore_ds.redact import forget
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout

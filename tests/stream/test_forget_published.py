@@ -15,10 +15,10 @@ from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
 
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.compact.redacted import Forgotten
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
 from segstore_ds.publish import iceberg, life
+from segstore_ds.redact.report import Forgotten
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout

@@ -9,12 +9,7 @@ import pytest
 from stream_kit import STAGED, Meddling, make_stream, numbers, objects
 
 from benchmarks.faults import WrappedStorage
-from segstore_ds.compact import redact as redact_module
 from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.redact import run_redact
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
-from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
@@ -22,6 +17,11 @@ from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redac
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
+from segstore_ds.redact import run as redact_module
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.report import Redacted
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.restore import plan_restore
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.slot import Slot

@@ -11,13 +11,13 @@ from follower_kit import Pair
 from stream_kit import TIGHT, make_stream, numbers, objects
 
 from benchmarks.virtual_time import TimedStorage
-from segstore_ds.compact import redact as redact_module
-from segstore_ds.compact.redact import run_redact
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redactions_of
+from segstore_ds.redact import run as redact_module
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.run import run_redact
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.compact.plan import Group
-from segstore_ds.compact.redact_plan import Wanted
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
 from segstore_ds.errors import InternalError
@@ -22,6 +21,7 @@ from segstore_ds.read.key_filters import Key, find_keys
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
+from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.target import Target

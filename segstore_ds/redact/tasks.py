@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.staged import StagedSegment
 

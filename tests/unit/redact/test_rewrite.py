@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from segstore_ds.compact.redact_segment import with_nulls
 from segstore_ds.format.arrow.frame import encode_frame
+from segstore_ds.redact.rewrite import with_nulls
 
 NEEDLE = "SECRET42"
 BITS = int.from_bytes(NEEDLE.encode(), "little")

@@ -10,9 +10,6 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from segstore_ds.compact.redact import Work, run_redact
-from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redacted import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
 from segstore_ds.format.clones import origins_of, pins_of
@@ -22,6 +19,9 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.redact.plan import RedactRequest
+from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
+from segstore_ds.redact.run import Work, run_redact
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.vacuum import (
@@ -38,8 +38,9 @@ from segstore_ds.status.references import References, read_references
 from segstore_ds.storage import ObjectInfo, Storage
 
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
-# Takes a redaction's values out of published tables: what is left there, and when it can go.
-Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[Left, int]]]
+# Takes a redaction's values out of published tables: what is left there, what it waits for, the
+# call that ends it if not the same one, and when it can go.
+Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[str, str, str, int]]]
 
 
 def redact_and_forget(
@@ -84,8 +85,10 @@ def run_forget(
     left += _versions(context.storage, context.log.files.numbers(), record.version)
     left += _followers(context, root, now_us - int(grace_s * 1e6), record.version)
     due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6) if left else 0
-    due_us = max([due_us, *(table_us for _, table_us in published)])
-    left += [table for table, _ in published]
+    due_us = max([due_us, *(table_us for *_, table_us in published)])
+    left += [
+        Left(context.storage.url, what, why, call or AGAIN) for what, why, call, _ in published
+    ]
     left += _elsewhere(root, record.version)
     due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if due_us else None
     return Forgotten(not left, due, tuple(left), (*BEYOND, *_sources(root)))

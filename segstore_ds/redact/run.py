@@ -17,15 +17,6 @@ from dataclasses import replace
 from itertools import repeat
 
 from segstore_ds.compact.commit import check_floor
-from segstore_ds.compact.redact_plan import (
-    RedactRequest,
-    Wanted,
-    check_reason,
-    plan_wanted,
-    refuse_time_column,
-)
-from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
-from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
@@ -39,6 +30,15 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.key_filters import looks_up, segments_holding
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.redact.plan import (
+    RedactRequest,
+    Wanted,
+    check_reason,
+    plan_wanted,
+    refuse_time_column,
+)
+from segstore_ds.redact.report import Redacted
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments

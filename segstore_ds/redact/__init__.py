@@ -1,0 +1,1 @@
+"""Redaction: a plan, a rewrite of segments, commits, and a report of what is left."""
