@@ -7,7 +7,6 @@ writers, OPTIMIZE, VACUUM and RESTORE are refused. The first line of a commit sa
 import io
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -38,7 +37,7 @@ from segstore_ds.storage import ObjectInfo, Storage
 KIND, TITLE, METADATA_FOLDER, FIRST = names.DELTA_FOLDER, "Delta", names.DELTA_LOG_FOLDER, 0
 MAKES_TABLE = re.compile(r"_delta_log/[0-9].*")
 LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
-TRAVELS = False
+TRAVELS = POINTED = False
 LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
 DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
@@ -426,15 +425,14 @@ def parts(storage: Storage, table: Table) -> Collection[str]:  # noqa: ARG001 - 
 def stale(
     storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]
 ) -> Collection[str]:
-    """Return the commits and checkpoints before the first commit that is clean."""
+    """Return commits and checkpoints before the first clean checkpoint; all without one."""
     commits = _versions(objects, COMMIT)
-    order = sorted(commits)
 
     def shows_none(version: int) -> bool:
-        _, note = _first_line(storage, commits[version])
+        note = _first_line(storage, commits[version])[1] if version in commits else None
         return note is not None and is_clean(note)
 
-    first = order[bisect_left(order, 1, hi=len(order) - 1, key=shows_none)]
+    first = min(filter(shows_none, _versions(objects, CHECKPOINT)), default=names.MAX_NUMBER)
     paths = ((names.parse_delta_path(info.path), info.path) for info in objects)
     return {path for entry, path in paths if entry is not None and entry[0] < first}
 

@@ -53,7 +53,7 @@ KIND, TITLE, METADATA_FOLDER = names.ICEBERG_FOLDER, "Iceberg", names.ICEBERG_ME
 MAKES_TABLE = re.compile(r".*\.metadata\.json.*")
 FIRST = 1
 LARGE_BYTES = 1 << 62  # a large commit costs readers no more than a small one
-TRAVELS = True
+TRAVELS = POINTED = True
 HINT = f"{METADATA_FOLDER}/version-hint.text"
 DIGEST = "segstore.digest"  # On disk: the property that holds the digest of the metadata.
 NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.

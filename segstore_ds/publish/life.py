@@ -119,7 +119,7 @@ def run_publish(
     codec, order = codec_of(kind), _Order(settle=settle, strict=strict)
     if catalog is None and table is None:
         return _publish(context, codec, order)
-    if not codec.TRAVELS:
+    if not codec.POINTED:
         raise InvalidInputError(
             f"{codec.TITLE}'s catalogs keep no pointer",
             remedy="register the stream's location there once",
@@ -210,6 +210,7 @@ def _bring_up(
 ) -> Published | None:
     """Bring a table up to a version; None if another publisher came first."""
     storage = context.storage
+    context.log.check_open(root)
     if root.origins:
         raise InvalidInputError(
             "a clone shares files that its table can't name",

@@ -191,6 +191,7 @@ class Codec(Protocol):
         FIRST: The number of a table's first commit.
         LARGE_BYTES: A commit that is larger is cleaned up after at once.
         TRAVELS: Whether superseded metadata stays as long as files do.
+        POINTED: Whether catalogs keep a pointer to the newest metadata.
     """
 
     KIND: str
@@ -200,6 +201,7 @@ class Codec(Protocol):
     FIRST: int
     LARGE_BYTES: int
     TRAVELS: bool
+    POINTED: bool
 
     def columns(self, schema: pa.Schema) -> Columns:
         """Return the columns that the format can express."""
@@ -243,7 +245,7 @@ class Codec(Protocol):
     def stale(
         self, storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]
     ) -> Collection[str]:
-        """Return the paths of commits with values of files, from before the first clean one."""
+        """Return the paths of metadata that may hold bounds of values from before a clean state."""
 
     def unclean(self, table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
         """Return the ids of named snapshots that are not clean."""

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
+from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish import delta, life
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -441,3 +442,14 @@ def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
     assert fresh.publish("delta").lag == 0
     assert fresh.storage.stats.total <= 3  # it knows the table
     check(stream)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_dropped_stream_is_not_published(stream: Stream, kind: TableFormat) -> None:
+    """A handle that knows the table finds out before it makes another one."""
+    stream.append(events(0, 10), layout=SETTLED)
+    stream.publish(kind)
+    segstore.drop(stream.url, confirm=stream.url)
+    with pytest.raises(NotFoundError):
+        stream.publish(kind)
+    assert not [path for path in folder_of(stream).rglob("*.json") if path.is_file()]
