@@ -85,6 +85,20 @@ class Canvas:
         place = _attributes({"x": _short(x), "y": _short(y), **attributes})
         self.elements.append(f"<text{place}>{escape(text)}</text>")
 
+    def legend(
+        self, items: Sequence[tuple[str, str]], left: float, y: float, *, first: float
+    ) -> None:
+        """Add a key of styles and their meanings, from `first` on, in as many lines as it takes."""
+        x = first
+        for style, text in items:
+            taken = 32 + text_width(text)
+            if x + taken > self.width and x > left:
+                x, y = left, y + 18
+            self.add("rect", x=x, y=y - 9, width=11, height=11, rx=2, class_=style)
+            self.text(x + 17, y, text, class_="muted")
+            x += taken
+        self.height = y + 8
+
     def svg(self, title: str, desc: str, *, name: str, style: str) -> str:
         """Return the SVG; `name` tells its texts from those of other drawings on a page."""
         return (

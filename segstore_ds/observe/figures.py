@@ -20,6 +20,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import published
+from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.storage_held import storage_rows
 from segstore_ds.replication.follower import Follower
@@ -119,23 +120,6 @@ class FollowerFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedFigures:
-    """One published table of another engine.
-
-    Attributes:
-        table: ``delta`` or ``iceberg``.
-        tail: Offset after its last event.
-        lag_events: Events that it lacks.
-        reason: Why it lacks them, and what to call; empty without a lag.
-    """
-
-    table: str
-    tail: int
-    lag_events: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StorageFigures:
     """What takes storage for one reason, as the metadata table `storage` names it."""
 
@@ -196,7 +180,7 @@ class Metrics:
     last_upkeep: dt.datetime | None
     readers: tuple[ReaderFigures, ...]
     followers: tuple[FollowerFigures, ...]
-    published: tuple[PublishedFigures, ...]
+    published: tuple[Published, ...]
     storage: tuple[StorageFigures, ...] | None
     damaged: tuple[str, ...] = ()
     written: CacheCounters = field(default_factory=CacheCounters)
@@ -270,9 +254,9 @@ def figures_of(
             for replica in readable.read(partial(replicas_of(context.log).of, root)) or ()
         ),
         published=tuple(
-            PublishedFigures(table, found.tail, found.lag, found.reason)
-            for table in CODECS
-            if (found := readable.read(partial(published, context, table))) is not None
+            found
+            for kind in CODECS
+            if (found := readable.read(partial(published, context, kind))) is not None
         ),
         storage=readable.read(partial(_storage, context, root)) if storage else None,
         damaged=tuple(readable.damaged),

@@ -47,17 +47,10 @@ def _draw_growth(canvas: Canvas, found: Description, across: Scale) -> None:
 
 
 def _draw_commits(canvas: Canvas, found: Description, across: Scale) -> None:
-    top = canvas.height + 40
+    present = [each for each in _KINDS.items() if any(s.commits[each[0]] for s in found.steps)]
+    canvas.legend(present, across.low, canvas.height + 28, first=across.low)
+    top = canvas.height + 4
     bottom = top + _PLOT_HEIGHT * 0.7
-    x, y = across.low, canvas.height + 28
-    for kind, words in _KINDS.items():
-        if any(step.commits[kind] for step in found.steps):
-            if x + 20 + text_width(words) > canvas.width and x > across.low:
-                x, y = across.low, y + 18
-                top, bottom = top + 18, bottom + 18
-            canvas.add("rect", x=x, y=y - 9, width=11, height=11, rx=2, class_=kind)
-            canvas.text(x + 17, y, words, class_="muted")
-            x += 34 + text_width(words)
     upward = _draw_grid(
         canvas, max(sum(step.commits.values()) for step in found.steps), (top, bottom), across
     )

@@ -146,7 +146,7 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
     for name, value in values.items():
         yield sample(name, value, url)
     for table in metrics.published:
-        yield sample("published_lag_events", table.lag_events, url, table.table)
+        yield sample("published_lag_events", table.lag, url, table.format)
     for held in metrics.storage or ():
         yield sample("storage_objects", held.objects, url, held.why)
         yield sample("storage_bytes", held.bytes, url, held.why)

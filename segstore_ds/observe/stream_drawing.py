@@ -82,17 +82,8 @@ def _draw_legend(canvas: Canvas, found: Description) -> None:
     items = [(form, words.get(form, f"{form} segments")) for form in present]
     if found.start < found.figures.head:
         items.append(("hidden", "hidden by the head"))
-    y = 12.0
-    canvas.text(_LEFT, y, _MEANING, class_="muted")
-    x = _LEFT + text_width(_MEANING) + 8
-    for style, text in items:
-        taken = 18 + text_width(text) + 14
-        if x + taken > canvas.width and x > _LEFT:
-            x, y = float(_LEFT), y + _ROW + 2
-        canvas.add("rect", x=x, y=y - 9, width=11, height=11, rx=2, class_=style)
-        canvas.text(x + 17, y, text, class_="muted")
-        x += taken
-    canvas.height = y + 8
+    canvas.text(_LEFT, 12.0, _MEANING, class_="muted")
+    canvas.legend(items, _LEFT, 12.0, first=_LEFT + text_width(_MEANING) + 8)
 
 
 def _draw_tags(canvas: Canvas, found: Description, across: Scale) -> None:
@@ -227,8 +218,8 @@ def _other_lanes(found: Description) -> Iterator[Lane]:
     for follower in figures.followers:
         yield _follower_lane(follower, figures.tail, found.start)
     for table in figures.published:
-        name = f"{table.table.capitalize()} table"
-        yield Lane(name, _behind(table.lag_events), table.tail, why=table.reason)
+        name = f"{table.format.capitalize()} table"
+        yield Lane(name, _behind(table.lag), table.tail, why=table.reason)
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:

@@ -129,7 +129,7 @@ def test_lag_of_published_tables(stream):
     stream.publish("iceberg", settle=True)
     stream.append(rows(2))
     found = stream.metrics().published
-    assert [(one.table, one.tail, one.lag_events) for one in found] == [
+    assert [(one.format, one.tail, one.lag) for one in found] == [
         ("delta", 10, 6),
         ("iceberg", 14, 2),
     ]

@@ -7,8 +7,9 @@ from picture_kit import DRAWN, NOON, draw_document
 from stream_kit import make_stream
 
 from segstore_ds.observe.description import BARS, LANES, Bar, Tag, describe
-from segstore_ds.observe.figures import FollowerFigures, Lag, PublishedFigures, ReaderFigures
+from segstore_ds.observe.figures import FollowerFigures, Lag, ReaderFigures
 from segstore_ds.observe.stream_drawing import draw_stream
+from segstore_ds.publish.snapshot import Published
 
 
 def test_the_picture_of_the_documents_is_drawn_by_this_code():
@@ -44,9 +45,10 @@ def test_losses_lapses_and_lost_followers_are_told():
         found.figures,
         readers=(reader,),
         followers=(FollowerFigures("file:///gone", None, None, None),),
-        published=(PublishedFigures("delta", 10, 20),),
+        published=(Published("delta", "", 3, 7, 0, 10, 20, "why it lags", {}),),
     )
     svg = draw_stream(replace(found, figures=figures), width=960, name="x")
     assert re.search(r'class="alarm"[^>]*>30 events behind; 7 lost; lapsed<', svg)
     assert re.search(r'class="alarm"[^>]*>can&#x27;t be asked<', svg)
     assert "Delta table: 20 events behind" in svg
+    assert "20 events behind: why it lags</title>" in svg
