@@ -47,20 +47,6 @@ _OBJECT = re.compile(
     r"|readers/(?:[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
     r"|_latest/[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
 )
-# The names that publishers build. Other tables may have some of them, too.
-_PUBLISHED = re.compile(
-    r"_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
-    r"|metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text"
-    r"|snap-[0-9]{20}-[0-9a-f]{12}\.avro|m-[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12}\.avro)"
-    r"|(?:delta|iceberg)/(?:_unused\.json|[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet)"
-)
-_ICEBERG_METADATA = re.compile(r"metadata/v([1-9][0-9]{0,17})\.metadata\.json")
-_MANIFEST_LIST = re.compile(r"metadata/snap-(00[0-9]{18})-[0-9a-f]{12}\.avro")
-_MANIFEST = re.compile(r"metadata/m-([0-9]{1,19})-([0-9]{1,19})-[0-9a-f]{12}\.avro")
-_OWN_FILE = re.compile(
-    r"((?:delta|iceberg)/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet"
-)
-_DELTA_LOG = re.compile(r"_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
 _TEMPORARY = re.compile(
     r"(?:(?:log|status|_delta_log|metadata|delta|iceberg|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
@@ -113,15 +99,6 @@ def is_object(path: str) -> bool:
     (True, False, False)
     """
     return _OBJECT.fullmatch(path) is not None
-
-
-def is_published(path: str) -> bool:
-    """Tell whether a publisher can have built a path for an object of a published table.
-
-    >>> is_published('_delta_log/00000000000000000041.json'), is_published('metadata/notes.txt')
-    (True, False)
-    """
-    return _PUBLISHED.fullmatch(path) is not None
 
 
 def is_temporary(path: str) -> bool:
@@ -336,78 +313,3 @@ def reader_folder(name: str) -> str:
 def reader_hint(name: str) -> str:
     """Return the path of a reader's hint, outside of the folder of its records."""
     return f"{READER_HINTS_FOLDER}/{check_label(name, what='reader')}"
-
-
-def build_delta_path(version: int, kind: str) -> str:
-    """Return the path of a published Delta table's commit (`json`) or checkpoint.
-
-    >>> build_delta_path(3, 'json')
-    '_delta_log/00000000000000000003.json'
-    """
-    return f"{DELTA_LOG_FOLDER}/{build_log_name(version)}.{kind}"
-
-
-def parse_delta_path(path: str) -> tuple[int, str] | None:
-    """Return version and kind of what `build_delta_path` built; None for any other path."""
-    match = _DELTA_LOG.fullmatch(path)
-    return (int(match[1]), match[2]) if match else None
-
-
-def build_iceberg_path(version: int) -> str:
-    """Return the path of a version of a published Iceberg table's metadata; the first is 1.
-
-    >>> build_iceberg_path(3)
-    'metadata/v3.metadata.json'
-    """
-    return f"{ICEBERG_METADATA_FOLDER}/v{version}.metadata.json"
-
-
-def parse_iceberg_path(path: str) -> int | None:
-    """Return the version of what `build_iceberg_path` built; None for any other path."""
-    match = _ICEBERG_METADATA.fullmatch(path)
-    return int(match[1]) if match else None
-
-
-def build_manifest_list_path(version: int, nonce: str) -> str:
-    """Return the path of the manifest list that a version of the table's metadata names."""
-    return f"{ICEBERG_METADATA_FOLDER}/snap-{build_log_name(version)}-{nonce}.avro"
-
-
-def parse_manifest_list_path(path: str) -> int | None:
-    """Return the version of what `build_manifest_list_path` built; None for any other path."""
-    match = _MANIFEST_LIST.fullmatch(path)
-    return int(match[1]) if match else None
-
-
-def build_manifest_path(start: int, end: int, nonce: str) -> str:
-    """Return the path of a manifest whose files tile the events ``[start, end)``.
-
-    >>> build_manifest_path(0, 20, "0123456789ab")
-    'metadata/m-0-20-0123456789ab.avro'
-    """
-    return f"{ICEBERG_METADATA_FOLDER}/m-{start}-{end}-{nonce}.avro"
-
-
-def parse_manifest_path(path: str) -> tuple[int, int] | None:
-    """Return the offsets in what `build_manifest_path` built; None for any other path."""
-    match = _MANIFEST.fullmatch(path)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
-    """Return what the paths of own files begin with that hold the same rows of a published table.
-
-    They hold the events of a segment from an offset on, in the columns of an epoch.
-    """
-    return f"{folder}/{start:020d}-{segment_id:016x}-{epoch}"
-
-
-def published_key(path: str) -> str:
-    """Return a path of a published file without what tells equal files of the table's own apart.
-
-    >>> key = own_file_key("delta", 0, 5, 1)
-    >>> published_key(f"{key}-0123456789ab.parquet") == key
-    True
-    """
-    match = _OWN_FILE.fullmatch(path)
-    return match[1] if match else path

@@ -6,14 +6,20 @@ time of what that wrote. It is compared with the time of the newest commit, so c
 make rounds rarer or more frequent, by no more than commit times may differ from the store's.
 """
 
-from segstore_ds.format.auto_publish import PROPERTY, auto_publish_of, build_auto_publish
-from segstore_ds.format.root import Root
+from segstore_ds.format.record import build_json
+from segstore_ds.format.root import Root, property_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import run_publish, run_unpublish
 from segstore_ds.write.create import run_set_properties
 
+PROPERTY = "publish"  # On disk. Never change; add a new one.
 EVERY_US = 60_000_000
+
+
+def auto_publish_of(root: Root) -> tuple[str, ...]:
+    """Return the formats of a stream's published tables; CorruptionError if it can't be read."""
+    return property_of(root, PROPERTY, tuple[str, ...]) or ()
 
 
 def run_set_auto_publish(context: StreamContext, kind: str, *, on: bool) -> None:
@@ -21,7 +27,7 @@ def run_set_auto_publish(context: StreamContext, kind: str, *, on: bool) -> None
     formats = auto_publish_of(context.log.refresh())
     if (kind in formats) != on:
         wanted = {*formats, kind} if on else {*formats} - {kind}
-        text = build_auto_publish(wanted, {*CODECS, *formats})
+        text = build_json(sorted(wanted)).decode() if wanted else None
         run_set_properties(context, {PROPERTY: text})
 
 

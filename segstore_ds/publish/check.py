@@ -3,7 +3,7 @@
 Segments that a table lists are the stream's, and so is the check of them.
 """
 
-from segstore_ds.format import names
+from segstore_ds.publish import paths
 from segstore_ds.publish.folder import is_ours, list_table
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.snapshot import Damaged
@@ -14,7 +14,7 @@ def damaged_tables(storage: Storage) -> Damaged:
     """Yield what is damaged of a stream's published tables: the object, and what is wrong."""
     for codec in CODECS.values():
         listed = list_table(storage, codec)
-        objects = {info.path: info for info in listed if names.is_published(info.path)}
+        objects = {info.path: info for info in listed if paths.is_published(info.path)}
         if objects:
             yield from codec.check(storage, objects)
 

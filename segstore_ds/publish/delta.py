@@ -19,6 +19,7 @@ from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.record import build_json, from_json, parse_json
+from segstore_ds.publish import paths
 from segstore_ds.publish.columns import NTZ, as_delta, as_delta_stats
 from segstore_ds.publish.folder import check_own, try_read
 from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
@@ -113,7 +114,7 @@ columns = as_delta
 
 def commit_path(version: int) -> str:
     """Return the path of a commit."""
-    return names.build_delta_path(version, COMMIT)
+    return paths.build_delta_path(version, COMMIT)
 
 
 def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 - see Codec
@@ -139,7 +140,7 @@ def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 -
 
 def _versions(objects: Iterable[ObjectInfo], kind: str) -> dict[int, ObjectInfo]:
     """Return the commits, or the checkpoints, among some objects by their versions."""
-    found = ((names.parse_delta_path(info.path), info) for info in objects)
+    found = ((paths.parse_delta_path(info.path), info) for info in objects)
     return {entry[0]: info for entry, info in found if entry is not None and entry[1] == kind}
 
 
@@ -309,7 +310,7 @@ def is_in_place(storage: Storage, table: Table, number: int) -> bool:
     try:
         return bool(storage.get_range(commit_path(table.version), 0, len(table.mark)) == table.mark)
     except MissingObjectError:
-        found = map(names.parse_delta_path, (i.path for i in storage.list(METADATA_FOLDER)))
+        found = map(paths.parse_delta_path, (i.path for i in storage.list(METADATA_FOLDER)))
         return any(
             entry is not None and (entry[0] > number or entry == (number, CHECKPOINT))
             for entry in found
@@ -333,7 +334,7 @@ def checkpoint(storage: Storage, table: Table) -> None:
     if whole.note is None:
         return
     data = encode_checkpoint(whole.state, whole.note)
-    storage.put(names.build_delta_path(table.version, CHECKPOINT), data)  # maybe over another's
+    storage.put(paths.build_delta_path(table.version, CHECKPOINT), data)  # maybe over another's
     hint = {"version": table.version, "size": len(whole.state.adds) + 4, "sizeInBytes": len(data)}
     storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
 
@@ -362,7 +363,7 @@ def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
 
     Other programs may write one, as the protocol does not forbid it: its files are checked instead.
     """
-    path = names.build_delta_path(version, CHECKPOINT)
+    path = paths.build_delta_path(version, CHECKPOINT)
     data, where = storage.get(path), storage.describe(path)
     try:
         found = pq.read_table(io.BytesIO(data))
@@ -410,7 +411,7 @@ def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, in
     checkpoints = _versions(objects, CHECKPOINT)
     found: dict[str, int] = {}
     for info in objects:
-        entry = names.parse_delta_path(info.path)
+        entry = paths.parse_delta_path(info.path)
         if entry is not None:
             later = [c.modified_us for n, c in checkpoints.items() if n > entry[0]]
             found |= {info.path: min(later)} if later else {}
@@ -433,8 +434,8 @@ def stale(
         return note is not None and is_clean(note)
 
     first = min(filter(shows_none, _versions(objects, CHECKPOINT)), default=names.MAX_NUMBER)
-    paths = ((names.parse_delta_path(info.path), info.path) for info in objects)
-    return {path for entry, path in paths if entry is not None and entry[0] < first}
+    found = ((paths.parse_delta_path(info.path), info.path) for info in objects)
+    return {path for entry, path in found if entry is not None and entry[0] < first}
 
 
 def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:  # noqa: ARG001

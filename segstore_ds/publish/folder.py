@@ -22,9 +22,9 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
 )
-from segstore_ds.format import names
 from segstore_ds.format.record import parse_json
 from segstore_ds.log.operations import GRACE_S
+from segstore_ds.publish import paths
 from segstore_ds.publish.snapshot import Codec, Damaged, File, Table
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -60,7 +60,7 @@ def remove_table(storage: Storage, stream_id: str, codec: Codec) -> int:
     for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
         if not gone:
             refuse_foreign(storage, stream_id, codec)
-        ours = [i.path for i in list_table(storage, codec) if names.is_published(i.path)]
+        ours = [i.path for i in list_table(storage, codec) if paths.is_published(i.path)]
         if not ours:
             break
         for path in sorted(ours, key=lambda path: (_turn(path), path)):
@@ -91,7 +91,7 @@ def _is_foreign(
     held = sorted((info.path for info in objects), reverse=True)
     made = [path for path in held if codec.MAKES_TABLE.fullmatch(path)]
     asked = [path for path in made if path.endswith(".json")]
-    rest = [path for path in held if path not in asked and names.is_published(path)]
+    rest = [path for path in held if path not in asked and paths.is_published(path)]
     asked += rest[:_ASKED]  # the id lies in the headers of lists, the ends of checkpoints
     return bool(made) and not any(_holds(storage, path, stream_id) for path in asked)
 
@@ -153,8 +153,8 @@ def _unused(
 ) -> list[ObjectInfo]:
     found = []
     for info in objects:
-        key = names.published_key(info.path)
-        is_part = names.parse_manifest_path(info.path) is not None
+        key = paths.published_key(info.path)
+        is_part = paths.parse_manifest_path(info.path) is not None
         if (is_part and info.path not in parts) or (key != info.path and key not in own):
             found.append(info)
     return found

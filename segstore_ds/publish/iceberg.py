@@ -16,6 +16,7 @@ from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.log.operations import GRACE_S
+from segstore_ds.publish import paths
 from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
 from segstore_ds.publish.folder import check_own, try_read
 from segstore_ds.publish.manifests import (
@@ -77,7 +78,7 @@ class State:
 
 
 columns = as_iceberg
-commit_path = names.build_iceberg_path
+commit_path = paths.build_iceberg_path
 
 
 def newest(storage: Storage, *, asked: bool = False) -> Table:
@@ -89,7 +90,7 @@ def newest(storage: Storage, *, asked: bool = False) -> Table:
     hinted = _hinted(storage)
     found = None if hinted is None else read_version(storage, hinted)
     if found is None and not asked:
-        listed = (names.parse_iceberg_path(i.path) for i in storage.list(METADATA_FOLDER))
+        listed = (paths.parse_iceberg_path(i.path) for i in storage.list(METADATA_FOLDER))
         last = max((version for version in listed if version is not None), default=None)
         found = None if last is None else read_version(storage, last)
     while found is not None and (later := read_version(storage, found.version + 1)) is not None:
@@ -104,7 +105,7 @@ def _hinted(storage: Storage) -> int | None:
         text = storage.get(HINT, limit_bytes=100).decode("ascii", "replace")
     except MissingObjectError:
         return None
-    return names.parse_iceberg_path(f"{METADATA_FOLDER}/v{text}.metadata.json")
+    return paths.parse_iceberg_path(f"{METADATA_FOLDER}/v{text}.metadata.json")
 
 
 def read_version(storage: Storage, version: int) -> Table | None:
@@ -185,12 +186,12 @@ def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], s
         for entries in _contents(storage, item, gone, by[0], form):
             data, start = encode_manifest(entries, form), entries[0].start
             end = max((e.end for e in entries if e.status != DELETED), default=start)
-            path = names.build_manifest_path(start, end, sealed_nonce(new_id(), data))
+            path = paths.build_manifest_path(start, end, sealed_nonce(new_id(), data))
             storage.create(path, data)
             manifests.append(describe_manifest(path, data, entries, by, form))
     data = encode_list(manifests, form, snapshot)
     nonce = sealed_nonce(new_id(), data)
-    list_path = names.build_manifest_list_path(change.number, nonce)
+    list_path = paths.build_manifest_list_path(change.number, nonce)
     storage.create(list_path, data)
     snapshot["manifest-list"] = form.uri(list_path)
     snapshot["summary"] |= _summary(change, manifests)
@@ -353,7 +354,7 @@ def checkpoint(storage: Storage, table: Table) -> None:
 
 def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:
     """Return since when metadata and manifest lists have been followed by a newer version."""
-    found = ((names.parse_iceberg_path(info.path), info.modified_us) for info in objects)
+    found = ((paths.parse_iceberg_path(info.path), info.modified_us) for info in objects)
     written = {number: time_us for number, time_us in found if number is not None}
     old = ((_version_of(info.path), info) for info in objects)
     return {
@@ -364,8 +365,8 @@ def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, in
 
 
 def _version_of(path: str) -> int | None:
-    listed = names.parse_manifest_list_path(path)
-    return names.parse_iceberg_path(path) if listed is None else listed
+    listed = paths.parse_manifest_list_path(path)
+    return paths.parse_iceberg_path(path) if listed is None else listed
 
 
 def parts(storage: Storage, table: Table) -> Collection[str]:
@@ -394,7 +395,7 @@ def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
 
 def check(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
     """Yield what is damaged of the metadata and of own files, and what the newest version lacks."""
-    versions = {n for path in objects if (n := names.parse_iceberg_path(path)) is not None}
+    versions = {n for path in objects if (n := paths.parse_iceberg_path(path)) is not None}
     damage: list[tuple[str, FormatError]] = []
     for version in versions:
         damage += try_read(commit_path(version), partial(read_version, storage, version))

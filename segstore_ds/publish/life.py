@@ -22,7 +22,6 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format import names
 from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
@@ -30,6 +29,7 @@ from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
     delete_unused,
     list_table,
@@ -420,7 +420,7 @@ def forget_tables(
     """
     grace_s = max(grace_s, context.log.grace_s)
     for kind, codec in CODECS.items():
-        if not any(names.is_published(i.path) for i in list_table(context.storage, codec)):
+        if not any(paths.is_published(i.path) for i in list_table(context.storage, codec)):
             continue
         now_us = store_now_us(context)
         try:

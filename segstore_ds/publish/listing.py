@@ -15,6 +15,7 @@ from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.normal_form import children_of
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.publish import paths
 from segstore_ds.publish.snapshot import File, Moves
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -76,7 +77,7 @@ def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folde
         path = names.segment_object(entry.path)
         return File(path, start, placed.end, entry.bytes, entry.stats)
     epoch = root.epoch.number if recast[entry.epoch] else entry.epoch
-    key = names.own_file_key(folder, start, entry.segment_id, epoch)
+    key = paths.own_file_key(folder, start, entry.segment_id, epoch)
     return File(key, start, placed.end)
 
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
+from segstore_ds.publish import paths
 from segstore_ds.publish.seal import NAME_DIGITS, check_digest
 from segstore_ds.publish.snapshot import File
 from segstore_ds.storage import Storage
@@ -263,7 +263,7 @@ def describe_manifest(
         counts[entry.status] += 1
         rows[entry.status] += entry.end - entry.start
         least = least if entry.status == DELETED else min(least, entry.sequence)
-    start, end = names.parse_manifest_path(path) or (0, 0)
+    start, end = paths.parse_manifest_path(path) or (0, 0)
     record = {
         "manifest_path": form.uri(path),
         "manifest_length": len(data),
@@ -299,7 +299,7 @@ def decode_list(data: bytes, form: Form) -> list[Manifest]:
     found = []
     for record in _avro().reader(io.BytesIO(data)):
         path = form.path(record["manifest_path"])
-        span = names.parse_manifest_path(path)
+        span = paths.parse_manifest_path(path)
         if span is None:
             raise CorruptionError("published table lists another program's manifest", where=path)
         found.append(Manifest(path, *span, record))

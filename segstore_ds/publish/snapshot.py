@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
-from segstore_ds.format import names
+from segstore_ds.publish import paths
 from segstore_ds.storage import ObjectInfo, Storage
 
 Damaged = Iterator[tuple[str, FormatError]]
@@ -95,7 +95,7 @@ class File:
     @property
     def key(self) -> str:
         """What names it among all files that a stream ever publishes."""
-        return names.published_key(self.path)
+        return paths.published_key(self.path)
 
     @property
     def is_wanted(self) -> bool:

@@ -26,6 +26,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.publish import paths
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.replication.property import replication_of
 from segstore_ds.status.slot import Slot
@@ -125,7 +126,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     deleted, kept = 0, []
     log_files = f"{names.LOG_FOLDER}/"
     objects = [*storage.list("")]
-    if any(names.is_published(info.path) for info in objects):
+    if any(paths.is_published(info.path) for info in objects):
         deleted += remove_tables(storage, log.root.stream_id)
         objects = [*storage.list("")]
     for info in objects:

@@ -20,7 +20,6 @@ from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.auto_publish import auto_publish_of
 from segstore_ds.format.clones import Pin, pins_of
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
@@ -44,7 +43,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table_formats import TableFormat
-from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
+from segstore_ds.publish.auto import auto_publish_of, run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
 from segstore_ds.publish.snapshot import Published

@@ -14,6 +14,7 @@ from rebuild_kit import TIGHT
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format import names
+from segstore_ds.publish import paths
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout
@@ -102,7 +103,7 @@ def _fill(stream: Stream, time: VirtualTime, form: str) -> None:
 def kind_of(path: str) -> str:
     """Return what an object is."""
     folder = path.partition("/")[0]
-    if names.published_key(path) != path:
+    if paths.published_key(path) != path:
         return "own file"
     if folder in names.TABLE_FOLDERS:
         return "delta" if "delta" in folder else "iceberg"

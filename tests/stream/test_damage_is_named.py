@@ -8,7 +8,7 @@ from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, value
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.format import names
+from segstore_ds.publish import paths
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on, verify_on
@@ -101,7 +101,7 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     stream.append(numbers(30, 60), layout=layout)
     stream.publish("delta", settle=True)
     stream.publish("iceberg", settle=True)
-    ours = {path for path in table.objects(storage) if names.published_key(path) == path}
+    ours = {path for path in table.objects(storage) if paths.published_key(path) == path}
     assert again(stream).verify().ok
     for path in sorted(ours):
         sound = storage.get(path)

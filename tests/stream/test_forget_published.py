@@ -16,8 +16,7 @@ from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import StorageError
-from segstore_ds.format import names
-from segstore_ds.publish import iceberg, life
+from segstore_ds.publish import iceberg, life, paths
 from segstore_ds.redact.report import Forgotten
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -48,7 +47,7 @@ def _publish_often(stream: Stream, storage: TimedStorage, table: Table) -> None:
         stream.truncate(stream.head + 1)
         table.publish(stream)
     (own, *_) = storage.list(f"{table.kind}/")
-    left_behind = f"{names.published_key(own.path)}-{'0' * 12}.parquet"
+    left_behind = f"{paths.published_key(own.path)}-{'0' * 12}.parquet"
     storage.create(left_behind, storage.get(own.path))
     wait(storage, 60)
 
@@ -137,7 +136,7 @@ def test_tables_that_can_not_be_published_are_reported(table: Table) -> None:
     assert f'unpublish("{table.kind}")' in left.call
     assert stream.published(table.kind) is None
     table.publish(stream)
-    kind = names.build_delta_path(1, "json") if table is DELTA else names.build_iceberg_path(2)
+    kind = paths.build_delta_path(1, "json") if table is DELTA else paths.build_iceberg_path(2)
     storage.create(kind, b'{"commitInfo":{"operation":"WRITE"}}\n')
     if table is ICEBERG:
         storage.put("metadata/version-hint.text", b"2")
@@ -156,7 +155,7 @@ def test_a_manifest_keeps_no_bounds_of_files_that_went() -> None:
     stream.redact([["s", "==", NEEDLE]], columns=["s"])
     stream.publish("iceberg")
     fresh = {*ICEBERG.objects(storage)} - old
-    assert any(names.parse_manifest_path(path) for path in fresh)
+    assert any(paths.parse_manifest_path(path) for path in fresh)
     assert not fresh & {*holders(stream.url)}
 
 
