@@ -27,11 +27,11 @@ HOUR, DAY = 3600.0, 86_400.0
 STAGED = Layout(inline_bytes=0)
 CHOSEN = {"layout": Layout()}  # of `make_stream`
 # Few commits fill a part, and few parts are merged.
-SOFT = "segstore_ds.status.table_status.INLINE_SOFT"
+SOFT = "segstore_ds.status.table.SEGMENTS.rows"
 TIGHT = {
     SOFT: 3,
-    "segstore_ds.status.table_status.MERGE_FAN_IN": 2,
-    "segstore_ds.status.table_status.RETIRED_INLINE": 3,
+    "segstore_ds.status.table.SEGMENTS.fan_in": 2,
+    "segstore_ds.status.table.RETIRED.rows": 3,
 }
 
 

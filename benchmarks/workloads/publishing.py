@@ -123,7 +123,7 @@ def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
             found[name].append((timed.stats.total - requests, took * 1e3, (took - inside) * 1e3))
         if rival is not None:
             found[RIVAL].append((0, _timed(rival.append) * 1e3, 0.0))
-    segments = sum(part.count for part in stream._status.levels.parts(stream.root))  # noqa: SLF001
+    segments = sum(part.count for part in stream._status.table.parts(stream.root))  # noqa: SLF001
     data = stream.tail * 40
     return [
         {

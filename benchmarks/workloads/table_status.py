@@ -105,8 +105,8 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     full, tasks, memory = _plan_all(folder)
     root = open_on(storage).root
     status = TableStatus(storage)
-    listed = sum(part.bytes for part in status.levels.parts(root))
-    segments = sum(part.count for part in status.levels.parts(root))
+    listed = sum(part.bytes for part in status.table.parts(root))
+    segments = sum(part.count for part in status.table.parts(root))
     plain, packed = _json_sizes(min(size, 50_000))
     return {
         "segments": size,

@@ -1,4 +1,4 @@
-"""Merges of status, history and retired parts: commits of their own, made after other commits.
+"""Merges of the parts of tables: commits of their own, made after other commits.
 
 So are the filters of segments on key columns, which a part gets once it is there.
 """
@@ -11,10 +11,8 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.status.history import plan_history_merge
 from segstore_ds.status.key_filters import MOST_LOOKED, find_filters, plan_key_filters
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import plan_merge, plan_retired_merge
 
 _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
 
@@ -26,13 +24,11 @@ def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
     commit pays for all of them.
     """
     root = context.log.root
-    if (paths := plan_merge(root)) is not None:
-        _commit(context, context.status.levels.merge, paths, Operation.MERGE_STATUS)
-    elif (paths := plan_history_merge(root)) is not None:
-        _commit(context, context.log.history.levels.merge, paths, Operation.MERGE_HISTORY)
-    elif (paths := plan_retired_merge(root)) is not None:
-        _commit(context, context.status.merge_retired, paths, Operation.MERGE_STATUS)
-    elif (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
+    for table in (*context.status.tables, context.log.history.table):
+        if (paths := table.due(root)) is not None:
+            _commit(context, table.merge, paths)
+            return
+    if (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
         _add_filters(context, part)
     elif thorough:
         add_bounds(context)
@@ -49,7 +45,7 @@ def add_bounds(context: StreamContext) -> None:
         found = context.status.add_bounds(root)
         pairs = zip(found.parts, root.parts, strict=True)
         changed = any(new.stats != old.stats for new, old in pairs)
-        merged = replace(found, operation=Operation.MERGE_STATUS, client=context.client)
+        merged = replace(found, operation=Operation.MERGE, client=context.client)
         return Change(merged if changed else None)
 
     context.log.commit(build)
@@ -62,15 +58,13 @@ def _add_filters(context: StreamContext, part: PartRef) -> None:
     def add(root: Root, _paths: tuple[str, ...], slot: Slot) -> Root | None:
         return context.status.add_filters(root, part, find, slot, most=MOST_LOOKED)
 
-    _commit(context, add, (), Operation.MERGE_STATUS)
+    _commit(context, add, ())
 
 
-def _commit(
-    context: StreamContext, merge: _Merge, paths: tuple[str, ...], operation: Operation
-) -> None:
+def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> None:
     def build(root: Root, slot: Slot) -> Change[None]:
         # A lost race means that others are writing: the winner merges.
         merged = merge(root, paths, slot) if slot.attempt == 0 else None
-        return Change(None if merged is None else replace(merged, operation=operation))
+        return Change(None if merged is None else replace(merged, operation=Operation.MERGE))
 
     context.log.commit(build)

@@ -167,13 +167,13 @@ def _cut(
         return root
     if end == root.head:
         return replace(root, lists=(), parts=(), entries=(), tail=end)
-    own, levels, made = TableStatus(target), context.status.levels, replace(root, version=0)
+    own, levels, made = TableStatus(target), context.status.table, replace(root, version=0)
     lists = [ref for ref in root.lists if ref.end <= end]
     divided = next((ref for ref in root.lists if ref.start < end < ref.end), None)
     members = levels.members(divided) if divided else ()
     first = tuple(part for part in members if part.end <= end)
     if first:
-        lists.append(own.levels.put_list(0, first))
+        lists.append(own.table.put_list(0, first))
     parts = [part for part in root.parts if part.end <= end]
     cut = next((part for part in (*members, *root.parts) if part.start < end < part.end), None)
     start = cut.start if cut else root.inline_start

@@ -34,8 +34,7 @@ class Operation(StrEnum):
     PURGE = "purge"
     VACUUM = "vacuum"
     UPKEEP = "upkeep"
-    MERGE_STATUS = "merge-status"
-    MERGE_HISTORY = "merge-history"
+    MERGE = "merge"
     # Only rows of the history have these: a version that a repair left behind, and a version whose
     # row is lost and which says nothing but its place and time.
     LOST = "lost"

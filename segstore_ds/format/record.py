@@ -87,7 +87,7 @@ def changes_of(record: Any, known: Any | None) -> dict[str, Any]:
     `known` is None.
     """
     kind: Any = type(record)
-    names = _stored(kind)
+    names = stored_fields(kind)
     if known is None:
         every = [*names, "extra"] if _is_open(kind) else names
         return {name: getattr(record, name) for name in every}
@@ -113,7 +113,7 @@ def reread(kind: Any, changes: Mapping[str, Any], *, where: str) -> dict[str, An
     Raises:
         CorruptionError: A reader would reject one.
     """
-    stored, absent = _stored(kind), _absent(kind)
+    stored, absent = stored_fields(kind), _absent(kind)
     found = {
         name: to_json(value, stored[name])
         for name, value in changes.items()
@@ -196,13 +196,18 @@ def is_text(value: Any) -> bool:
         return False
 
 
+def is_type(kind: Any, plain: type) -> bool:
+    """Tell whether the type of a field is a plain one, perhaps with limits."""
+    return _notes(kind)[0] is plain
+
+
 def _notes(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return a type without its annotations, and these."""
     return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
 
 
 @cache
-def _stored(kind: Any) -> Mapping[str, Any]:
+def stored_fields(kind: Any) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass that are stored, by name."""
     found = {field.name: field.type for field in fields(kind) if field.name != "extra"}
     return {name: each for name, each in found.items() if UNSTORED not in _notes(each)[1]}
@@ -211,7 +216,9 @@ def _stored(kind: Any) -> Mapping[str, Any]:
 @cache
 def _absent(kind: Any) -> frozenset[str]:
     """Return the names of the fields of a dataclass that are not stored where they are empty."""
-    return frozenset(name for name, each in _stored(kind).items() if ABSENT in _notes(each)[1])
+    return frozenset(
+        name for name, each in stored_fields(kind).items() if ABSENT in _notes(each)[1]
+    )
 
 
 @cache
@@ -319,7 +326,7 @@ def _items(kind: Any, each: Any, name: str) -> _Load:
 def _rows(kind: Any, row: Any, name: str) -> _Load:
     """Return what checks a list of rows, column by column: roots have hundreds of cells."""
     whole, one = _tested(lambda value: type(value) is list, "a list", name), _loader(row, name)
-    columns = [_column(each, field) for field, each in _stored(row).items()]
+    columns = [_column(each, field) for field, each in stored_fields(row).items()]
     check = getattr(row, "check_stored", None)
 
     def load(value: Any, where: str) -> Any:
@@ -375,8 +382,8 @@ def _values(kind: Any, name: str) -> _Load:
 
 
 def _row(kind: Any) -> _Load:
-    loads = [_loader(each, name) for name, each in _stored(kind).items()]
-    columns = tuple(_stored(kind))
+    loads = [_loader(each, name) for name, each in stored_fields(kind).items()]
+    columns = tuple(stored_fields(kind))
 
     def load(value: Any, where: str) -> Any:
         if type(value) is not list or len(value) < len(loads):
@@ -387,7 +394,7 @@ def _row(kind: Any) -> _Load:
 
 
 def _object(kind: Any) -> _Load:
-    stored = _stored(kind)
+    stored = stored_fields(kind)
     loads = [(name, *_absence(each, name)) for name, each in stored.items()]
     is_open = _is_open(kind)
 
@@ -443,7 +450,7 @@ def _dumper(kind: Any) -> _Dump | None:
 
 
 def _dumper_of(kind: Any) -> _Dump:
-    stored = _stored(kind)
+    stored = stored_fields(kind)
     cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
     inner = [(place, dump) for place, each in enumerate(stored.values()) if (dump := _dumper(each))]
     absent, is_open = _absent(kind), _is_open(kind)

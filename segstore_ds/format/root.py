@@ -50,7 +50,7 @@ _Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
 
 @dataclass(frozen=True, slots=True)
 class BlobRef(Row):
-    """An immutable status object, named by digest, for what no longer fits in the root."""
+    """An immutable status object, named by digest, for a schema that is too large for the root."""
 
     path: _StatusPath
     bytes: Positive
@@ -189,16 +189,16 @@ class _EntryCells(Row):
 
 @dataclass(frozen=True, slots=True)
 class PartRef(Row):
-    """A reference to a part, or to a list of parts, of the segments or of the history.
+    """A reference to a part, or to a list of parts, of one of a root's tables.
 
     Attributes:
         path: The object; its name holds its digest.
-        start: First offset of its segments, or version of its rows.
+        start: First offset of its segments, or lowest version of its rows.
         end: The offset or version after the last.
-        count: How many segments or rows it lists, itself or in its parts.
+        count: How many rows it holds, itself or in its parts.
         bytes: Length of its envelope; statistics may follow it.
-        time_us: Commit time of the first version; 0 for segments.
-        last_us: Commit time of the last version; 0 for segments.
+        time_us: Commit time of the first version; 0 for segments and writers.
+        last_us: Commit time of the last version; 0 for segments and writers.
         stats: Statistics of the time column over all of its segments, as text: what an entry has,
             by label (`kind:name`); None if unknown.
     """
@@ -283,9 +283,11 @@ class Root:
     parts: tuple[PartRef, ...] = ()
     entries: tuple[SegmentEntry, ...] = ()
     retired: tuple[Retired, ...] = ()
-    retired_blobs: tuple[BlobRef, ...] = ()
+    retired_parts: tuple[PartRef, ...] = ()
+    retired_lists: tuple[PartRef, ...] = ()
     writers: Mapping[str, Writer] = field(default_factory=dict)
-    writers_blob: BlobRef | None = None
+    writers_parts: tuple[PartRef, ...] = ()
+    writers_lists: tuple[PartRef, ...] = ()
     tags: Mapping[str, Tag] = field(default_factory=dict)
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
@@ -317,6 +319,12 @@ class Root:
         """The offset of the first listed event; the head is at or after it."""
         refs = (*self.lists, *self.parts)
         return refs[0].start if refs else self.inline_start
+
+    @property
+    def retired_count(self) -> int:
+        """The number of retired objects."""
+        parts = (*self.retired_lists, *self.retired_parts)
+        return len(self.retired) + sum([part.count for part in parts])
 
     @property
     def inline_start(self) -> int:

@@ -22,8 +22,7 @@ _UPKEEP = frozenset(
         Operation.VACUUM,
         Operation.PURGE,
         Operation.UPKEEP,
-        Operation.MERGE_STATUS,
-        Operation.MERGE_HISTORY,
+        Operation.MERGE,
     }
 )
 

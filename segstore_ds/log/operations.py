@@ -64,7 +64,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "copies": frozenset({Operation.COPY}),
     "redactions": frozenset({Operation.REDACT}),
 }
-_UNOWNED = frozenset({Operation.READER, Operation.MERGE_STATUS, Operation.MERGE_HISTORY})
+_UNOWNED = frozenset({Operation.READER, Operation.MERGE})
 # Other operations (repair, and those of later versions) follow rules of their own.
 _KNOWN = _UNOWNED.union(*_OWNERS.values()) - {Operation.REPAIR}
 
@@ -89,8 +89,8 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:
-    if new.retired_blobs != old.retired_blobs:
-        return  # this commit's retired objects may have moved to the new blob
+    if new.retired_parts != old.retired_parts:
+        return  # this commit's retired objects may have moved to the new part
     if new.lists != old.lists:
         return  # parts may have moved to a list of parts
     retired = {item.path for item in new.retired}

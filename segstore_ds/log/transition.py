@@ -72,7 +72,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
         "retired objects are kept": new.operation
         in (Operation.VACUUM, Operation.UPKEEP, Operation.REPAIR)
-        or _retired_count(new) >= _retired_count(old),
+        or new.retired_count >= old.retired_count,
     }
     return (rule for rule, kept in rules.items() if not kept)
 
@@ -113,23 +113,18 @@ def _epochs_grow(old: Root, new: Root) -> bool:
 
 
 def _writers_grow(old: Root, new: Root) -> bool:
-    if new.writers_blob == old.writers_blob:
-        return set(new.writers) >= set(old.writers)
-    # A writer that is both inline and in the blob leaves the blob, so the blob may shrink.
-    moved = new.writers_blob.count if new.writers_blob else 0
-    before = old.writers_blob.count if old.writers_blob else 0
-    in_blob_alone = before - len(
-        {*old.writers, *new.writers}
-    )  # a lower bound: the names in the blob aren't read
-    return moved >= max(in_blob_alone, 0) + len(set(old.writers) - set(new.writers))
+    moved = set(old.writers) - set(new.writers)
+    before = {*old.writers_lists, *old.writers_parts}
+    after = {*new.writers_lists, *new.writers_parts}
+    if before == after:
+        return not moved
+    # The names in parts aren't read. Parts that are joined lose the older rows of a name.
+    gained = sum(part.count for part in after - before)
+    return gained >= max([len(moved), *(part.count for part in before - after)])
 
 
 def _upkeep_grows(old: LastUpkeep, new: LastUpkeep) -> bool:
     return all(after >= before for before, after in zip(astuple(old), astuple(new), strict=True))
-
-
-def _retired_count(root: Root) -> int:
-    return len(root.retired) + sum(blob.count for blob in root.retired_blobs)
 
 
 def first_recorded(root: Root) -> int:

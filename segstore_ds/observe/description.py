@@ -20,7 +20,7 @@ from segstore_ds.observe.figures import FORMATS, Metrics, Readable, Segments, fi
 from segstore_ds.read.metadata_tables import find_table, read_table
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.levels import readable_parts
+from segstore_ds.status.table import readable_parts
 
 BARS = 240
 STEPS = 120
@@ -176,7 +176,7 @@ def _first_of_groups(values: Ints, groups: int, *, until: int) -> Ints:
 def _history(context: StreamContext, root: Root, readable: Readable) -> pa.Table:
     history, first = context.log.history, max(root.version + 1 - COMMITS_READ, 0)
     batches: list[pa.RecordBatch] = []
-    for part in readable_parts(history.levels, root, lambda _, error: readable.note(error)):
+    for part in readable_parts(history.table, root, lambda _, error: readable.note(error)):
         alone = replace(root, history_lists=(), history_parts=(part,), history=())
         batches += readable.read(partial(_rows_of, history, alone, first)) or []
     batches += history.batches(replace(root, history_lists=(), history_parts=()), first)

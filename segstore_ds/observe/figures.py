@@ -246,7 +246,7 @@ def figures_of(
         small_segments=small,
         small_bytes=small_bytes,
         versions=root.version + 1 - root.log_start,
-        retired=len(root.retired) + sum(blob.count for blob in root.retired_blobs),
+        retired=root.retired_count,
         last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
         readers=tuple(_readers(context, root, segments, now_us, readable)),
         followers=tuple(

@@ -48,7 +48,7 @@ def plan_listing(
     files: list[File] = []
     last = root.tail if end is None else end
     place = root.head
-    for part in (*status.levels.parts(root, root.head, last), None):
+    for part in (*status.table.parts(root, root.head, last), None):
         if part in known and part is not None:
             place = part.end
             continue
@@ -66,7 +66,7 @@ def shared_parts(
 ) -> frozenset[PartRef]:
     """Return the parts that two versions have in common, with published segments alone."""
     start, end = max(published[0], new.head), published[1]
-    both = {*status.levels.parts(old, start, end)} & {*status.levels.parts(new, start, end)}
+    both = {*status.table.parts(old, start, end)} & {*status.table.parts(new, start, end)}
     return frozenset(part for part in both if part.start >= start and part.end <= end)
 
 

@@ -64,7 +64,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
 def _spans(status: TableStatus, root: Root, reading: Reading) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the parts that may hold the event, and of what the root itself lists."""
     wanted = part_test(reading.filters, reading.schema)
-    for part in status.levels.parts(root, root.head, root.tail, wanted):
+    for part in status.table.parts(root, root.head, root.tail, wanted):
         yield max(part.start, root.head), part.end
     yield max(root.inline_start, root.head), root.tail
 

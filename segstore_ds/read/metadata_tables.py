@@ -27,7 +27,6 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
 from segstore_ds.read.time_bounds import TIME_FIELDS, segment_times
 from segstore_ds.status.inline import with_inline
-from segstore_ds.status.references import retired_items
 from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
@@ -72,7 +71,7 @@ def plan_table(
         return [(root.head, root.tail)]
     ranges: list[Range] = []
     start, packed = root.head, 0
-    for part in status.levels.parts(root, root.head, root.tail):
+    for part in status.table.parts(root, root.head, root.tail):
         if packed and packed + part.count > most_segments:
             ranges.append((start, part.start))
             start, packed = part.start, 0
@@ -239,7 +238,6 @@ _TAGS = pa.schema(
 
 
 def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    known = dict(context.status.writers_blob(root.writers_blob)) if root.writers_blob else {}
     rows = [
         {
             "writer_id": name,
@@ -250,7 +248,7 @@ def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
             "start": writer.end - writer.rows,
             "end": writer.end,
         }
-        for name, writer in sorted({**known, **root.writers}.items())
+        for name, writer in sorted(context.status.writers.all(root).items())
     ]
     yield from build_batches(rows, _WRITERS)
 
@@ -331,12 +329,12 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "events": root.tail - root.head,
         "segments": sum(count for count, _ in sizes),
         "bytes": sum(size for _, size in sizes),
-        "parts": sum(1 for _ in context.status.levels.parts(root)),
+        "parts": sum(1 for _ in context.status.table.parts(root)),
         "root_segments": len(root.entries),
         "inline_segments": sum(1 for entry in root.entries if entry.frame),
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,
-        "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
+        "retired": root.retired_count,
         "tags": len(root.tags),
         "pins": len(root.pins),
         "next_segment": root.next_segment,
@@ -348,7 +346,7 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
 def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
     """Return what holds storage, and from when on the oldest dropped object may go."""
     policy = upkeep_of(root)
-    dropped = next(iter(retired_items(context.status, root)), None)
+    dropped = next(context.status.retired.all(root), None)
     pins = [pin.version for pin in all_pins(root).values()]
     try:
         kept = context.log.history.moment(root, root.log_start)

@@ -18,8 +18,8 @@ from segstore_ds.format.parts.stats import label_of, lacking_epochs
 from segstore_ds.format.root import PartRef
 from segstore_ds.read.filters import Condition, Filters
 from segstore_ds.read.key_filters import find_keys, segments_holding
-from segstore_ds.status.levels import stats_of
 from segstore_ds.status.parts import WHOLE_SEGMENTS
+from segstore_ds.status.table import stats_of
 from segstore_ds.status.table_status import Run
 
 _Flags = npt.NDArray[np.bool_]

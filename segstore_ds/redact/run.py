@@ -22,9 +22,8 @@ from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.kinds import WRITERS
 from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
-from segstore_ds.format.root import Root, Writer
+from segstore_ds.format.root import PartRef, Root, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
@@ -306,16 +305,12 @@ def _without_fingerprints(
         }
 
     root = replace(root, writers={**root.writers, **cleared(root.writers.items())})
-    old = root.writers_blob
-    if old is None:
-        return root
-    moved = status.writers_blob(old)
-    changed = cleared(moved.items())
-    if not changed:
-        return root
-    blob = status.put(root.version, WRITERS, {**moved, **changed}, len(moved))
-    retired = (*root.retired, slot.retire("status", old.path))
-    return replace(root, writers_blob=blob, retired=retired)
+    table, changes = status.writers, dict[str, list[PartRef]]()
+    for part in table.parts(root):
+        writers = table.part(part)
+        if changed := cleared(writers.items()):
+            changes[part.path] = [table.put(root.version, {**writers, **changed})]
+    return table.replace(root, slot, changes)
 
 
 def _place(placed: PlacedSegment) -> tuple[int, int, str]:

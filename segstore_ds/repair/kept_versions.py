@@ -18,7 +18,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
-from segstore_ds.status.levels import readable_parts
+from segstore_ds.status.table import readable_parts
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
 
@@ -89,7 +89,7 @@ class KeptVersions:
 
     def parts_of(self, root: Root) -> list[PartRef]:
         """Return the parts that a root lists, as far as they can be read."""
-        return list(readable_parts(self.status.levels, root))
+        return list(readable_parts(self.status.table, root))
 
     def segments_of(
         self, root: Root, start: int, end: int, *, beside: str = "", inline: bool = False

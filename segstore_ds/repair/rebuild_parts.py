@@ -40,6 +40,7 @@ from segstore_ds.repair.rebuild_rest import HistoryFacts, told_list
 from segstore_ds.status.key_filters import find_filters
 from segstore_ds.status.parts import build_object
 from segstore_ds.status.store import is_proven
+from segstore_ds.status.table import readable_parts
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 
@@ -224,9 +225,14 @@ class PartRebuilder:
     def _retired(self) -> list[Retired]:
         """The objects that were dropped, as far as they can be read."""
         root, items = self._kept.newest, list(self._kept.newest.retired)
-        for blob in root.retired_blobs:
+        table = self._kept.status.retired
+
+        def lost(_path: str, _error: FormatError) -> None:
+            self._knows_dropped = False
+
+        for part in readable_parts(table, root, lost):
             try:
-                items += self._kept.status.retired_blob(blob)
+                items += table.part(part)
             except FormatError:
                 self._knows_dropped = False
         return items

@@ -2,8 +2,8 @@
 
 Every root holds the rows of the newest commits up to its own. So the kept version that a history
 part is named after holds the very rows that were moved into the part. The versions before and after
-a commit tell which writers and tags it moved out of the root. A result is proven if it has the
-digest that the root names: then it is the lost object itself.
+a commit tell which writers it moved out of the root, or which parts of writers it joined. A result
+is proven if it has the digest that the root names: then it is the lost object itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +21,10 @@ from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile
-from segstore_ds.status.history import ROWS_HARD, History, history_ref
-from segstore_ds.status.levels import readable_parts
+from segstore_ds.status.history import History, history_ref
 from segstore_ds.status.store import ObjectStore, is_proven
+from segstore_ds.status.table import HISTORY as LIMITS
+from segstore_ds.status.table import readable_parts
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})
@@ -49,10 +50,10 @@ class HistoryFacts:
         first, end = self._next.get(version - 1), self._next.get(version)
         return None if first is None or end is None else range(first, end)
 
-    def writers(self, version: int, count: int) -> dict[str, HistoryRow]:
-        """Return the last batches of `count` writers, by writer id.
+    def writers(self, version: int, first: int, end: int) -> dict[str, HistoryRow]:
+        """Return the last batches that were committed by versions ``[first, end)``, by writer id.
 
-        The writers are those whose last batch is the oldest; commits after `version` don't count.
+        Commits after `version` don't count.
         """
         last = {
             row.writer_id: row
@@ -61,8 +62,7 @@ class HistoryFacts:
             and row.writer_id is not None
             and row.operation != Operation.REDACT
         }
-        oldest = sorted(last.items(), key=lambda item: item[1].version)[:count]
-        return dict(oldest)
+        return {name: row for name, row in last.items() if first <= row.version < end}
 
     def appended(self, start: int, end: int, *, before: int) -> list[HistoryRow] | None:
         """Return the commits that appended exactly the events of `[start, end)`, in order.
@@ -93,7 +93,7 @@ class HistoryFacts:
 def read_facts(history: History, root: Root) -> HistoryFacts:
     """Read all history rows that can be read."""
     rows: list[HistoryRow] = []
-    for part in readable_parts(history.levels, root):
+    for part in readable_parts(history.table, root):
         try:
             rows += _rows_of(history.part(part))
         except FormatError:
@@ -151,7 +151,7 @@ class HistoryRebuilder:
         Without an older version that names them, the longest parts that lie there count if they
         have the list's digest.
         """
-        levels = self._history.levels
+        levels = self._history.table
         found = told_list(ref, (readable_parts(levels, root) for root in self._kept.older()))
         if found is not None:
             return found
@@ -196,7 +196,7 @@ class HistoryRebuilder:
             # The version's own root holds the row and those before; the next roots keep it a while.
             if version in found:
                 continue
-            for number in range(version, min(version + ROWS_HARD, newest.version) + 1):
+            for number in range(version, min(version + LIMITS.hard, newest.version) + 1):
                 root = self._kept.at(number)
                 if root is not None and root.history and root.history[0].version <= version:
                     found.update((row.version, row) for row in root.history)
@@ -272,36 +272,40 @@ class BlobRebuilder:
         self._kept = kept
         self._facts = facts
 
-    def find_writers(self, blob: BlobRef) -> FoundBlob | None:
-        """Find the writers that one commit moved out of the root; None if they are not known."""
-        before, after = self._around(blob)
-        if before is None or after is None:
-            return self._writers_by_history(blob)
-        try:
-            old = self._kept.status.writers_blob(before.writers_blob) if before.writers_blob else {}
-        except FormatError:
-            return self._writers_by_history(blob)
-        inline = {**before.writers, **after.writers}
-        found: dict[str, Writer] = {n: value for n, value in old.items() if n not in inline}
-        found |= {n: value for n, value in inline.items() if n not in after.writers}
-        data = encode_object(WRITERS, found)
-        return FoundBlob(data) if is_proven(blob, data) or len(found) == blob.count else None
+    def find_writers(self, ref: PartRef) -> FoundBlob | None:
+        """Find the writers of a part; None if they are not known.
 
-    def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
+        One commit moved them out of the root, or joined parts that held them.
+        """
+        table, before, after = self._kept.status.writers, *self._around(ref)
+        if before is not None and after is not None:
+            kept = after.writers
+            moved = {name: each for name, each in before.writers.items() if name not in kept}
+            gone = [part for part in before.writers_parts if part not in after.writers_parts]
+            try:
+                joined = table.join([*map(table.part, gone)])
+            except FormatError:
+                joined = {}
+            for found in (table.join([moved]), joined):
+                if found and table.ref_of(ref.path, ref.bytes, found) == ref:
+                    return FoundBlob(encode_object(WRITERS, found))
+        return self._writers_by_history(ref)
+
+    def _writers_by_history(self, ref: PartRef) -> FoundBlob | None:
         """Find writers by the history rows of their last batches; None if a row is missing.
 
         The history holds neither owners nor fingerprints.
         """
-        made = names.parse_status_version(blob.path) or 0
+        made = names.parse_status_version(ref.path) or 0
         found = {
             name: Writer("", row.batch_id, row.version, row.rows, row.tail)
-            for name, row in self._facts().writers(made + 1, blob.count).items()
+            for name, row in self._facts().writers(made + 1, ref.start, ref.end).items()
             if row.batch_id is not None
         }
-        if len(found) != blob.count:
+        if len(found) != ref.count:
             return None
-        data = encode_object(WRITERS, found)
-        return FoundBlob(data, partial=not is_proven(blob, data))
+        data = encode_object(WRITERS, self._kept.status.writers.join([found]))
+        return FoundBlob(data, partial=not is_proven(ref, data))
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
         """Find an epoch's schema in one of its segments; None if no segment can be read.
@@ -314,7 +318,7 @@ class BlobRebuilder:
         data = encode_object(SCHEMA, (encode_schema(schema), None))
         return FoundBlob(data, partial=not is_proven(blob, data))
 
-    def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
+    def _around(self, blob: BlobRef | PartRef) -> tuple[Root | None, Root | None]:
         """Return the versions before and after the commit that made a blob."""
         made = names.parse_status_version(blob.path) or 0
         return self._kept.at(made), self._kept.at(made + 1)

@@ -125,7 +125,7 @@ class Salvager:
         root = self._root
         for index in root.lists:
             try:
-                parts = list(self._context.status.levels.members(index))
+                parts = list(self._context.status.table.members(index))
             except FormatError as error:
                 found = self._rebuilder.find_list(index)
                 if found is None:

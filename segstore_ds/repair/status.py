@@ -29,10 +29,10 @@ from segstore_ds.repair.rebuild_rest import (
 )
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.levels import LevelledList, readable_parts
 from segstore_ds.status.references import read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import is_proven, object_path
+from segstore_ds.status.table import Table, readable_parts
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, put_named
 
@@ -92,9 +92,9 @@ class _StatusRepair:
     # --- history -------------------------------------------------------------------------------
 
     def _repair_history(self) -> None:
-        levels, find = self._history.levels, HistoryRebuilder(self._kept).find_list
+        table, find = self._history.table, HistoryRebuilder(self._kept).find_list
         lists = [
-            self._repair_listed(self._repair_list(ref, levels, find), levels, self._repair_rows)
+            self._repair_listed(self._repair_list(ref, table, find), table, self._repair_rows)
             for ref in self._planned.history_lists
         ]
         self._planned = replace(self._planned, history_lists=tuple(lists))
@@ -104,7 +104,7 @@ class _StatusRepair:
     def _repair_rows(self, ref: PartRef) -> PartRef:
         if _reads(partial(self._history.part, ref)):
             return ref
-        refs = readable_parts(self._history.levels, self._planned)
+        refs = readable_parts(self._history.table, self._planned)
         before = next((other for other in refs if other.end == ref.start), None)
         data, unknown = HistoryRebuilder(self._kept).find_rows(ref, before)
         if unknown and not self._allow_loss:
@@ -127,13 +127,23 @@ class _StatusRepair:
                 found = rebuilder.find_epoch(epoch, epoch.blob)
                 lacks = "segments tell the schema, but not Spark's own types"
                 epochs[number] = replace(epoch, blob=self._repair_blob(epoch.blob, found, lacks))
-        writers = root.writers_blob
-        if writers is not None and not _reads(partial(status.writers_blob, writers)):
-            lacks = "the history tells each writer's last batch, not its owner and fingerprint"
-            writers = self._repair_blob(writers, rebuilder.find_writers(writers), lacks)
-        self._planned = replace(root, epochs=tuple(epochs), writers_blob=writers)
+        self._planned = replace(root, epochs=tuple(epochs))
+        lacks = "the history tells each writer's last batch, not its owner and fingerprint"
 
-    def _repair_blob(self, blob: BlobRef, found: FoundBlob | None, lacks: str = "") -> BlobRef:
+        def repair(part: PartRef) -> PartRef:
+            if _reads(partial(status.writers.part, part)):
+                return part
+            return self._repair_blob(part, rebuilder.find_writers(part), lacks)
+
+        def find(_ref: PartRef) -> None:
+            return None  # no version that is kept is old enough to name its parts
+
+        lists = [self._repair_list(ref, status.writers, find) for ref in root.writers_lists]
+        lists = [self._repair_listed(ref, status.writers, repair) for ref in lists]
+        parts = tuple(map(repair, root.writers_parts))
+        self._planned = replace(self._planned, writers_lists=tuple(lists), writers_parts=parts)
+
+    def _repair_blob(self, blob: Ref, found: FoundBlob | None, lacks: str = "") -> Ref:
         """Return a reference to what was found, or the same one; `lacks` says what is not known."""
         if found is None or (found.partial and not self._allow_loss):
             why = f": {lacks}; allow_loss=True continues without those" if found else ""
@@ -147,8 +157,8 @@ class _StatusRepair:
         def find(ref: PartRef) -> tuple[PartRef, ...] | None:
             return self._rebuilder().find_list(ref)
 
-        levels = self._context.status.levels
-        lists = [self._repair_list(ref, levels, find) for ref in self._planned.lists]
+        table = self._context.status.table
+        lists = [self._repair_list(ref, table, find) for ref in self._planned.lists]
         self._planned = replace(self._planned, lists=tuple(lists))
         self._start_over()
 
@@ -161,18 +171,18 @@ class _StatusRepair:
             sound = sound and _reads(partial(status.filters, part))
             return part if sound else self._part(rebuilder(), part)
 
-        lists = [self._repair_listed(ref, status.levels, repair) for ref in self._planned.lists]
+        lists = [self._repair_listed(ref, status.table, repair) for ref in self._planned.lists]
         parts = [repair(part) for part in self._planned.parts]
         self._planned = replace(self._planned, lists=tuple(lists), parts=tuple(parts))
 
     def _repair_list(
         self,
         ref: PartRef,
-        levels: LevelledList,
+        table: Table,
         find: Callable[[PartRef], tuple[PartRef, ...] | None],
     ) -> PartRef:
         """Return a reference to a list that can be read, or the same one if nobody knows it."""
-        if _reads(partial(levels.members, ref)):
+        if _reads(partial(table.members, ref)):
             return ref
         parts = find(ref)
         if parts is None:
@@ -185,13 +195,13 @@ class _StatusRepair:
     def _repair_listed(
         self,
         ref: PartRef,
-        levels: LevelledList,
+        table: Table,
         repair: Callable[[PartRef], PartRef],
     ) -> PartRef:
         """Repair the parts of a list, if it can be read."""
-        if not _reads(partial(levels.members, ref)):
+        if not _reads(partial(table.members, ref)):
             return ref
-        listed = levels.members(ref)
+        listed = table.members(ref)
         repaired = tuple(map(repair, listed))
         return ref if repaired == listed else self._put(ref, LIST, encode_object(LIST, repaired))
 
@@ -218,11 +228,17 @@ class _StatusRepair:
         """Return the known dropped objects if some of their lists are lost; else None."""
         lost: list[str] = []
         known: list[Retired] = []
-        for blob in self._root.retired_blobs:
+        table, parts = self._context.status.retired, list[PartRef]()
+        for ref in table.lists(self._root):
             try:
-                known += self._context.status.retired_blob(blob)
+                parts += table.members(ref)
             except FormatError:
-                lost.append(blob.path)
+                lost.append(ref.path)
+        for part in (*parts, *table.inline(self._root)):
+            try:
+                known += table.part(part)
+            except FormatError:
+                lost.append(part.path)
         for item in (*known, *self._root.retired):
             if item.kind != "part" or _reads(partial(self._context.status.retired_part, item.path)):
                 continue
@@ -239,7 +255,8 @@ class _StatusRepair:
         self._findings.repaired += [
             f"{path}: the objects that it listed are dropped once more" for path in lost
         ]
-        self._gone += [blob.path for blob in self._root.retired_blobs]
+        held = (*self._root.retired_lists, *parts, *self._root.retired_parts)
+        self._gone += [ref.path for ref in held]
         return tuple(
             replace(item, kind="status") if item.path in lost else item
             for item in (*known, *self._planned.retired)
@@ -258,7 +275,7 @@ class _StatusRepair:
 
     def _drop_again(self, planned: Root, known: tuple[Retired, ...], slot: Slot) -> Root:
         """Return the root with everything dropped that neither it nor a readable list names."""
-        bare = replace(planned, retired=known, retired_blobs=())
+        bare = replace(planned, retired=known, retired_parts=(), retired_lists=())
         status = TableStatus(self._context.storage)
         refs = read_references(status, bare)
         named = refs.live | {*refs.retired}

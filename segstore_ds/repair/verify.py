@@ -19,7 +19,7 @@ from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.rows import column_values
-from segstore_ds.format.root import BlobRef, PartRef, Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
@@ -36,7 +36,7 @@ from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
-from segstore_ds.status.levels import LevelledList, stats_of
+from segstore_ds.status.table import Table, readable_parts, stats_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -303,7 +303,7 @@ class _Verifier:
         self._verify_history(root)
         placed: list[PlacedSegment] = []
         parts: list[PartRef] = []
-        for part in self._verify_lists(self._context.status.levels, root):
+        for part in self._verify_lists(self._context.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
                 self._context.status.check_size(part)
@@ -341,7 +341,7 @@ class _Verifier:
 
     def _verify_history(self, root: Root) -> None:
         history, tail = History(self._context.storage), 0  # a new one, without a cache
-        for part in self._verify_lists(history.levels, root):
+        for part in self._verify_lists(history.table, root):
             try:
                 tails = column_values(history.part(part), "tail")
             except FormatError as error:
@@ -353,14 +353,14 @@ class _Verifier:
         if root.history and root.history[-1].tail != root.tail:
             self._wrong("history", "the newest row has another tail than the stream")
 
-    def _verify_lists(self, levels: LevelledList, root: Root) -> Iterator[PartRef]:
+    def _verify_lists(self, table: Table, root: Root) -> Iterator[PartRef]:
         """Yield the parts of all lists that can be read, and of the root, if they are new."""
-        for ref in filter(lambda ref: self._is_new(ref.path), levels.lists(root)):
+        for ref in filter(lambda ref: self._is_new(ref.path), table.lists(root)):
             try:
-                yield from (part for part in levels.members(ref) if self._is_new(part.path))
+                yield from (part for part in table.members(ref) if self._is_new(part.path))
             except FormatError as error:
                 self._problem(ref.path, error)
-        yield from (part for part in levels.inline(root) if self._is_new(part.path))
+        yield from (part for part in table.inline(root) if self._is_new(part.path))
 
     def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
         status, schemas = self._context.status, dict[int, pa.Schema]()
@@ -373,18 +373,16 @@ class _Verifier:
                 if new:
                     self._problem(where, error)
         if self._older is None:  # nothing reads them as of an older version
-            for blob in root.retired_blobs:
-                self._verify_blob(blob, status.retired_blob)
-            self._verify_blob(root.writers_blob, status.writers_blob)
+            self._verify_rows(root, status.retired, status.retired.part)
+            self._verify_rows(root, status.writers, status.writers.part)
         return schemas
 
-    def _verify_blob(self, blob: BlobRef | None, read: Callable[[BlobRef], object]) -> None:
-        if blob is None or not self._is_new(blob.path):
-            return
-        try:
-            read(blob)
-        except FormatError as error:
-            self._problem(blob.path, error)
+    def _verify_rows(self, root: Root, table: Table, read: Callable[[PartRef], object]) -> None:
+        for part in self._verify_lists(table, root):
+            try:
+                read(part)
+            except FormatError as error:
+                self._problem(part.path, error)
 
     def _verify_segment(
         self,
@@ -464,10 +462,10 @@ class _Verifier:
 
     def _retired(self, root: Root) -> Iterator[str]:
         """Yield what commits dropped, as far as it can be read."""
-        items = list(root.retired)
-        for blob in root.retired_blobs:
-            with suppress(FormatError):  # it was reported with the blobs
-                items += self._context.status.retired_blob(blob)
+        items, table = list(root.retired), self._context.status.retired
+        for part in readable_parts(table, root):
+            with suppress(FormatError):  # it was reported with the tables
+                items += table.part(part)
         for item in items:
             yield names.segment_object(item.path) if item.kind == "segment" else item.path
             if item.kind != "part":

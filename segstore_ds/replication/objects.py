@@ -64,13 +64,14 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
     the commit that writes it.
     """
     fresh = set(status_objects(after)) - set(status_objects(before))
-    if any(index.path in fresh for index in after.lists):
-        old, new = ({part.path for part in status.levels.parts(root)} for root in (before, after))
-        fresh |= new - old
+    for table in status.tables:
+        if any(index.path in fresh for index in table.lists(after)):
+            old, new = ({part.path for part in table.parts(root)} for root in (before, after))
+            fresh |= new - old
     # A truncation may retire a part that it wrote itself, which no root lists.
     items = [*after.retired]
-    for blob in set(after.retired_blobs) - set(before.retired_blobs):
-        items += status.retired_blob(blob)
+    for part in set(after.retired_parts) - set(before.retired_parts):
+        items += status.retired.part(part)
     fresh.update(item.path for item in items if _is_own_part(item, after))
     return sorted(fresh)
 
@@ -86,7 +87,7 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
     found = {entry.path: entry for entry in after.entries if entry.frame is None}
     if set(status_objects(after)) != set(status_objects(before)):
         old, new = (
-            {part.path: part for part in status.levels.parts(root)} for root in (before, after)
+            {part.path: part for part in status.table.parts(root)} for root in (before, after)
         )
         for path in new.keys() - old.keys():
             found.update((entry.path, entry) for entry in status.part(new[path]))

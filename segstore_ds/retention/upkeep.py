@@ -16,14 +16,13 @@ was, so the writers of a stream share one round a minute.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.kinds import RETIRED
-from segstore_ds.format.root import LastUpkeep, Retired, Root
+from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
 from segstore_ds.format.upkeep import (
     DEFAULT_POLICY,
     PROPERTY,
@@ -69,10 +68,10 @@ BRIEF_S, LONG_S = 5.0, 45.0  # of a round that somebody waits for, or nobody
 
 @dataclass(slots=True)
 class Gone:
-    """The retired objects that a round has deleted, and the blobs that hold some of them."""
+    """The retired objects that a round has deleted, and the parts that hold some of them."""
 
     items: set[Retired] = field(default_factory=set)
-    blobs: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
 
 
 def is_due(root: Root) -> bool:
@@ -96,8 +95,9 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
     kept_us = next((time_us for end, time_us in spans if end > root.log_start + 1), root.time_us)
     if root.version > root.log_start + 1 and kept_us <= root.time_us - policy.keep_s * 1_000_000:
         return True
-    dropped_us = spans[0][1] if root.retired_blobs else root.time_us
-    dropped_us = min([dropped_us, *(item.time_us for item in root.retired[:1])])
+    parts = (*root.retired_lists, *root.retired_parts)[:1]
+    dropped = [*(part.time_us for part in parts), *(item.time_us for item in root.retired[:1])]
+    dropped_us = min([root.time_us, *dropped])
     return dropped_us <= root.time_us - policy.grace_s * 1_000_000
 
 
@@ -108,7 +108,7 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
     with_age = _version_at(context, root, root.time_us - policy.keep_s * 1_000_000)
     if with_age - 1 > root.log_start:
         return True
-    oldest = next(_retired_groups(context.status, root), None)
+    oldest = next(context.status.retired.groups(root), None)
     if oldest is None:
         return False
     horizon = plan_horizon(root, floor=0, until_us=root.time_us - policy.grace_s * 1_000_000)
@@ -274,22 +274,12 @@ def _is_due(item: Retired, root: Root, horizon: Horizon) -> bool:
     return item.version <= version and item.time_us <= horizon.time_us
 
 
-def _retired_groups(
-    status: TableStatus, root: Root
-) -> Iterator[tuple[str | None, tuple[Retired, ...]]]:
-    """Yield the retired objects, oldest first, with the blob that holds them or None."""
-    for blob in root.retired_blobs:
-        yield blob.path, status.retired_blob(blob)
-    if root.retired:
-        yield None, root.retired
-
-
 def _delete_retired(
     context: StreamContext, root: Root, horizon: Horizon, late: Callable[[], bool]
 ) -> Gone:
     gone, count = Gone(), 0
     again: References | None = None
-    for blob, items in _retired_groups(context.status, root):
+    for part, items in context.status.retired.groups(root):
         for item in items:
             if late() or count >= MOST_DELETED or not _is_due(item, root, horizon):
                 return gone
@@ -309,8 +299,8 @@ def _delete_retired(
                 return gone  # a later round deletes the rest, of the follower, too
             count += len(paths)
             gone.items.add(item)
-            if blob is not None:
-                gone.blobs.add(blob)
+            if part is not None:
+                gone.parts.add(part.path)
     return gone
 
 
@@ -322,19 +312,15 @@ def _is_last(refs: References, path: str, item: Retired) -> bool:
 
 def _forget(status: TableStatus, root: Root, slot: Slot, gone: Gone) -> Root:
     """Return the root without the retired objects that are deleted; others keep their order."""
-    blobs, replaced = [], []
-    for blob in root.retired_blobs:
-        if blob.path not in gone.blobs:
-            blobs.append(blob)
-            continue
-        replaced.append(slot.retire("status", blob.path))
-        left = tuple(item for item in status.retired_blob(blob) if item not in gone.items)
-        if left:
-            blobs.append(status.put(root.version, RETIRED, left, len(left)))
+    table, changes = status.retired, dict[str, list[PartRef]]()
+    for part in table.parts(root):
+        if part.path in gone.parts:
+            left = tuple(item for item in table.part(part) if item not in gone.items)
+            changes[part.path] = [table.put(root.version, left)] if left else []
     kept = tuple(item for item in root.retired if item not in gone.items)
-    if len(kept) == len(root.retired) and not replaced:
+    if len(kept) == len(root.retired) and not changes:
         return root
-    return status.tidy(replace(root, retired=(*kept, *replaced), retired_blobs=tuple(blobs)), slot)
+    return status.tidy(table.replace(replace(root, retired=kept), slot, changes), slot)
 
 
 # --- orphans ---------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from segstore_ds.status.references import (
     References,
     copied_tokens,
     read_references,
-    retired_items,
 )
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo
@@ -278,18 +277,13 @@ def _forget(context: StreamContext, horizon: Horizon) -> None:
         return item.version > horizon.version or item.time_us > horizon.time_us
 
     def build(root: Root, slot: Slot) -> Change[None]:
-        items = list(retired_items(context.status, root))
+        table = context.status.retired
+        items = list(table.all(root))
         kept = tuple(item for item in items if is_kept(item))
         if len(kept) == len(items):
             return NOTHING
-        blobs = tuple(slot.retire("status", blob.path) for blob in root.retired_blobs)
-        pruned = replace(
-            root,
-            retired=(*kept, *blobs),
-            retired_blobs=(),
-            operation=Operation.VACUUM,
-            client=context.client,
-        )
+        pruned = replace(root, retired=kept, operation=Operation.VACUUM, client=context.client)
+        pruned = table.replace(pruned, slot, {part.path: () for part in table.parts(root)})
         return Change(context.status.tidy(pruned, slot))
 
     context.log.commit(build)

@@ -21,18 +21,12 @@ from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, plan_merge
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
+from segstore_ds.status.table import HISTORY as LIMITS
+from segstore_ds.status.table import Fields, Table
 from segstore_ds.storage import Storage
 
-ROWS_SOFT = 48
-ROWS_HARD = 160
-TEXTS_BYTES = 3_000  # of the distinct texts in the root's rows
-FAN_IN = 10
-FINAL_ROWS = 32_768
-PARTS_INLINE = 64
-LIST_PARTS = 1024
 _APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
@@ -58,17 +52,12 @@ class Moment:
 
 
 class History:
-    """Reads and writes the history of one stream; `levels` holds its parts and their lists."""
+    """Reads and writes the history of one stream; `table` holds its parts and their lists."""
 
     def __init__(self, storage: Storage) -> None:
         self._store = ObjectStore(storage)
-        self.levels = LevelledList(
-            self._store,
-            lists="history_lists",
-            parts="history_parts",
-            rules=lambda: ListRules(PARTS_INLINE, LIST_PARTS),
-            join=self._join,
-        )
+        fields = Fields("history", "history_parts", "history_lists")
+        self.table = Table(self._store, fields, LIMITS, join=self._join)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -86,7 +75,7 @@ class History:
 
     def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the versions ``[start, end)``, part by part."""
-        for ref in self.levels.parts(root, start, end):
+        for ref in self.table.parts(root, start, end):
             batch = self.part(ref)
             first = max(start - ref.start, 0)
             yield batch.slice(first, min(end, ref.end) - ref.start - first)
@@ -120,7 +109,7 @@ class History:
 
     def _latest_in(self, ref: PartRef, time_us: int, *, listed: bool) -> Moment:
         if listed:
-            ref = [entry for entry in self.levels.members(ref) if entry.time_us <= time_us][-1]
+            ref = [entry for entry in self.table.members(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
         return _known_moment(batch, place)
@@ -140,7 +129,7 @@ class History:
         """Return what some versions did; only the parts that hold one of them are read."""
         wanted = sorted(versions)
         found = {row.version: row.operation for row in root.history if row.version in versions}
-        for ref in self.levels.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
+        for ref in self.table.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
             inside = wanted[bisect_left(wanted, ref.start) : bisect_left(wanted, ref.end)]
             if inside:
                 done = self.part(ref)["operation"]
@@ -216,7 +205,7 @@ class History:
         """Yield the rows from the commit of the event at `offset` onwards, and some before it."""
         inline = root.history
         if not inline or inline[0].tail - inline[0].rows > offset:
-            refs = list(self.levels.parts(root))
+            refs = list(self.table.parts(root))
             # Parts know their versions, not their offsets: a bisection reads log n of them.
             first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
             yield from map(self.part, refs[first:])
@@ -227,16 +216,12 @@ class History:
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move rows and parts that outgrew their share of the root to objects of their own."""
-        first_attempt = slot.attempt == 0
-        texts_most = TEXTS_BYTES if first_attempt else 4 * TEXTS_BYTES
-        rows_most = ROWS_SOFT if first_attempt else ROWS_HARD
-        if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
+        size = _texts_bytes(root.history)
+        # This commit's own row is added afterwards.
+        if LIMITS.are_passed(slot, rows=len(root.history) + 1, text_bytes=size):
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        if root.operation == Operation.MERGE_HISTORY:
-            # The merged part could go to a list: seams and `lost_attempts` look for it inline.
-            return root
-        return self.levels.spill(root, slot)
+        return self.table.spill(root, slot)
 
     def put(self, version: int, batch: pa.RecordBatch) -> PartRef:
         """Write rows of adjacent versions as a part."""
@@ -254,11 +239,6 @@ def history_ref(path: str, size: int, batch: pa.RecordBatch) -> PartRef:
     versions, times = column_values(batch, "version"), column_values(batch, "time")
     ends = (int(versions[0]), int(versions[-1]) + 1)
     return PartRef(path, *ends, batch.num_rows, size, int(times[0]), int(times[-1]))
-
-
-def plan_history_merge(root: Root) -> tuple[str, ...] | None:
-    """Choose neighbouring history parts to merge; None when nothing is due. Pure."""
-    return plan_merge(root.history_parts, MergeRules(ROWS_HARD, FAN_IN, FINAL_ROWS))
 
 
 def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:

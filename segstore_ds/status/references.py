@@ -12,9 +12,9 @@ import numpy as np
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS, mode_of, parse_copy
-from segstore_ds.format.root import BlobRef, Retired, Root
+from segstore_ds.format.root import Retired, Root
 from segstore_ds.status.history import History
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import TableStatus, parts_and_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class References:
     """The objects that a root names, by their paths in the stream's folder.
 
     Attributes:
-        live: What the root lists: its segments, status parts and blobs.
+        live: What the root lists: its segments, status objects.
         retired: What commits dropped, each with its newest retirement; some of it may be live
             again.
     """
@@ -45,20 +45,16 @@ class References:
             self.retired[path] = Retirement(item.version, item.time_us)
 
 
-def retired_items(status: TableStatus, root: Root) -> Iterator[Retired]:
-    """Yield all retired objects of a root, those in its blobs first."""
-    for blob in root.retired_blobs:
-        yield from status.retired_blob(blob)
-    yield from root.retired
-
-
 def status_objects(root: Root) -> Iterator[str]:
     """Yield the status objects that a root itself names. Pure."""
-    refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
-    yield from (ref.path for ref in refs)
-    blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
-    blobs += [epoch.blob for epoch in root.epochs]
-    yield from (blob.path for blob in blobs if blob is not None)
+    yield from (ref.path for ref in parts_and_lists(root))
+    yield from (epoch.blob.path for epoch in root.epochs if epoch.blob is not None)
+
+
+def listed_parts(status: TableStatus, root: Root) -> Iterator[str]:
+    """Yield the parts of all tables, those in lists included."""
+    for table in (*status.tables, History(status.storage).table):
+        yield from (part.path for part in table.parts(root))
 
 
 def copied_tokens(root: Root) -> Iterator[str]:
@@ -92,8 +88,7 @@ def find_unlisted(status: TableStatus, root: Root, paths: set[str]) -> set[str]:
     last word before one is deleted.
     """
     left = paths - set(status_objects(root))
-    left.difference_update(part.path for part in status.levels.parts(root))
-    left.difference_update(part.path for part in History(status.storage).levels.parts(root))
+    left.difference_update(listed_parts(status, root))
     tokens = (names.segment_token(path.partition("/")[2]) for path in left)
     staged = map(names.parse_token_version, tokens)
     versions = [version for version in staged if version is not None]
@@ -114,12 +109,11 @@ def read_references(
     deleted already, together with its segments; any other missing part raises.
     """
     found = References(live=set(status_objects(root)))
-    found.live.update(part.path for part in status.levels.parts(root))
-    found.live.update(part.path for part in History(status.storage).levels.parts(root))
+    found.live.update(listed_parts(status, root))
     for run in status.runs(root, root.listed_start, root.tail):
         paths = (run.columns.path(row) for row in range(len(run.columns)))
         found.live.update(names.segment_object(path) for path in paths if not names.is_inline(path))
-    for item in retired_items(status, root):
+    for item in status.retired.all(root):
         if item.kind == "segment":
             found.retire(names.segment_object(item.path), item)
             continue

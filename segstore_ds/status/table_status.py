@@ -5,14 +5,13 @@ a status part. Neighbouring parts of one level are merged by commits of their ow
 acknowledgement. An attempt that has lost a race moves nothing below the hard limit, so maintenance
 never delays the retry. Parts are sorted by offset and never overlap.
 
-Parts that outgrow the root are listed in objects of their own, oldest first. Writers beyond
-`WRITERS_INLINE`, retired objects beyond `RETIRED_INLINE` and large schemas go to blobs. So a root
-stays below 64 KiB however long the stream is.
+Parts that outgrow the root are listed in objects of their own, oldest first. The same holds for
+writers and retired objects. So a root stays below 64 KiB however long the stream is.
 
 Source: CarbonData's table status proposal (base, delta, pointer), with geometric merging.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,6 @@ from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.key_filters import SegmentFilters
-from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.stats import Schemas, StatsColumns, label_of, lacking_epochs
 from segstore_ds.format.record import build_json
@@ -35,39 +33,20 @@ from segstore_ds.format.root import (
     Retired,
     Root,
     SegmentEntry,
-    Writer,
     encode_root,
 )
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.statistics import to_json
 from segstore_ds.format.time_column import find_time_field
-from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.status.inline import join_inline, put_inline
-from segstore_ds.status.levels import (
-    LevelledList,
-    ListRules,
-    MergeRules,
-    Wanted,
-    find_run,
-    readable_parts,
-)
-from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts, stats_of
+from segstore_ds.status.record_tables import RetiredTable, WritersTable, text_bytes
+from segstore_ds.status.schema_texts import SchemaTexts
 from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import SEGMENTS, Fields, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
-INLINE_SOFT = 64
-INLINE_HARD = 160
-MERGE_FAN_IN = 10
-PART_FINAL_SEGMENTS = 32_768
-PARTS_INLINE = 96
-LIST_PARTS = 1024
-WRITERS_INLINE = 256
-RETIRED_INLINE = 192
-RETIRED_FINAL = 100_000
-WRITERS_INLINE_BYTES = 9_000
-STATS_INLINE_BYTES = 8_000
 ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place and its history row
 # Below this guess no root passes that, so it need not be measured, which means to encode it.
 _LIGHT_BYTES, _ROW_BYTES = 20 << 10, 150
@@ -136,22 +115,24 @@ def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterato
         yield PlacedSegment(offset, own.get(entry.path, entry))
 
 
-class TableStatus(StatusBlobs):
+class TableStatus(SchemaTexts):
     """Reads and writes the status objects of one stream; the last few are cached by name.
 
-    `levels` holds the parts and their lists.
+    `table` holds the parts of the segments; writers and retired objects have tables of their own.
     """
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._parts = Parts(self._store)
-        self.levels = LevelledList(
-            self._store,
-            lists="lists",
-            parts="parts",
-            rules=lambda: ListRules(PARTS_INLINE, LIST_PARTS),
-            join=self._parts.join,
-        )
+        fields = Fields("entries", "parts", "lists")
+        self.table = Table(self._store, fields, SEGMENTS, join=self._parts.join)
+        self.writers = WritersTable(self._store)
+        self.retired = RetiredTable(self._store)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables but the history."""
+        return self.table, self.writers, self.retired
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -183,7 +164,7 @@ class TableStatus(StatusBlobs):
         """
         if start >= end:
             return
-        for part in self.levels.parts(root, start, end, wanted):
+        for part in self.table.parts(root, start, end, wanted):
             if key_columns_of(root):
                 # Filters may be most of a part, and of a large one they are read chunk by chunk.
                 whole = with_filters and part.count <= WHOLE_SEGMENTS
@@ -206,7 +187,7 @@ class TableStatus(StatusBlobs):
         self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]
     ) -> Iterator[Run]:
         """Yield what `runs` yields but for parts that can't be read; `damaged` gets the errors."""
-        for part in readable_parts(self.levels, root, lambda _path, error: damaged(error)):
+        for part in readable_parts(self.table, root, lambda _path, error: damaged(error)):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
                 yield from self.runs(alone, max(start, part.start), min(end, part.end))
@@ -254,13 +235,11 @@ class TableStatus(StatusBlobs):
         `root` is about to be committed, and its `version` is still its parent's. `slot` says where
         it will land; after a lost race only the hard limits count.
         """
-        first_attempt = slot.attempt == 0
-        stats_most = STATS_INLINE_BYTES if first_attempt else 2 * STATS_INLINE_BYTES
-        entries_most = INLINE_SOFT if first_attempt else INLINE_HARD
-        frames_most = SHARE_BYTES if first_attempt else SHARE_HARD_BYTES
+        frames_most = SHARE_BYTES if slot.attempt == 0 else SHARE_HARD_BYTES
 
         def is_full(root: Root) -> bool:
-            return len(root.entries) > entries_most or _stats_bytes(root) > stats_most
+            size = _stats_bytes(root)
+            return SEGMENTS.are_passed(slot, rows=len(root.entries), text_bytes=size)
 
         overflows = root.inline_bytes > frames_most
         if overflows:
@@ -271,16 +250,11 @@ class TableStatus(StatusBlobs):
             root = self.outline(root)
             if is_full(root):
                 root = self._spill_entries(root)
-        root = self.levels.spill(root, slot)
+        root = self.table.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
             # The list is cached once read; only a commit that moved the head has work here.
             root = self._trim_lists(root, slot)
-        if len(root.writers) > WRITERS_INLINE or _writers_bytes(root) > WRITERS_INLINE_BYTES:
-            root = self._spill_writers(root, slot)
-        if len(root.retired) > RETIRED_INLINE:
-            blob = self.put(root.version, RETIRED, root.retired, len(root.retired))
-            root = replace(root, retired=(), retired_blobs=(*root.retired_blobs, blob))
-        return root
+        return self.retired.tidy(self.writers.tidy(root, slot), slot)
 
     def outline(self, root: Root) -> Root:
         """Return the root with objects in the place of its inline segments."""
@@ -292,19 +266,6 @@ class TableStatus(StatusBlobs):
         """Return what reads the schema of each of a root's epochs."""
         return lambda epoch: decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
-    def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring blobs of retired objects by one; None as in `merge`."""
-        first = find_run([blob.path for blob in root.retired_blobs], paths)
-        if first is None:
-            return None
-        last = first + len(paths)
-        old = root.retired_blobs[first:last]
-        items = tuple(item for blob in old for item in self.retired_blob(blob))
-        blob = self.put(root.version, RETIRED, items, len(items))
-        gone = (slot.retire("status", member.path) for member in old)
-        blobs = (*root.retired_blobs[:first], blob, *root.retired_blobs[last:])
-        return replace(root, retired_blobs=blobs, retired=(*root.retired, *gone))
-
     def unfold(self, root: Root, offset: int, slot: Slot) -> Root:
         """Return the root with all parts that end after an offset inline, ready for changes.
 
@@ -313,9 +274,9 @@ class TableStatus(StatusBlobs):
         opened = [ref for ref in root.lists if ref.end > offset]
         if not opened:
             return root
-        parts = (*(part for ref in opened for part in self.levels.members(ref)), *root.parts)
+        parts = (*(part for ref in opened for part in self.table.members(ref)), *root.parts)
         lists = root.lists[: len(root.lists) - len(opened)]
-        return self.levels.change(root, slot, opened, lists=lists, parts=parts)
+        return self.table.change(root, slot, opened, lists=lists, parts=parts)
 
     def put_part(
         self,
@@ -365,13 +326,13 @@ class TableStatus(StatusBlobs):
             return None
         filled = replace(filled, stats=part.stats)
         parts = [filled if listed == part else listed for listed in root.parts]
-        return self.levels.change(root, slot, [part], parts=parts)
+        return self.table.change(root, slot, [part], parts=parts)
 
     def _spill_entries(self, root: Root) -> Root:
         start = root.inline_start
         parts = list(root.parts)
-        for first in range(0, len(root.entries), PART_FINAL_SEGMENTS):
-            entries = root.entries[first : first + PART_FINAL_SEGMENTS]
+        for first in range(0, len(root.entries), SEGMENTS.final):
+            entries = root.entries[first : first + SEGMENTS.final]
             parts.append(self.put_part(root, start, entries))
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
@@ -404,39 +365,19 @@ class TableStatus(StatusBlobs):
         dropped: list[Retired] = []
         lists = list(root.lists)
         while lists and lists[0].start < root.head:
-            listed = self.levels.members(lists[0])
+            listed = self.table.members(lists[0])
             kept = tuple(part for part in listed if part.end > root.head)
             if len(kept) == len(listed):
                 break
             dropped += [slot.retire("part", part.path) for part in listed if part not in kept]
             gone.append(lists.pop(0))
             if kept:
-                lists.insert(0, self.levels.put_list(root.version, kept))
+                lists.insert(0, self.table.put_list(root.version, kept))
                 break
         if not gone:
             return root
         root = replace(root, retired=(*root.retired, *dropped))
-        return self.levels.change(root, slot, gone, lists=lists)
-
-    def _spill_writers(self, root: Root, slot: Slot) -> Root:
-        by_age = sorted(root.writers.items(), key=lambda item: item[1].version)
-        first = max(0, len(by_age) - WRITERS_INLINE // 4)
-        while _text_bytes(by_age[first:]) > WRITERS_INLINE_BYTES // 4:
-            first += 1
-        # This commit's writers stay inline, so all that moves is also in the parent root.
-        own = sum(1 for _, writer in by_age if writer.version == slot.version)
-        first = min(first, len(by_age) - own)
-        moved, kept = by_age[:first], by_age[first:]
-        old = root.writers_blob
-        writers = dict(self.writers_blob(old)) if old else {}
-        # A writer that returned is inline again: drop its older entry.
-        writers = {name: writer for name, writer in writers.items() if name not in root.writers}
-        writers.update(moved)
-        blob = self.put(root.version, WRITERS, writers, len(writers))
-        retired = root.retired
-        if old is not None:
-            retired = (*retired, slot.retire("status", old.path))
-        return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
+        return self.table.change(root, slot, gone, lists=lists)
 
 
 def _time_label(root: Root, schema_of: Schemas) -> str | None:
@@ -450,17 +391,25 @@ def _lacks(part: PartRef, label: str) -> bool:
     return part.stats is None or label not in part.stats
 
 
+def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
+    """Return the parts and lists of all tables that a root itself names. Pure."""
+    return (
+        *(*root.lists, *root.parts, *root.history_lists, *root.history_parts),
+        *(*root.retired_lists, *root.retired_parts, *root.writers_lists, *root.writers_parts),
+    )
+
+
 def _is_heavy(root: Root) -> bool:
     """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
     if not root.inline_bytes:
         return False
-    refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
+    refs = parts_and_lists(root)
     timed = sum(ref.stats is not None for ref in refs)
     rows = (
         len(refs) + timed + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
     )
     texts = sum(len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs)
-    guess = _ROW_BYTES * rows + texts + _writers_bytes(root) + _stats_bytes(root)
+    guess = _ROW_BYTES * rows + texts + text_bytes(root.writers) + _stats_bytes(root)
     if guess < _LIGHT_BYTES:
         return False
     return len(encode_envelope(encode_root(root))) + root.inline_bytes > ROOT_BYTES
@@ -470,29 +419,7 @@ def _stats_bytes(root: Root) -> int:
     """Return about how many bytes the entries' statistics take in a commit file."""
     texts = [entry.stats for entry in root.entries if entry.stats is not None]
     plain = sum(map(len, texts))
-    if plain <= STATS_INLINE_BYTES:
+    if plain <= SEGMENTS.text_bytes:
         return plain
     # Column names and much else repeat, so only the compressed size is a fair estimate.
     return len(encode_envelope("".join(texts).encode("utf-8", "surrogatepass")))
-
-
-def _writers_bytes(root: Root) -> int:
-    return _text_bytes(root.writers.items())
-
-
-def _text_bytes(writers: Iterable[tuple[str, Writer]]) -> int:
-    """Return about how many bytes the names, owners and fingerprints of writers take."""
-    texts = (text for name, each in writers for text in (name, each.owner, each.fingerprint))
-    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-
-
-def plan_merge(root: Root) -> tuple[str, ...] | None:
-    """Choose neighbouring parts to merge; None when nothing is due. Pure."""
-    rules = MergeRules(INLINE_HARD, MERGE_FAN_IN, PART_FINAL_SEGMENTS)
-    return plan_part_merge(root.parts, rules)
-
-
-def plan_retired_merge(root: Root) -> tuple[str, ...] | None:
-    """Choose neighbouring blobs of retired objects to merge; None when nothing is due. Pure."""
-    rules = MergeRules(2 * RETIRED_INLINE + 1, MERGE_FAN_IN, RETIRED_FINAL)
-    return plan_part_merge(root.retired_blobs, rules)

@@ -182,7 +182,7 @@ def find_repeated(
     `batch` is None while nothing is known of the batch's rows; then they are not compared. Raises
     WriterConflictError as `check_writer`.
     """
-    known = status.writer(root, writer.writer_id) if writer else None
+    known = status.writers.find(root, writer.writer_id) if writer else None
     if not check_writer(known, writer, batch) or known is None:
         return None
     return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)

@@ -200,7 +200,7 @@ def find_write(
     """
     stream = open_on(storage)
     context, root = stream.context, stream.root
-    known = None if writer_id is None else context.status.writer(root, writer_id)
+    known = None if writer_id is None else context.status.writers.find(root, writer_id)
     if known is not None and known.batch_id == batch_id:
         ours = context.log.history.find_transaction(root, transaction, known.version) is not None
         start = known.end - known.rows

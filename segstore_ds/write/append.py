@@ -310,7 +310,7 @@ class Appender:
             if known is not None:
                 return Change(None, known)
             if key is not None and key.claim:
-                check_claim(self._context.status.writer(root, key.claim), key)
+                check_claim(self._context.status.writers.find(root, key.claim), key)
             check_preconditions(root, plan)
             epochs, epoch = plan_epochs(root, job.request.change, self._context.status)
             changed = epochs != root.epochs or key or job.overwrite_to is not None

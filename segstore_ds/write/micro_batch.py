@@ -104,5 +104,5 @@ def plan_batch(context: StreamContext, request: WriteRequest) -> BatchPlan:
     except (SealedError, SchemaMismatchError) as error:
         failure = error
     root = context.log.root
-    bare = replace(root, parts=(), entries=(), retired=(), retired_blobs=(), history=())
+    bare = replace(root, parts=(), entries=(), retired=(), retired_parts=(), history=())
     return BatchPlan(bare, job, failure)

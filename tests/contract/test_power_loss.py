@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import local, local_files
 from segstore_ds.write.layout import Layout
@@ -77,9 +76,9 @@ def disk(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def spill(monkeypatch):
     """Let commits move segments and history to objects of their own at once."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
-    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
-    monkeypatch.setattr(history, "ROWS_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
 
 
 def events(start: int, end: int) -> pa.Table:

@@ -6,7 +6,6 @@ import pytest
 from crash_kit import SCHEMA, events, fresh_storage
 from malicious_kit import SECRET
 
-from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.write import append
@@ -17,7 +16,7 @@ from segstore_ds.write.layout import Layout
 def folder(tmp_path: Path) -> Path:
     """Return the stream's folder, canaries beside it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_status, "INLINE_SOFT", 2)
+        patch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
         patch.setattr(append, "FRAME_MOST_BYTES", 0)
         storage = fresh_storage("local", tmp_path)
         stream = create_on(storage, SCHEMA)

@@ -52,7 +52,7 @@ def make_everything(form: str) -> Everything:
     time = VirtualTime(11)
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     with pytest.MonkeyPatch.context() as patch:
-        few = {name: 2 for name in TIGHT if name.endswith("PARTS_INLINE")}
+        few = {name: 2 for name in TIGHT if name.endswith(".parts")}
         for name, value in {**TIGHT, **few}.items():
             patch.setattr(name, value)
         stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)

@@ -19,15 +19,15 @@ SCATTERED = Layout(inline_bytes=0, segment_rows=2)
 _STATUS = "segstore_ds.status."
 # Few commits fill parts, merge them, and fill lists and blobs.
 TIGHT: Mapping[str, int] = {
-    f"{_STATUS}table_status.INLINE_SOFT": 3,
-    f"{_STATUS}table_status.MERGE_FAN_IN": 2,
-    f"{_STATUS}table_status.PARTS_INLINE": 4,
-    f"{_STATUS}table_status.RETIRED_INLINE": 3,
-    f"{_STATUS}table_status.WRITERS_INLINE": 4,
+    f"{_STATUS}table.SEGMENTS.rows": 3,
+    f"{_STATUS}table.SEGMENTS.fan_in": 2,
+    f"{_STATUS}table.SEGMENTS.parts": 4,
+    f"{_STATUS}table.RETIRED.rows": 3,
+    f"{_STATUS}table.WRITERS.rows": 4,
     f"{_STATUS}blobs.SCHEMA_INLINE_BYTES": 10,
-    f"{_STATUS}history.ROWS_SOFT": 4,
-    f"{_STATUS}history.FAN_IN": 2,
-    f"{_STATUS}history.PARTS_INLINE": 3,
+    f"{_STATUS}table.HISTORY.rows": 4,
+    f"{_STATUS}table.HISTORY.fan_in": 2,
+    f"{_STATUS}table.HISTORY.parts": 3,
 }
 
 
@@ -171,8 +171,8 @@ def listed() -> Made:
     """Return a stream whose oldest parts, of segments and of history, stand in lists."""
     stream, storage, time = _begin()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{_STATUS}table_status.MERGE_FAN_IN", 50)
-        patch.setattr(f"{_STATUS}history.FAN_IN", 50)
+        patch.setattr(f"{_STATUS}table.SEGMENTS.fan_in", 50)
+        patch.setattr(f"{_STATUS}table.HISTORY.fan_in", 50)
         _append(stream, time, 34)
     assert stream.root.lists
     assert stream.root.history_lists

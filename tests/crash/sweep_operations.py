@@ -14,7 +14,7 @@ from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.upkeep import run_upkeep
-from segstore_ds.status import history, table_status
+from segstore_ds.status import table, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write import append
@@ -44,7 +44,7 @@ def _plain(storage: Storage, time: VirtualTime) -> None:
 
 
 def _crowded(storage: Storage, time: VirtualTime) -> None:
-    most = table_status.INLINE_SOFT
+    most = table.SEGMENTS.rows
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, most), layout=replace(SEGMENTS, segment_rows=1, frame_rows=1))
     assert (len(stream.root.entries), stream.root.parts) == (most, ())
@@ -236,19 +236,23 @@ FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
 JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
 TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
 NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
-TINY_PARTS = (NO_INLINE, (table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
-TINY_ROOT = ((table_status, "INLINE_SOFT", 3),)
+TINY_PARTS = (NO_INLINE, (table.SEGMENTS, "rows", 2), (table.SEGMENTS, "fan_in", 3))
+TINY_ROOT = ((table.SEGMENTS, "rows", 3),)
 TINY_LISTS = (
     NO_INLINE,
-    (table_status, "INLINE_SOFT", 1),
-    (table_status, "MERGE_FAN_IN", 99),
-    (table_status, "PARTS_INLINE", 4),
+    (table.SEGMENTS, "rows", 1),
+    (table.SEGMENTS, "fan_in", 99),
+    (table.SEGMENTS, "parts", 4),
 )
-TINY_HISTORY = ((history, "ROWS_SOFT", 2), (history, "ROWS_HARD", 4), (history, "FAN_IN", 3))
+TINY_HISTORY = (
+    (table.HISTORY, "rows", 2),
+    (table.HISTORY, "hard", 4),
+    (table.HISTORY, "fan_in", 3),
+)
 TINY_HISTORY_LISTS = (
-    (history, "ROWS_SOFT", 2),
-    (history, "FAN_IN", 99),
-    (history, "PARTS_INLINE", 4),
+    (table.HISTORY, "rows", 2),
+    (table.HISTORY, "fan_in", 99),
+    (table.HISTORY, "parts", 4),
 )
 OPERATIONS = [
     Operation("create", lambda *_: None, _create, _create_again),

@@ -25,7 +25,6 @@ from segstore_ds.errors import (
     SegstoreError,
 )
 from segstore_ds.read.segments import open_segment
-from segstore_ds.status import table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
@@ -55,7 +54,7 @@ def _little_memory() -> Iterator[None]:
 def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
     """Return a small stream that has everything: a part, inline entries, a writer, an old log."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_status, "INLINE_SOFT", 2)
+        patch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
         time = VirtualTime(7)
         storage = TimedStorage(fresh_storage("memory", Path()), time)
         stream = create_on(storage, events(0, 0).schema, clock=time.clock)

@@ -28,7 +28,6 @@ from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
@@ -69,10 +68,10 @@ LOST, DROPPED = "can't be read", "dropped"
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few commits fill parts, and merge them."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
-    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
-    monkeypatch.setattr(table_status, "RETIRED_INLINE", 2)
-    monkeypatch.setattr(history, "ROWS_SOFT", 4)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
+    monkeypatch.setattr("segstore_ds.status.table.RETIRED.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 4)
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ def lose_history(storage: Storage) -> None:
 
 def lose_dropped(storage: Storage) -> None:
     """Lose a list of what was dropped."""
-    storage.delete(open_on(storage).root.retired_blobs[0].path)
+    storage.delete(open_on(storage).root.retired_parts[0].path)
 
 
 def lose_hint(storage: Storage) -> None:

@@ -39,7 +39,7 @@ STAGED = Layout(inline_bytes=0, segment_format="parquet")
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 CLONES = {"origins"}  # fields that only the root of a clone has
 EMPTY = {"lists", "history_lists", "reader_features", "writer_features"}
-EMPTY |= {"writers_blob"}
+EMPTY |= {"writers_parts", "writers_lists", "retired_lists"}
 
 
 def events(start: int, end: int) -> pa.Table:
@@ -114,7 +114,7 @@ def made() -> Iterator[dict[str, Made]]:
     """The files of the stream, and of its clone, by location."""
     url = f"memory://{uuid.uuid4().hex}"
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (*TIGHT.items(), ("segstore_ds.status.history.ROWS_SOFT", 4)):
+        for name, value in (*TIGHT.items(), ("segstore_ds.status.table.HISTORY.rows", 4)):
             module, _, attribute = name.rpartition(".")
             patch.setattr(import_module(module), attribute, value)
         make_rich(url)
@@ -188,9 +188,10 @@ FIELDS = [
     "client", "copies", "dropped", "entries", "epochs", "format", "generation", "head",
     "history", "history_lists", "history_parts", "lists", "log_start", "next_segment",
     "operation", "origins", "parent", "parts", "pins", "properties",
-    "reader_features", "redactions", "restored", "retired", "retired_blobs", "sealed",
+    "reader_features", "redactions", "restored", "retired", "retired_lists",
+    "retired_parts", "sealed",
     "staging_floor", "stream_id", "tags", "tail", "time_us", "transaction",
-    "version", "writer_features", "writers", "writers_blob",
+    "version", "writer_features", "writers", "writers_lists", "writers_parts",
 ]  # fmt: skip
 
 

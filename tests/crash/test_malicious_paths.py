@@ -14,7 +14,6 @@ from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 from benchmarks.faults import FaultStorage
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
-from segstore_ds.format.parts.kinds import RETIRED
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, to_json
 from segstore_ds.replication.property import PROPERTY
 from segstore_ds.status.history import History
@@ -69,7 +68,7 @@ def _part_path(root: dict[str, Any], path: str) -> None:
 
 
 def _writers_path(root: dict[str, Any], path: str) -> None:
-    root["writers_blob"] = [path, 10, 1]
+    root["writers_parts"] = [[path, 0, 1, 1, 10, 0, 0, None]]
 
 
 def _schema_path(root: dict[str, Any], path: str) -> None:
@@ -81,8 +80,8 @@ def _retired_path(root: dict[str, Any], path: str) -> None:
     root["retired"] = [[kind, path, 1, 1] for kind in ("segment", "status", "part")]
 
 
-def _retired_blob_path(root: dict[str, Any], path: str) -> None:
-    root["retired_blobs"] = [[path, 10, 1]]
+def _retired_part_path(root: dict[str, Any], path: str) -> None:
+    root["retired_parts"] = [[path, 0, 1, 1, 10, 0, 0, None]]
 
 
 def _index_path(root: dict[str, Any], path: str) -> None:
@@ -103,7 +102,7 @@ PATHS: list[Change] = [
     _writers_path,
     _schema_path,
     _retired_path,
-    _retired_blob_path,
+    _retired_part_path,
     _index_path,
     _history_part_path,
     _history_list_path,
@@ -139,7 +138,7 @@ def _part(storage: Storage, path: str) -> dict[str, Any]:
 
 def _index(storage: Storage, path: str) -> dict[str, Any]:
     status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
-    index = status.levels.put_list(0, (replace(first, path=path),))
+    index = status.table.put_list(0, (replace(first, path=path),))
     return {"lists": [to_json(index)], "parts": [to_json(part) for part in parts]}
 
 
@@ -148,16 +147,15 @@ def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
     return {"retired": [["part", part.path, 1, 1]]}
 
 
-def _retired_blob(storage: Storage, path: str) -> dict[str, Any]:
+def _retired_rows(storage: Storage, path: str) -> dict[str, Any]:
     items = tuple(Retired(kind, path, 1, 1) for kind in ("segment", "status", "part"))
-    blob = TableStatus(storage).put(0, RETIRED, items, len(items))
-    return {"retired_blobs": [to_json(blob)]}
+    return {"retired_parts": [to_json(TableStatus(storage).retired.put(0, items))]}
 
 
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
     first, *rows = open_on(storage).root.history
     part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
-    history = History(storage).levels.put_list(0, (part,))
+    history = History(storage).table.put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
     return {"history_lists": [to_json(history)], "history": kept}
 
@@ -167,7 +165,7 @@ OBJECTS: list[Callable[[Storage, str], dict[str, Any]]] = [
     _part,
     _index,
     _retired_part,
-    _retired_blob,
+    _retired_rows,
     _history_list,
 ]
 

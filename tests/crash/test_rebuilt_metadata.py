@@ -56,23 +56,21 @@ def may_be_dropped(made: Made) -> set[str]:
     root = stream.root
     restored = "restore" in stream.history().read_all()["operation"].to_pylist()
     status = TableStatus(storage)
-    blobs = [item for blob in root.retired_blobs for item in status.retired_blob(blob)]
     parts = {
         item.path
-        for item in (*blobs, *root.retired)
+        for item in status.retired.all(root)
         if item.kind == "part"
         and (restored or names.parse_status_version(item.path) == item.version - 1)
     }
-    return {blob.path for blob in root.retired_blobs} | parts
+    return {ref.path for ref in (*root.retired_lists, *status.retired.parts(root))} | parts
 
 
 def partly_told(made: Made) -> set[str]:
     """Return the writers that only the history tells, without owners and fingerprints."""
     storage, _ = made.open()
     root = open_on(storage).root
-    blob = root.writers_blob
-    purged = blob is not None and int(blob.path.split("/")[1].split("-")[0]) < root.log_start
-    return {blob.path} if blob is not None and purged else set()
+    made_in = {ref.path: names.parse_status_version(ref.path) for ref in root.writers_parts}
+    return {path for path, version in made_in.items() if version < root.log_start}
 
 
 def without_owners(expected: dict[str, object]) -> dict[str, object]:

@@ -71,7 +71,7 @@ def segments(stream: Stream) -> None:
 
 
 # So that one commit spills, and the look ends before the last segment; no part of the format.
-SPILL, LOOK = {"INLINE_SOFT": 2}, {"MOST_LOOKED": 4}
+SPILL, LOOK = {"rows": 2}, {"MOST_LOOKED": 4}
 SEGMENTS = {"segment-filters": segments}
 KEYS = {"keys-arrow": arrow, "keys-parquet": parquet}
 

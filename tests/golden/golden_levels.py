@@ -29,7 +29,7 @@ def events(start: int, end: int) -> pa.Table:
 
 
 def levels(stream: Stream) -> None:
-    """Parts of several levels, lists that the head cut, blobs of writers and retired objects."""
+    """Parts of several levels, lists that the head cut, parts of writers and retired objects."""
     for n in range(26):
         stream._log.clock.sleep(61)
         if n % 5 == 0:
@@ -43,8 +43,8 @@ def levels(stream: Stream) -> None:
     assert root.lists
     assert root.parts
     assert root.history_lists
-    assert root.retired_blobs
-    assert root.writers_blob
+    assert root.retired_parts
+    assert root.writers_parts
 
 
 def kept(stream: Stream) -> None:
@@ -76,7 +76,7 @@ def kept(stream: Stream) -> None:
     assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
     stream.append(events(22, 23))
     stream.seal()
-    assert stream.root.retired
+    assert stream.root.retired_count
     assert stream.root.log_start > before
 
 
@@ -100,23 +100,12 @@ def start_copied(timed: TimedStorage, time: VirtualTime) -> Stream:
 STARTS = {"copied": start_copied}
 LEVELS = {"levels": levels, "kept": kept, "copied": copied}
 # Levels so small that a few commits fill them; they are no part of the format.
-TINY_STATUS = {
-    "INLINE_SOFT": 2,
-    "INLINE_HARD": 4,
-    "MERGE_FAN_IN": 2,
-    "PART_FINAL_SEGMENTS": 8,
-    "PARTS_INLINE": 2,
-    "LIST_PARTS": 2,
-    "WRITERS_INLINE": 4,
-    "RETIRED_INLINE": 4,
-}
-TINY_HISTORY = {
-    "ROWS_SOFT": 3,
-    "ROWS_HARD": 4,
-    "FAN_IN": 2,
-    "FINAL_ROWS": 8,
-    "PARTS_INLINE": 2,
-    "LIST_PARTS": 2,
+TINY = {"hard": 4, "fan_in": 2, "final": 8, "parts": 2, "listed": 2}
+TINY_TABLES = {
+    "SEGMENTS": {**TINY, "rows": 2},
+    "HISTORY": {**TINY, "rows": 3},
+    "WRITERS": {**TINY, "rows": 4},
+    "RETIRED": {**TINY, "rows": 4},
 }
 
 
@@ -124,9 +113,7 @@ def described(stream: Stream) -> dict[str, Any]:
     """Return what has to be known of a stream beside its events, as JSON."""
     history = stream.history().read_all().to_pylist()
     segments = stream.segments().read_all().to_pylist()
-    retired = list(stream.root.retired)
-    for blob in stream.root.retired_blobs:
-        retired += stream._status.retired_blob(blob)
+    retired = list(stream._status.retired.all(stream.root))
     readers = [(seen.name, seen.record) for seen in stream.readers()]
     writers = stream.metadata("writers").read_all().to_pylist()
     return {

@@ -102,7 +102,7 @@ def settled(stream: Stream) -> None:
 
 PARQUET = {"types": types, "codecs": codecs, "names": names, "mixed": mixed, "settled": settled}
 # Levels so small that a few commits fill them; they are no part of the format.
-TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2}
+TINY = {"rows": 2, "fan_in": 2}
 
 
 def _formats(stream: Stream) -> set[str]:

@@ -46,7 +46,7 @@ def whole_parts(stream: Stream) -> None:
 
 TIMES = {"times": times, "whole-parts": whole_parts}
 # Levels so small that a few commits fill them; they are no part of the format.
-TINY_PARTS = {"INLINE_SOFT": 1, "INLINE_HARD": 2, "PARTS_INLINE": 4, "LIST_PARTS": 4}
+TINY_PARTS = {"rows": 1, "hard": 2, "parts": 4, "listed": 4}
 
 
 def bounds(folder: Path) -> list[tuple[list[int | None], list[int | None] | None]]:

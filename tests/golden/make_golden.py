@@ -38,7 +38,7 @@ import pyarrow as pa
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact import merges
 from segstore_ds.log.newest import ROOT_CODEC
-from segstore_ds.status import history, table_status
+from segstore_ds.status import table, table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write import append
@@ -107,7 +107,7 @@ def parts(stream: Stream) -> None:
 
 
 def writers(stream: Stream) -> None:
-    """Writers inline and in a blob, one of which repeated its batch."""
+    """Writers in the root and in a part, one of which repeated its batch."""
     for batch in range(6):
         stream.append(events(batch, batch + 1), writer_id=f"writer {batch}", batch_id=batch)
     stream.append(events(0, 1), writer_id="writer 0", batch_id=0)
@@ -215,7 +215,7 @@ STREAMS: dict[str, Callable[[Stream], None]] = {
 }
 # Levels so small that a few commits fill them; they are no part of the format.
 NO_INLINE = {"FRAME_MOST_BYTES": 0}
-TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2, "WRITERS_INLINE": 4}
+TINY = {"rows": 2, "fan_in": 2}
 SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1": STREAMS,
     "v1-levels": golden_levels.LEVELS,
@@ -232,19 +232,20 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
     timed = TimedStorage(storage, time)
     with ExitStack() as stack:
         if version == "v1-levels":
-            stack.enter_context(thresholds(table_status, golden_levels.TINY_STATUS))
+            for each, limits in golden_levels.TINY_TABLES.items():
+                stack.enter_context(thresholds(getattr(table, each), limits))
             stack.enter_context(thresholds(append, NO_INLINE))
-            stack.enter_context(thresholds(history, golden_levels.TINY_HISTORY))
         elif version == "v1-segment-filters":
-            stack.enter_context(thresholds(table_status, golden_keys.SPILL))
+            stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
             stack.enter_context(thresholds(merges, golden_keys.LOOK))
         elif version == "v1-parquet":
-            stack.enter_context(thresholds(table_status, golden_parquet.TINY))
+            stack.enter_context(thresholds(table.SEGMENTS, golden_parquet.TINY))
         elif name in ("parts", "writers"):
-            stack.enter_context(thresholds(table_status, TINY))
+            stack.enter_context(thresholds(table.SEGMENTS, TINY))
+            stack.enter_context(thresholds(table.WRITERS, {"rows": 4}))
             stack.enter_context(thresholds(append, NO_INLINE))
         elif name == "whole-parts":
-            stack.enter_context(thresholds(table_status, golden_times.TINY_PARTS))
+            stack.enter_context(thresholds(table.SEGMENTS, golden_times.TINY_PARTS))
         elif name == "inline":
             stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500, "JOINED_SHARE": 0}))
         if version == "v1-levels" and name in golden_levels.STARTS:

@@ -320,9 +320,9 @@ def test_unknown_fields_are_carried_through(tmp_path: Path) -> None:
 
 
 def test_batches_of_golden_writers_are_known(tmp_path: Path) -> None:
-    """A batch that was committed then is a repeat now, inline or in a blob."""
+    """A batch that was committed then is a repeat now, in the root or in a part."""
     stream = segstore.open(copied(FIRST / "writers", tmp_path))
-    assert stream.root.writers_blob is not None
+    assert stream.root.writers_parts
     for writer, batch, start in [("writer 0", 9, 6), ("writer 1", 1, 1), ("writer 5", 5, 5)]:
         same = events(start, start + 1)
         assert stream.append(same, writer_id=writer, batch_id=batch).repeated

@@ -25,14 +25,13 @@ from interleaving import Play, Scene, Violation
 
 from segstore_ds.format.names import Hint
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status import history
 
 
 @pytest.fixture(autouse=True)
 def no_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let scripts name each request: no commit moves rows of the history elsewhere."""
-    monkeypatch.setattr(history, "ROWS_SOFT", 1 << 20)
-    monkeypatch.setattr(history, "ROWS_HARD", 1 << 20)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1 << 20)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.hard", 1 << 20)
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import segstore_ds as segstore
-from segstore_ds.status import table_status
+from segstore_ds.status.table import SEGMENTS
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 
 _NARROW, _WIDE = pa.schema([("ts", pa.int8())]), pa.schema([("ts", pa.int64())])
 _LATER = pa.schema([("other", pa.int8())])
 # Levels so small that a few commits fill them.
-TINY_STATUS = {"INLINE_SOFT": 1, "INLINE_HARD": 2, "MERGE_FAN_IN": 2, "PARTS_INLINE": 2}
+TINY_STATUS = {"rows": 1, "hard": 2, "fan_in": 2, "parts": 2}
 _TIMES = st.none() | st.integers(-9, 9)
 
 
@@ -78,7 +78,7 @@ def _fill(data: st.DataObject) -> tuple[Stream, list[int | None]]:
 def test_events_are_found_as_in_a_list(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in data.draw(st.sampled_from([{}, TINY_STATUS])).items():
-            patch.setattr(table_status, name, value)
+            patch.setattr(SEGMENTS, name, value)
         _compare_with_list(data)
 
 

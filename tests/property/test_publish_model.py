@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from publish_kit import TABLES, Table
 
 from segstore_ds.publish import iceberg, life, manifests
-from segstore_ds.status import table_status
+from segstore_ds.status.table import SEGMENTS
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.layout import Layout
@@ -130,7 +130,7 @@ def test_published_table_has_the_rows_of_the_stream(
     monkeypatch.setattr(iceberg, "_MANIFEST_FILES", 3)
     monkeypatch.setattr(manifests, "_MERGED", 3)
     monkeypatch.setattr(manifests, "_SMALL", 3)
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)  # so that versions have parts in common
+    monkeypatch.setattr(SEGMENTS, "rows", 2)  # so that versions have parts in common
     storage = open_storage(f"memory://publish-{id(steps)}")
     program = Program(create_on(storage, SCHEMA))
     for step in (*steps, ("publish", False), ("publish", True)):

@@ -11,7 +11,7 @@ import pytest
 from comparison_kit import OPS, Look, Twin, plain, reopened, rows_of, seeds, shown, steps
 from pyarrow import types as t
 
-from segstore_ds.status import table_status
+from segstore_ds.status.table import SEGMENTS
 from segstore_ds.stream import Stream
 
 duckdb = pytest.importorskip("duckdb")
@@ -19,7 +19,7 @@ pl = pytest.importorskip("polars")
 
 pytestmark = pytest.mark.slow
 # Levels so small that a few commits fill them.
-TINY_STATUS = {"INLINE_SOFT": 2, "INLINE_HARD": 4, "MERGE_FAN_IN": 2, "PARTS_INLINE": 2}
+TINY_STATUS = {"rows": 2, "hard": 4, "fan_in": 2, "parts": 2}
 
 
 @pytest.mark.parametrize("seed", seeds(90))
@@ -27,7 +27,7 @@ def test_every_reader_gives_what_was_written(tmp_path, monkeypatch, seed):
     """Through all verbs, cuts, columns, filters and versions."""
     if seed % 3 == 0:
         for name, value in TINY_STATUS.items():
-            monkeypatch.setattr(table_status, name, value)
+            monkeypatch.setattr(SEGMENTS, name, value)
     twin = Twin(seed, str(tmp_path / "s"))
     with duckdb.connect() as connection:
         for look in steps(twin):

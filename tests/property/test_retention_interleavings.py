@@ -30,7 +30,7 @@ from retention_programs import (
 from segstore_ds.compact import commit as compact_commit
 from segstore_ds.log import newest
 from segstore_ds.retention import readers, restore, vacuum
-from segstore_ds.status import references, table_status
+from segstore_ds.status import references
 from segstore_ds.write import append
 
 pytestmark = pytest.mark.slow
@@ -244,7 +244,7 @@ SCENES |= COMPACTED | REDACTED
 @pytest.fixture(autouse=True)
 def spill(monkeypatch):
     """Let every commit that may spill do so, and give up soon where an outcome stays unknown."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
     # The same few roots are decoded a thousand times.
     monkeypatch.setattr(newest, "decode_root", functools.cache(newest.decode_root))

@@ -53,10 +53,10 @@ class StreamMachine(RuleBasedStateMachine):
         self.storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), self.time)
         # Few commits fill a level, so that every run meets parts, merges and blobs of writers.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(table_status, "INLINE_SOFT", 4)
-        self.patch.setattr(table_status, "MERGE_FAN_IN", 2)
-        self.patch.setattr(table_status, "WRITERS_INLINE", 2)
-        self.patch.setattr(table_status, "RETIRED_INLINE", 3)
+        self.patch.setattr("segstore_ds.status.table.SEGMENTS.rows", 4)
+        self.patch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
+        self.patch.setattr("segstore_ds.status.table.WRITERS.rows", 2)
+        self.patch.setattr("segstore_ds.status.table.RETIRED.rows", 3)
         # Two or three inline segments fill the root's share: they are joined, then an object.
         self.patch.setattr(table_status, "SHARE_BYTES", 4000)
         self.patch.setattr(table_status, "JOINED_SHARE", 0.5)
@@ -83,7 +83,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert commit.rows == 0
             return
         found = (commit.version, commit.start, commit.end, commit.repeated)
-        merges = self.stream.root.operation == "merge-status"
+        merges = self.stream.root.operation == "merge"
         assert found == (batch.version, batch.start, batch.end, repeated)
         if merges and not repeated:
             # The merge of parts after an append is a version of its own.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.format.names import build_token
-from segstore_ds.status import table_status
+from segstore_ds.status.table import WRITERS
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
@@ -22,7 +22,7 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 
 SCHEMA = pa.schema([("n", pa.int64())])
-LIMITS = {"WRITERS_INLINE": 12, "WRITERS_INLINE_BYTES": 400}
+LIMITS = {"rows": 12, "hard": 24, "text_bytes": 400}
 
 # Short names, names of nearly what all may take together, and pairs of the two, as queries have.
 NAMES = st.lists(
@@ -36,7 +36,7 @@ NAMES = st.lists(
 def _limits(values: dict[str, int]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
-            patch.setattr(table_status, name, value)
+            patch.setattr(WRITERS, name, value)
         yield
 
 
@@ -55,30 +55,28 @@ def _commit(stream: Stream, key: WriterKey) -> int:
 
 
 def _last(stream: Stream, writer_id: str) -> tuple[int, int] | None:
-    found = stream._status.writer(stream.root, writer_id)
+    found = stream._status.writers.find(stream.root, writer_id)
     return found and (found.batch_id, found.version)
 
 
 def _play(keys: list[tuple[str, str]], order: list[int]) -> int:
-    """Commit a batch of each writer that the order names; return how many blobs there were."""
+    """Commit a batch of each writer that the order names; return how many parts there were."""
     time = VirtualTime(1)
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     stream = create_on(storage, SCHEMA, clock=time.clock)
     known: dict[str, tuple[int, int]] = {}
-    blobs = set()
+    parts = set()
     for batch, number in enumerate(order):
         writer_id, claim = keys[number]
         version = _commit(stream, WriterKey(writer_id, batch, "q" * (number % 9), claim=claim))
         known |= {name: (batch, version) for name in (writer_id, claim) if name}
-        blob = stream.root.writers_blob
-        if blob is not None and blob.path not in blobs:
-            blobs.add(blob.path)
+        fresh = {part.path for part in stream.root.writers_parts} - parts
+        if fresh:
+            parts |= fresh
             assert {name: _last(stream, name) for name in known} == known
     assert {name: _last(stream, name) for name in known} == known
-    names = set(stream.root.writers)
-    names |= set(stream._status.writers_blob(blob) if (blob := stream.root.writers_blob) else ())
-    assert names == set(known)
-    return len(blobs)
+    assert set(stream._status.writers.all(stream.root)) == set(known)
+    return len(parts)
 
 
 @given(NAMES, st.data())
@@ -95,11 +93,11 @@ def test_no_writer_is_refused_and_no_last_batch_is_forgotten(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_queries_of_mixed_names_go_on_for_ever(seed: int) -> None:
-    """A spill keeps few long names or many short ones inline, so that the blob may shrink."""
+    """A spill keeps few long names or many short ones; joined parts lose older rows of a name."""
     chance = Random(seed)
     keys = _keys([(chance.choice([2, 3, 60, 200]), chance.choice([0, 100])) for _ in range(60)])
     # The long ones first, then the short ones: what is kept inline then no longer stands twice.
     order = sorted(range(60), key=lambda number: -len(keys[number][0]))
     order += chance.choices(range(60), k=340)
-    with _limits({"WRITERS_INLINE": 64, "WRITERS_INLINE_BYTES": 1_500}):
+    with _limits({"rows": 64, "hard": 128, "text_bytes": 1_500}):
         assert _play(keys, order) > 5

@@ -14,7 +14,6 @@ import pytest
 from stream_kit import values
 
 from benchmarks.faults import Crash, WrappedStorage
-from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
 
@@ -64,7 +63,7 @@ def test_append_after_what_it_moved_out_of_the_root_was_cut(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inline segments become one object, which has the same name again."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
     table = pa.table({"n": [0, 1, 2]})
     stream = create_on(storage, table.schema, upkeep=None)
     for _ in range(2):

@@ -5,7 +5,6 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.write.layout import Layout
@@ -13,8 +12,8 @@ from segstore_ds.write.layout import Layout
 
 def test_commit_of_many_segments_makes_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No part lists more segments than a final one."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
-    monkeypatch.setattr(table_status, "PART_FINAL_SEGMENTS", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.final", 3)
     table = pa.table({"n": list(range(8))})
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), table.schema)
     stream.append(

@@ -5,7 +5,6 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.write.layout import Layout
@@ -17,22 +16,22 @@ TABLE = pa.table({"n": [1, 2, 3]})
 def test_segments_of_a_retired_part_are_no_leftovers(
     monkeypatch: pytest.MonkeyPatch, retired_inline: int
 ) -> None:
-    """They are retired with it, whether the root or a blob lists them."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
-    monkeypatch.setattr(table_status, "RETIRED_INLINE", retired_inline)
+    """They are retired with it, whether the root or a part lists them."""
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.RETIRED.rows", retired_inline)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
     stream.append(
         TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
     )
     stream.append(TABLE)
     stream.overwrite(TABLE)
-    assert bool(stream.root.retired_blobs) == (retired_inline == 0)
+    assert bool(stream.root.retired_parts) == (retired_inline == 0)
     assert stream.verify().check().leftovers == []
 
 
 def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing refers to its segments any more; the version that listed it is damaged."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
     stream.append(
         TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import segstore_ds as segstore
 from segstore_ds.format.parquet.filters import CAN_WRITE
-from segstore_ds.status import table_status
 from segstore_ds.stream import Stream
 
 pytestmark = pytest.mark.slow
@@ -25,7 +24,7 @@ PARQUET, ARROW = (
 
 @pytest.fixture(autouse=True)
 def small_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 4)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 4)
 
 
 def column(first: int, data_type: pa.DataType, *, most: int) -> pa.Table:

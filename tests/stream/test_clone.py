@@ -506,7 +506,7 @@ def _sweep(
 
 def _past(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, TimedStorage, dict[int, list[int]]]:
     """Return a stream with lists and parts, and the events of each of its versions."""
-    for name, value in {**TIGHT, "segstore_ds.status.table_status.PARTS_INLINE": 2}.items():
+    for name, value in {**TIGHT, "segstore_ds.status.table.SEGMENTS.parts": 2}.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(0)
     events: dict[int, list[int]] = {}
@@ -581,9 +581,9 @@ def test_clone_may_end_at_any_cut(
     layout: Layout, merged: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within lists, parts, segments and commit files: what lies before the cut, and no more."""
-    limits = {"INLINE_SOFT": 2, "MERGE_FAN_IN": merged, "PARTS_INLINE": 2, "LIST_PARTS": 3}
+    limits = {"rows": 2, "fan_in": merged, "parts": 2, "listed": 3}
     for name, value in limits.items():
-        monkeypatch.setattr(f"segstore_ds.status.table_status.{name}", value)
+        monkeypatch.setattr(f"segstore_ds.status.table.SEGMENTS.{name}", value)
     stream, _ = make_stream(0)
     stream.set_upkeep(None)
     for n in range(12):

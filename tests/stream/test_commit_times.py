@@ -11,8 +11,8 @@ from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
-from segstore_ds.status import history
 from segstore_ds.status.history import History
+from segstore_ds.status.table import HISTORY
 from segstore_ds.stream import open_on
 
 
@@ -37,9 +37,9 @@ def stamps(stream):
 @pytest.fixture
 def tiny(monkeypatch):
     """Let a dozen commits fill several parts and lists of history."""
-    small = {"ROWS_SOFT": 2, "ROWS_HARD": 4, "FAN_IN": 2, "FINAL_ROWS": 6, "PARTS_INLINE": 4}
-    for name, value in {**small, "LIST_PARTS": 3}.items():
-        monkeypatch.setattr(history, name, value)
+    small = {"rows": 2, "hard": 4, "fan_in": 2, "final": 6, "parts": 4, "listed": 3}
+    for name, value in small.items():
+        monkeypatch.setattr(HISTORY, name, value)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -53,7 +53,7 @@ def test_every_range_has_the_times_of_its_commits():
 
 
 def test_times_outlive_compaction_purge_and_spills(monkeypatch):
-    monkeypatch.setattr(history, "ROWS_SOFT", 4)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 4)
     stream, storage = make_stream(9)
     before = times(stream)
     wait(storage, 3 * HOUR)
@@ -124,7 +124,7 @@ def test_a_history_that_begins_late_is_damage():
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_an_error_and_no_wrong_time():
     stream, storage = make_stream(12)
-    parts = list(History(storage).levels.parts(stream.root))
+    parts = list(History(storage).table.parts(stream.root))
     assert parts
     for ref in parts:
         storage.put(ref.path, b"v1\nplain 0 0 x\n")

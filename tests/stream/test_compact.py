@@ -42,9 +42,9 @@ from segstore_ds.write.request import AutoRules
 pytestmark = pytest.mark.usefixtures("each_format")
 LISTS = {
     SOFT: 1,
-    "segstore_ds.status.table_status.MERGE_FAN_IN": 50,
-    "segstore_ds.status.table_status.PARTS_INLINE": 4,
-    "segstore_ds.status.table_status.LIST_PARTS": 3,
+    "segstore_ds.status.table.SEGMENTS.fan_in": 50,
+    "segstore_ds.status.table.SEGMENTS.parts": 4,
+    "segstore_ds.status.table.SEGMENTS.listed": 3,
 }
 # Only Arrow segments are stitched: a Parquet file is not a row of frames.
 WAYS = [("arrow", "merge"), ("arrow", "stitch"), ("parquet", "merge")]

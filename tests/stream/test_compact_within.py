@@ -121,7 +121,7 @@ def test_entry_without_counts_opens_the_footer(storage):
 
 def test_counts_are_kept_in_parts_and_commit_files(storage, monkeypatch):
     """They pass through spills and merges of parts, and a new handle reads them."""
-    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
     stream = create_on(storage, SCHEMA, upkeep=None)
     for start in range(0, 100, 10):
         layout = Layout(frame_rows=5 - start // 50, inline_bytes=0, segment_format="arrow")

@@ -148,8 +148,8 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
     """One damaged part of the status, of the history or a schema."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    monkeypatch.setattr("segstore_ds.status.history.ROWS_SOFT", 2)
-    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     for n in range(4):
         stream.tag(f"t{n}", n)
@@ -157,7 +157,7 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
     reader.publish(1)
     root = stream.root
     blobs = (root.epochs[0].blob,)
-    for ref in (*root.parts, *root.history_parts, *blobs, *root.retired_blobs):
+    for ref in (*root.parts, *root.history_parts, *blobs, *root.retired_parts):
         sound = storage.get(ref.path)
         storage.put(ref.path, sound[:-3])
         seen = again(stream)

@@ -128,7 +128,7 @@ def test_handle_that_saw_the_drop_commits_nothing():
 def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     """However long it has become, and though a list can't be read any more."""
     monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
     stream, storage = make_stream(14)
     lists = [index.path for index in stream.root.lists]
     assert lists

@@ -19,7 +19,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.operation import Operation
 from segstore_ds.log.commit import Change
-from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
@@ -427,10 +426,10 @@ def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
 
 def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypatch):
     """A commit that fills more parts than a root may list writes them and their list at once."""
-    monkeypatch.setattr(table_status, "PART_FINAL_SEGMENTS", 1)
-    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
-    monkeypatch.setattr(history, "ROWS_SOFT", 1)
-    monkeypatch.setattr(history, "PARTS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.final", 1)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
     pair.stream.add_follower(pair.follower)
     for n in range(6):
         layout = Layout(inline_bytes=0, segment_rows=10)
@@ -444,18 +443,18 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
 
 def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
     """A commit after a lost race leaves more parts than a root may have: a merge moves none."""
-    monkeypatch.setattr(history, "ROWS_SOFT", 1)
-    monkeypatch.setattr(history, "FAN_IN", 100)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.fan_in", 100)
     pair.stream.add_follower(pair.follower)
     for n in range(8):
         pair.stream.append(numbers(n, n + 1))
-    monkeypatch.setattr(history, "PARTS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
     log = pair.stream.context.log
 
     def build(root, slot):
         oldest = tuple(part.path for part in root.history_parts[:3])
-        merged = log.history.levels.merge(root, oldest, slot)
-        return Change(replace(merged, operation=Operation.MERGE_HISTORY))
+        merged = log.history.table.merge(root, oldest, slot)
+        return Change(replace(merged, operation=Operation.MERGE))
 
     log.commit(build)
     assert content(pair.follower) == content(pair.primary)

@@ -40,7 +40,7 @@ def _events(start: int) -> pa.Table:
 
 def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     """Return a stream with a follower that holds the value wherever a value can be."""
-    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 5)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 5)
     stream = pair.stream
     stream.add_follower(pair.follower)
     for place in range(8):

@@ -12,8 +12,8 @@ from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.transition import broken_invariants
-from segstore_ds.status import history as rules
-from segstore_ds.status.history import History, plan_history_merge
+from segstore_ds.status.history import History
+from segstore_ds.status.table import HISTORY, plan_merge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 
@@ -27,11 +27,9 @@ def numbers(*values: int) -> pa.Table:
 @pytest.fixture
 def tiny(monkeypatch):
     """Thresholds so small that a dozen commits spill, merge and fill lists."""
-    for name, value in {
-        "ROWS_SOFT": 2, "ROWS_HARD": 4, "FAN_IN": 2, "FINAL_ROWS": 6, "PARTS_INLINE": 4,
-        "LIST_PARTS": 3,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(rules, name, value)
+    small = {"rows": 2, "hard": 4, "fan_in": 2, "final": 6, "parts": 4, "listed": 3}
+    for name, value in small.items():
+        monkeypatch.setattr(HISTORY, name, value)
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def test_history_spills_merges_and_fills_lists_and_loses_no_row(stream, time):
     root = stream.root
     assert root.history_lists
     assert len(root.history_parts) <= 5
-    assert {row["operation"] for row in rows(stream)} == {"create", "append", "merge-history"}
+    assert {row["operation"] for row in rows(stream)} == {"create", "append", "merge"}
     found = rows(open_on(stream.storage))
     assert [row["version"] for row in found] == list(range(root.version + 1))
     assert [row["tail"] for row in found if row["operation"] == "append"] == list(range(1, 61))
@@ -181,7 +179,7 @@ def test_damaged_history_is_named_and_never_empty(stream):
     for number in range(12):
         stream.append(numbers(number))
     root, storage = stream.root, stream.storage
-    ref = next(History(storage).levels.parts(root))
+    ref = next(History(storage).table.parts(root))
     whole = storage.get(ref.path)
     for wrong in (replace(ref, start=ref.start + 1), replace(ref, last_us=ref.last_us + 1)):
         with pytest.raises(CorruptionError):
@@ -202,7 +200,7 @@ def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
         stream.append(numbers(number))
     recent, root = stream.append(numbers(12)), stream.root
     old = stream._log.read_version(1).transaction
-    stream.storage.delete(next(History(stream.storage).levels.parts(root)).path)
+    stream.storage.delete(next(History(stream.storage).table.parts(root)).path)
     assert open_on(stream.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
         open_on(stream.storage).outcome(old)
@@ -224,7 +222,7 @@ def test_a_root_must_have_a_row_for_every_version(stream):
 
 def test_nothing_is_due_while_the_history_is_short(stream):
     stream.append(numbers(1))
-    assert plan_history_merge(stream.root) is None
+    assert _due(stream.root) is None
 
 
 READINGS = {
@@ -248,3 +246,7 @@ def test_tables_may_be_read_more_than_once(stream, how):
         assert next(table)["version"].to_pylist()[0] == first[0]
         assert READINGS[how](table)["version"].to_pylist() == first
         assert next(table, None) is None
+
+
+def _due(root):
+    return plan_merge(root.history_parts, HISTORY)

@@ -66,7 +66,7 @@ def test_writers_readers_and_tags():
     stream, storage = make_stream(2)
     for n in range(300):
         stream.append(numbers(n, n + 1), writer_id=f"w{n:03}", batch_id=n)
-    assert stream.root.writers_blob
+    assert stream.root.writers_parts
     found = rows(stream, "writers")
     assert [row["writer_id"] for row in found] == [f"w{n:03}" for n in range(300)]
     assert [(row["start"], row["end"]) for row in found] == [(20 + n, 21 + n) for n in range(300)]

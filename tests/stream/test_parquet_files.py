@@ -139,7 +139,7 @@ def test_files_of_a_range_are_of_the_version(stream):
 
 
 def test_status_parts_are_looked_through(monkeypatch):
-    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
     for start in range(0, 80, 10):
         layout = PARQUET if start % 20 else Layout(inline_bytes=0)

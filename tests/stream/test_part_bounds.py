@@ -15,8 +15,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root
 from segstore_ds.read.filters import parse_filters
 from segstore_ds.read.prune import part_test
-from segstore_ds.status import table_status
-from segstore_ds.status.levels import stats_of
+from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import repair_on
@@ -29,7 +28,7 @@ LABEL = "int:n"
 @pytest.fixture(autouse=True)
 def tiny_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make parts of four segments."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
 
 
 def append(stream: Stream, values: list[int | None]) -> None:
@@ -136,7 +135,7 @@ def test_times_survive_whatever_writes_parts_anew(how: str) -> None:
     match how:
         case "merge":
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(table_status, "MERGE_FAN_IN", 3)
+                patch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 3)
                 run_due_merge(stream._context)
             assert bounds(stream) == [(-1, 111)]
         case "compact":
@@ -160,8 +159,8 @@ def test_times_survive_whatever_writes_parts_anew(how: str) -> None:
 
 
 def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
-    monkeypatch.setattr(table_status, "LIST_PARTS", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
     stream = make(25)
     assert len(stream.root.lists) > 1
     assert bounds(stream)[:2] == [(-1, 71), (79, 151)]
@@ -196,11 +195,11 @@ def test_bounds_that_are_none_are_refused(wrong: str) -> None:
 def test_list_whose_bounds_contradict_its_parts_is_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
-    monkeypatch.setattr(table_status, "LIST_PARTS", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
     stream = make(25)
     first = stream.root.lists[0]
-    levels = stream._status.levels
+    levels = stream._status.table
     assert levels.members(replace(first, stats=None)) == levels.members(first)
     with pytest.raises(CorruptionError, match="contradicts"):
         levels.members(replace(first, stats='{"int:n":[0,1,0]}'))
@@ -215,7 +214,7 @@ def test_times_that_are_not_the_events_are_reported() -> None:
         from segstore_ds.format.operation import Operation
         from segstore_ds.log.commit import Change
 
-        return Change(replace(root, parts=(wrong,), operation=Operation.MERGE_STATUS))
+        return Change(replace(root, parts=(wrong,), operation=Operation.MERGE))
 
     stream._log.commit(plan)
     (problem,) = open_on(stream.storage).verify().problems

@@ -18,7 +18,6 @@ from pyiceberg.table import StaticTable
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.publish import iceberg, manifests
-from segstore_ds.status import table_status
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -297,7 +296,7 @@ def test_publishing_iceberg_reads_what_changed(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither manifests nor parts that both versions have are read."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 2)
     layout = replace(SETTLED, segment_rows=1, frame_rows=1)
     for start in range(0, 20, 5):
         stream.append(events(start, start + 5), layout=layout)

@@ -123,7 +123,7 @@ def test_nothing_to_redact_is_one_commit() -> None:
 @pytest.mark.parametrize("compacted", [True, False], ids=["segment", "segments"])
 def test_hidden_events_are_redacted_too(monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
     """Events below the head, in a segment or a part that it cuts, lose their values as well."""
-    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 11)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 11)
     stream, _ = make_stream(0)
     for n in range(12):
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
@@ -238,17 +238,16 @@ def test_batches_of_writers_lose_their_digests() -> None:
     assert stream.append(numbers(0, 20), writer_id="a", batch_id=0).repeated
 
 
-def test_digests_in_a_blob_of_writers_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blob is written again, and the old one retired."""
-    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 4)
+def test_digests_in_a_part_of_writers_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part is written again, and the old one retired."""
+    monkeypatch.setattr("segstore_ds.status.table.WRITERS.rows", 4)
     stream, _ = make_stream(0)
     for n in range(6):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=0)
-    old = stream.root.writers_blob
-    assert old is not None
+    (old,) = stream.root.writers_parts
     stream.redact([["n", "==", 0]], columns=["s"])
-    new = stream.root.writers_blob
-    assert stream.context.status.writers_blob(new)["w0"].fingerprint == ""
+    (new,) = stream.root.writers_parts
+    assert stream.context.status.writers.part(new)["w0"].fingerprint == ""
     assert old.path in {item.path for item in stream.root.retired}
     assert stream.verify().ok
 
@@ -360,9 +359,9 @@ def test_a_failed_redaction_leaves_nothing_staged(failing: int) -> None:
 
 def test_redact_reaches_parts_and_sealed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments in parts and lists of parts are found and replaced there."""
-    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 1)
-    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 2)
-    monkeypatch.setattr("segstore_ds.status.table_status.MERGE_FAN_IN", 50)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 50)
     stream, _ = make_stream(12)
     assert stream.root.lists
     stream.seal()

@@ -138,10 +138,10 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     """Kept versions tell them; that one is there does not say that it can be read."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for name in ("status.history.ROWS_SOFT", "status.history.PARTS_INLINE"):
+    for name in ("status.table.HISTORY.rows", "status.table.HISTORY.parts"):
         monkeypatch.setattr(f"segstore_ds.{name}", 2)
-    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 2)
-    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.table.WRITERS.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
     stream, _ = make_stream(0)
     for n in range(8):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
@@ -149,8 +149,8 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     stream.truncate(7)
     root = stream.root
     path = {
-        "writers": lambda: root.writers_blob.path,
-        "retired": lambda: root.retired_blobs[0].path,
+        "writers": lambda: root.writers_parts[0].path,
+        "retired": lambda: root.retired_parts[0].path,
         "schema": lambda: root.epochs[0].blob.path,
         "history": lambda: root.history_parts[0].path,
         "list": lambda: root.history_lists[0].path,
@@ -202,7 +202,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
 def test_list_of_parts_is_built_again(monkeypatch):
     """Kept versions listed its parts one by one."""
     monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
     stream, storage = make_stream(14)
     assert stream.root.lists
     damage(storage, stream.root.lists[0].path, "lost")
@@ -217,9 +217,9 @@ def test_list_of_parts_is_built_again(monkeypatch):
 def test_list_of_parts_is_built_again_without_the_versions_that_knew_it(kind, monkeypatch):
     """The parts that no list names have the digest of the lost one."""
     monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
-    monkeypatch.setattr("segstore_ds.status.history.ROWS_SOFT", 2)
-    monkeypatch.setattr("segstore_ds.status.history.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 3)
     stream, storage = make_stream(18)
     stream.purge(older_than_s=0)
     lists = stream.root.lists if kind == "segments" else stream.root.history_lists

@@ -10,7 +10,7 @@ from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.status import table_status
+from segstore_ds.status import table
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
@@ -116,8 +116,8 @@ def assert_for_older_versions(report):
 
 def without_history(monkeypatch):
     """Return a stream that lost a history part which nothing tells any more."""
-    for name in ("ROWS_SOFT", "FAN_IN"):
-        monkeypatch.setattr(f"segstore_ds.status.history.{name}", 4)
+    for name in ("rows", "fan_in"):
+        monkeypatch.setattr(f"segstore_ds.status.table.HISTORY.{name}", 4)
     stream, storage = make_stream(9)
     wait(storage, 3 * 86_400)
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_salvage_reads_what_a_compaction_replaced():
 def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     """Segments tell both."""
     monkeypatch.setattr(SOFT, 3)
-    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     lose(storage, stream.root.parts[0].path)
     cut(storage, stream.root.epochs[0].blob.path)
@@ -209,17 +209,14 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     """Its list is lost: nothing of it is deleted before purge and grace, and then all of it is."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    monkeypatch.setattr("segstore_ds.status.table_status.RETIRED_INLINE", 1)
+    monkeypatch.setattr("segstore_ds.status.table.RETIRED.rows", 1)
     stream, storage = make_stream(9)
     for offset in (25, 45, 85):
         stream.truncate(offset)
     stream.append(numbers(90, 91))
     root = stream.root
-    items = [
-        *root.retired,
-        *(i for b in root.retired_blobs for i in stream._status.retired_blob(b)),
-    ]
-    path = root.retired_blobs[0].path
+    items = [*stream._status.retired.all(root)]
+    path = root.retired_parts[0].path
     if kind == "part":
         path = next(item.path for item in items if item.kind == "part")
     storage.put(path, storage.get(path)[:50])
@@ -277,4 +274,4 @@ def test_part_merged_of_large_parts_is_built_again(monkeypatch):
     lose(storage, part.path)
     assert_for_older_versions(fix(stream))
     assert values(again(stream)) == [*range(90)]
-    assert table_status.PART_FINAL_SEGMENTS > 3
+    assert table.SEGMENTS.final > 3

@@ -14,7 +14,6 @@ from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.format.parts.key_filters import SegmentFilters
-from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
 
@@ -52,7 +51,7 @@ def layout(form: str = "arrow") -> segstore.Layout:
 
 @pytest.fixture(autouse=True)
 def small_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 8)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 8)
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def fill(form: str) -> Stream:
 
 def known(stream: Stream) -> list[SegmentFilters]:
     """Return the filters of all segments in parts."""
-    parts = stream._status.levels.parts(stream.root)
+    parts = stream._status.table.parts(stream.root)
     return [found for part in parts for found in stream._status.filters(part)]
 
 
@@ -88,7 +87,7 @@ def look_up(stream: Stream, url: Any, *asked: Any) -> tuple[list[int], int]:
 def test_lookup_opens_only_segments_that_may_hold_the_key(form: str) -> None:
     stream = fill(form)
     assert all(found and "user" in found for found in known(stream))
-    assert stream.root.operation == "merge-status"
+    assert stream.root.operation == "merge"
     found, ranges = look_up(stream, stream.url, WANTED)
     assert found == [segment * ROWS + 3 for segment in (3, 8, 13, 18)]
     assert ranges <= 2 * 4 + 2  # a footer and a frame each; one absent value in 300 may pass
@@ -132,7 +131,7 @@ def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None
 
 
 def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
-    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
     stream = fill("arrow")
     stream.append(events(SEGMENTS), layout=layout())
     before = known(stream)[:SEGMENTS]

@@ -18,7 +18,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.upkeep import AutoUpkeep, Round
-from segstore_ds.status import store, table_status
+from segstore_ds.status import store, table
 from segstore_ds.status.store import RowCache
 from segstore_ds.stream import commits
 from segstore_ds.stream.commits import Commits
@@ -105,9 +105,9 @@ def test_threads_share_a_handle(
     for module, name, value in (
         (store, "_CACHED_OBJECTS", 4),
         (commits, "_JOBS_REMEMBERED", 4),
-        (table_status, "INLINE_SOFT", 3),
-        (table_status, "MERGE_FAN_IN", 2),
-        (table_status, "RETIRED_INLINE", 3),
+        (table.SEGMENTS, "rows", 3),
+        (table.SEGMENTS, "fan_in", 2),
+        (table.RETIRED, "rows", 3),
     ):
         monkeypatch.setattr(module, name, value)
     url = f"memory://{uuid.uuid4().hex}" if place == "memory" else str(tmp_path / "stream")

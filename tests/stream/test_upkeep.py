@@ -20,7 +20,6 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.retention import upkeep
-from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 
@@ -100,8 +99,8 @@ def test_live_segments_of_a_part_that_was_cut_stay(
     head: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part that spans the head is written again: only what lies below the head goes."""
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 3)
-    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 3)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
     stream, storage = make()
     grow(stream, storage, 12, HOUR)
     assert stream.root.parts[0].count >= 4

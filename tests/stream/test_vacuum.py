@@ -428,7 +428,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
 
 
 @pytest.mark.usefixtures("no_inline")
-def test_retired_blobs_are_read_and_rewritten(monkeypatch):
+def test_retired_parts_are_read_and_rewritten(monkeypatch):
     """What outgrew the root is vacuumed like the rest."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
@@ -437,21 +437,21 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
     for n in range(8):
         stream.append(numbers(n, n + 1))
     stream.truncate(6)
-    assert stream.root.retired_blobs
+    assert stream.root.retired_parts
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    blob = stream.root.retired_blobs[0].path
+    parts = [part.path for part in stream.root.retired_parts]
     assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 6
     root = stream.refresh().root
-    assert [item.path for item in root.retired] == [blob]
-    assert root.retired_blobs == ()
+    assert [item.path for item in root.retired] == parts
+    assert root.retired_parts == ()
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {blob}
+    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {*parts}
     assert stream.verify().check().leftovers == []
 
 

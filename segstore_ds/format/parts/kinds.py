@@ -1,11 +1,11 @@
 """The kinds of status objects: which values they hold, and how (FORMAT.md 5).
 
-Parts are Arrow frames. Lists of parts and blobs, which hold what no longer fits in the root, are
-JSON. All are in an envelope.
+Parts are Arrow frames. Lists of parts, and schemas that are too large for the root, are JSON. All
+are in an envelope.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -13,6 +13,12 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parts.history import decode_history, encode_history
+from segstore_ds.format.parts.records import (
+    decode_retired,
+    decode_writers,
+    encode_retired,
+    encode_writers,
+)
 from segstore_ds.format.parts.segments import Part, decode_part, encode_part
 from segstore_ds.format.record import build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import PartRef, Retired, Writer
@@ -44,19 +50,13 @@ class Kind(Generic[T]):
     tail: Callable[[T], int] | None = None
 
 
-def _records(name: str, value: Any) -> Kind[Any]:
-    """Return a kind whose objects hold the JSON of values of a type."""
-    return Kind(
-        name,
-        lambda found: build_json(to_json(found, value)),
-        lambda body, *, where: from_json(value, parse_json(body, where=where), where=where),
-        len,
-    )
-
-
 def encode_object(kind: Kind[T], value: T) -> bytes:
     """Return the envelope of a value."""
     return encode_envelope(kind.encode(value))
+
+
+def _encode_list(parts: tuple[PartRef, ...]) -> bytes:
+    return build_json(to_json(parts, tuple[PartRef, ...]))
 
 
 def _decode_list(body: bytes, *, where: str) -> tuple[PartRef, ...]:
@@ -87,11 +87,9 @@ def _batch_rows(batch: pa.RecordBatch) -> int:
 
 SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part, _part_rows, _part_tail)
 HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_history, decode_history, _batch_rows)
-LIST: Kind[tuple[PartRef, ...]] = replace(
-    _records("list", tuple[PartRef, ...]), decode=_decode_list
-)
-WRITERS: Kind[Mapping[str, Writer]] = _records("writers", dict[str, Writer])
-RETIRED: Kind[tuple[Retired, ...]] = _records("retired", tuple[Retired, ...])
+LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list, len)
+WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", encode_writers, decode_writers, len)
+RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", encode_retired, decode_retired, len)
 # An epoch's Arrow schema (base64), and Spark's JSON of it.
 SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema, len)
 KINDS: Mapping[str, Kind[Any]] = {

@@ -40,12 +40,12 @@ def test_info_prints_the_streams_contents(url, capsys):
 
 
 def test_info_knows_every_writer_and_shows_some(url, capsys, monkeypatch):
-    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table.WRITERS.rows", 3)
     stream = segstore.open(url)
     for number in range(25):
         row = pa.table({"user": ["x"], "n": [number]})
         stream.append(row, writer_id=f"w{number:02}", batch_id=number)
-    assert stream.root.writers_blob is not None
+    assert stream.root.writers_parts
     assert main(["info", url]) == 0
     printed = capsys.readouterr().out
     assert "writers   etl (batch 7), w00 (batch 0), w01" in printed

@@ -12,7 +12,7 @@ FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(e
 STORED = (
     "create append overwrite copy compact redact truncate seal restore drop tag untag reader "
     "pin unpin materialize set-properties follow promote repair purge vacuum upkeep "
-    "merge-status merge-history lost unknown"
+    "merge lost unknown"
 )
 
 
@@ -25,7 +25,7 @@ def test_format_page_describes_every_operation(operation: Operation) -> None:
     assert f"`{operation}`" in FORMAT
 
 
-@pytest.mark.parametrize("operation", [Operation.MERGE_STATUS, "an-operation-of-a-later-version"])
+@pytest.mark.parametrize("operation", [Operation.MERGE, "an-operation-of-a-later-version"])
 def test_root_reads_any_operation_as_text(operation: str) -> None:
     root = Root("s", 0, "t0", "", 1, "create", (Epoch(0, 0, "x", None),))
     read = decode_root(encode_root(replace(root, operation=operation)), where="log/0")

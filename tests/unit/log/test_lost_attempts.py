@@ -10,7 +10,7 @@ from benchmarks.faults import Crash, WrappedStorage
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.lost_attempts import plan_discard
-from segstore_ds.status.history import ROWS_SOFT
+from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
 
@@ -64,10 +64,10 @@ def test_a_lost_merge_leaves_nothing() -> None:
 
 def test_what_the_winner_put_alike_stays() -> None:
     """Both move the very same rows of the history to one part, under one name."""
-    stream, storage = make_stream(ROWS_SOFT - 1)
+    stream, storage = make_stream(HISTORY.rows - 1)
     assert len(stream.root.history_parts) == 0
-    late = _meddled(storage, _appends(stream, 10 * ROWS_SOFT))
-    late.append(numbers(10 * ROWS_SOFT + 1, 10 * ROWS_SOFT + 2))
+    late = _meddled(storage, _appends(stream, 10 * HISTORY.rows))
+    late.append(numbers(10 * HISTORY.rows + 1, 10 * HISTORY.rows + 2))
     newest = stream.refresh()
     assert len(newest.root.history_parts) == 1
     assert newest.history().read_all().num_rows == newest.version + 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import BlobRef, PartRef, Retired
+from segstore_ds.format.root import PartRef, Retired
 from segstore_ds.log.operations import MOVES, ObjectState, broken_by_operation, check_move
 from segstore_ds.log.transition import check_transition
 from unit.log.test_transition import NEW, OLD, part
@@ -33,7 +33,7 @@ MAY = {
     "purge": {"log_start"},
     "vacuum": {"staging_floor"},
     "reader": set(),
-    "merge-status": set(),
+    "merge": set(),
     "set-properties": {"properties"},
     "restore": {"tail", "next_segment", "epochs", "head"},
     "drop": {"head", "sealed", "staging_floor"},
@@ -74,7 +74,7 @@ def test_what_leaves_the_list_is_retired():
     ]
     spilled = replace(SAME, operation="append", entries=(), parts=(first, second, named(20, 30)))
     assert list(broken_by_operation(old, spilled)) == []
-    moved = replace(lost, retired=(), retired_blobs=(BlobRef(first.path, 1, 9),))
+    moved = replace(lost, retired=(), retired_parts=(named(0, 10),))
     assert list(broken_by_operation(old, moved)) == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.root import BlobRef, Epoch, PartRef, Retired, Root, SegmentEntry, Writer
+from segstore_ds.format.root import Epoch, PartRef, Retired, Root, SegmentEntry, Writer
 from segstore_ds.log.transition import broken_invariants, broken_rules, check_transition
 
 DIGEST = "ab" * 16
@@ -20,8 +20,8 @@ def entry(number: int, rows: int, epoch: int = 0) -> SegmentEntry:
     return SegmentEntry(epoch << 32 | number, f"t/{number}", rows, 10, 3, 7)
 
 
-def blob(count: int) -> BlobRef:
-    return BlobRef(f"status/{0:020d}-writers-{count:032x}", 10, count)
+def rows(count: int) -> PartRef:
+    return PartRef(f"status/{0:020d}-writers-{count:032x}", 0, 1, count, 10)
 
 
 def row(version: int) -> HistoryRow:
@@ -163,31 +163,34 @@ def test_other_ways_to_break_an_invariant(changed, rule):
 
 
 @pytest.mark.parametrize(
-    ("before", "inline", "moved", "kept"),
+    ("before", "inline", "after", "kept"),
     [
-        (None, 2, 2, True),
-        (None, 1, 1, False),  # two of the root are gone, the blob has room for one
-        (None, 1, 0, False),
-        (5, 2, 6, True),
-        (5, 0, 7, True),
-        (5, 0, 5, True),  # two of the blob stood inline as well
-        (5, 0, 4, False),
-        (5, 2, 3, True),  # four of the blob stood inline as well
-        (5, 2, 2, False),
-        (5, 2, 0, False),
+        ((), 2, (2,), True),
+        ((), 2, (), True),
+        ((), 0, (2,), True),
+        ((), 0, (1,), False),  # two of the root are gone, the part has room for one
+        ((), 1, (), False),
+        ((5,), 2, (5,), True),
+        ((5,), 1, (5,), False),  # one of the root is gone, and no part is new
+        ((5,), 0, (5, 2), True),
+        ((5,), 0, (5, 1), False),
+        ((5, 4), 2, (9,), True),
+        ((5, 4), 2, (5,), False),  # one part is gone, and no part is new
+        ((5, 4), 2, (6,), True),  # three writers had committed again
+        ((5, 4), 2, (3,), False),
+        ((5, 4), 2, (), False),
     ],
 )
-def test_writers_that_move_to_a_blob_are_counted(before, inline, moved, kept):
-    old = replace(OLD, writers_blob=blob(before) if before else None)
-    writers = {f"w{n}": Writer("", 1, 1, 0, 0) for n in range(inline)}
-    new = replace(NEW, writers=writers, writers_blob=blob(moved + 100) if moved else None)
-    new = replace(new, writers_blob=replace(new.writers_blob, count=moved) if moved else None)
+def test_writers_that_move_to_parts_are_counted(before, inline, after, kept):
+    old = replace(OLD, writers_parts=tuple(map(rows, before)))
+    writers = dict([*OLD.writers.items()][:inline])
+    new = replace(NEW, writers=writers, writers_parts=tuple(map(rows, after)))
     assert ("writers never shrink" not in list(broken_rules(old, new))) is kept
 
 
-def test_retired_objects_that_move_to_a_blob_are_counted():
-    assert not list(broken_rules(OLD, replace(NEW, retired=(), retired_blobs=(blob(1),))))
-    assert list(broken_rules(replace(OLD, retired_blobs=(blob(3),)), replace(NEW, retired=())))
+def test_retired_objects_that_move_to_a_part_are_counted():
+    assert not list(broken_rules(OLD, replace(NEW, retired=(), retired_parts=(rows(1),))))
+    assert list(broken_rules(replace(OLD, retired_parts=(rows(3),)), replace(NEW, retired=())))
 
 
 def test_all_broken_rules_are_named_at_once():

@@ -8,7 +8,7 @@ import pytest
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.repair.rebuild_rest import told_list
-from segstore_ds.status.levels import LevelledList, readable_parts
+from segstore_ds.status.table import Table, readable_parts
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 
@@ -24,12 +24,12 @@ PARTS = tuple(part(start, start + 10) for start in range(0, 60, 10))
 
 
 @pytest.fixture
-def levels() -> LevelledList:
-    return TableStatus(open_storage(f"memory://{uuid.uuid4().hex}")).levels
+def levels() -> Table:
+    return TableStatus(open_storage(f"memory://{uuid.uuid4().hex}")).table
 
 
 @pytest.fixture
-def root(levels: LevelledList) -> Root:
+def root(levels: Table) -> Root:
     """A root with two lists of two parts each, and two parts of its own."""
     lists = (levels.put_list(7, PARTS[:2]), levels.put_list(7, PARTS[2:4]))
     return replace(ROOT, lists=lists, parts=PARTS[4:])
@@ -40,12 +40,12 @@ def test_parts_of_a_damaged_list_are_skipped_and_reported(levels, root):
     fresh = TableStatus(levels._store.storage)
     fresh.storage.delete(root.lists[0].path)
     reported = []
-    found = readable_parts(fresh.levels, root, lambda *problem: reported.append(problem))
+    found = readable_parts(fresh.table, root, lambda *problem: reported.append(problem))
     assert tuple(found) == PARTS[2:]
     ((path, error),) = reported
     assert path == root.lists[0].path
     assert isinstance(error, MissingObjectError)
-    assert tuple(readable_parts(fresh.levels, root)) == PARTS[2:]
+    assert tuple(readable_parts(fresh.table, root)) == PARTS[2:]
 
 
 def test_list_is_found_in_older_roots(root):

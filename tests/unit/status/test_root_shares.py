@@ -27,12 +27,10 @@ from segstore_ds.format.root import (
 from segstore_ds.format.tag import TAG_BYTES, TAGS_BYTES, Tag
 from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import plan_drop
-from segstore_ds.status import blobs as status_blobs
-from segstore_ds.status import history, table_status
+from segstore_ds.status import schema_texts, table, table_status
 from segstore_ds.status.history import History
-from segstore_ds.status.references import retired_items
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import TableStatus, plan_retired_merge
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 
@@ -94,7 +92,7 @@ def _entries(chance: Chance, count: int, columns: int) -> tuple[SegmentEntry, ..
 
 
 def _rows(chance: Chance, count: int) -> tuple[HistoryRow, ...]:
-    length = history.TEXTS_BYTES // count - 2
+    length = table.HISTORY.text_bytes // count - 2
     return tuple(
         HistoryRow(
             version=n,
@@ -115,7 +113,7 @@ def _rows(chance: Chance, count: int) -> tuple[HistoryRow, ...]:
 
 
 def _parts(chance: Chance) -> dict[str, object]:
-    places = range(table_status.PARTS_INLINE)
+    places = range(table.SEGMENTS.parts)
     numbers = [sorted(chance.number() for _ in range(3)) for _ in places]
     level, index, rows = (
         [chance.named("status", kind)[0] for _ in places]
@@ -132,21 +130,21 @@ def _parts(chance: Chance) -> dict[str, object]:
         ),
         "history_parts": tuple(
             PartRef(path, low, low + 48, 48, 900, TIME + low, TIME + high)
-            for path, (low, high, _) in zip(rows[: history.PARTS_INLINE], numbers, strict=False)
+            for path, (low, high, _) in zip(rows[: table.HISTORY.parts], numbers, strict=False)
         ),
     }
 
 
 def _full(chance: Chance) -> dict[str, object]:
     """Return every field that grows, as large as the next commit would leave it."""
-    half = status_blobs.SCHEMAS_INLINE_BYTES // 2
+    half = schema_texts.SCHEMAS_INLINE_BYTES // 2
     blobs = [chance.named("status", "schema") for _ in range(32)]
     writers = 100
-    text = table_status.WRITERS_INLINE_BYTES // writers // 3 - 1
+    text = table.WRITERS.text_bytes // writers // 3 - 1
     return {
         **_parts(chance),
-        "entries": _entries(chance, table_status.INLINE_SOFT, 1),
-        "history": _rows(chance, history.ROWS_SOFT - 1),
+        "entries": _entries(chance, table.SEGMENTS.rows, 1),
+        "history": _rows(chance, table.HISTORY.rows - 1),
         "tags": {
             chance.text(100): Tag(chance.number(), chance.number(1 << 30), TIME + chance.number())
             for _ in range(TAGS_BYTES // (100 + TAG_BYTES))
@@ -164,11 +162,15 @@ def _full(chance: Chance) -> dict[str, object]:
         },
         "retired": tuple(
             Retired("segment", chance.segment(), chance.number(1 << 30), TIME + chance.number())
-            for _ in range(table_status.RETIRED_INLINE)
+            for _ in range(table.RETIRED.rows)
         ),
-        "retired_blobs": tuple(
-            BlobRef(path, 9_999, 192)
-            for path, digest in (chance.named("status", "retired") for _ in range(40))
+        "retired_parts": tuple(
+            PartRef(chance.named("status", "retired")[0], n, n + 99, 192, 9_999, TIME, TIME + n)
+            for n in range(table.RETIRED.parts)
+        ),
+        "writers_parts": tuple(
+            PartRef(chance.named("status", "writers")[0], n, n + 99, 192, 9_999)
+            for n in range(table.WRITERS.parts)
         ),
         "epochs": (
             *(Epoch(n, n, chance.text(half), None) for n in range(2)),
@@ -217,7 +219,7 @@ def test_wide_statistics_move_out_before_they_fill_the_root(columns):
     """Thirty-two columns of random strings take more than a root has, and few commits show it."""
     chance, status = Chance(), TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
     root, most = make_stream(0)[0].root, 0
-    for number in range(2 * table_status.INLINE_SOFT):
+    for number in range(2 * table.SEGMENTS.rows):
         (entry,) = _entries(chance, 1, columns)
         root = replace(
             root,
@@ -246,23 +248,23 @@ def test_long_writer_ids_leave_the_root_early():
 
 
 def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):
-    """Blobs of retired objects merge by levels; none is forgotten, and the merged ones go too."""
-    monkeypatch.setattr(table_status, "RETIRED_INLINE", 4)
-    monkeypatch.setattr(table_status, "RETIRED_FINAL", 2_000)
+    """Parts of retired objects merge by levels; none is forgotten, and the merged ones go too."""
+    monkeypatch.setattr("segstore_ds.status.table.RETIRED.rows", 4)
+    monkeypatch.setattr("segstore_ds.status.table.RETIRED.final", 2_000)
     status = TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
     root, expected, most = make_stream(0)[0].root, set(), 0
     for number in range(6_000):
         item = Retired("segment", f"t/{number}", 1, 2)
         expected.add(item.path)
         root = status.tidy(replace(root, retired=(*root.retired, item)), SLOT)
-        if (paths := plan_retired_merge(root)) is not None:
-            merged = status.merge_retired(root, paths, SLOT)
+        if (paths := status.retired.due(root)) is not None:
+            merged = status.retired.merge(root, paths, SLOT)
             assert merged is not None
             expected |= set(paths)
-            assert status.merge_retired(merged, paths, SLOT) is None
+            assert status.retired.merge(merged, paths, SLOT) is None
             root = merged
-        most = max(most, len(root.retired_blobs))
-    assert {item.path for item in retired_items(status, root)} == expected
+        most = max(most, len(root.retired_parts))
+    assert {item.path for item in status.retired.all(root)} == expected
     assert most <= 40
 
 

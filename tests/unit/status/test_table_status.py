@@ -20,18 +20,13 @@ from segstore_ds.format.root import (
     encode_root,
 )
 from segstore_ds.log.transition import broken_invariants, check_transition
-from segstore_ds.status import store, table_status
-from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES
+from segstore_ds.status import store
 from segstore_ds.status.history import begin_history
+from segstore_ds.status.schema_texts import SCHEMA_INLINE_BYTES
 from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import RETIRED, SEGMENTS, WRITERS
 from segstore_ds.status.table_status import (
-    INLINE_HARD,
-    INLINE_SOFT,
-    MERGE_FAN_IN,
-    RETIRED_INLINE,
-    WRITERS_INLINE,
     TableStatus,
-    plan_merge,
 )
 from segstore_ds.storage import open_storage
 
@@ -82,7 +77,7 @@ def offsets(status: TableStatus, root: Root, start: int, end: int) -> list[tuple
 
 
 def test_entries_spill_beyond_the_soft_limit(status):
-    root = grow(EMPTY, INLINE_SOFT)
+    root = grow(EMPTY, SEGMENTS.rows)
     assert status.tidy(root, SLOT) is root
     root = status.tidy(grow(root, 1), SLOT)
     assert root.entries == ()
@@ -92,7 +87,7 @@ def test_entries_spill_beyond_the_soft_limit(status):
 
 def test_retried_attempt_spills_only_above_the_hard_limit(status):
     slot = replace(SLOT, attempt=1)
-    root = grow(EMPTY, INLINE_HARD)
+    root = grow(EMPTY, SEGMENTS.hard)
     assert status.tidy(root, slot) is root
     assert status.tidy(grow(root, 1), slot).entries == ()
 
@@ -124,18 +119,18 @@ def test_only_the_parts_of_the_range_are_read(status):
 def test_part_merges_keep_every_segment(status):
     root, most_parts, merges = EMPTY, 0, 0
     for _ in range(300):
-        root = step(root, status.tidy(grow(root, INLINE_SOFT + 1), SLOT))
-        while paths := plan_merge(root):
-            merged = status.levels.merge(root, paths, SLOT)
+        root = step(root, status.tidy(grow(root, SEGMENTS.rows + 1), SLOT))
+        while paths := status.table.due(root):
+            merged = status.table.merge(root, paths, SLOT)
             assert merged is not None
             assert {item.path for item in merged.retired[len(root.retired) :]} == set(paths)
             root = step(root, status.tidy(merged, SLOT))
             merges += 1
         most_parts = max(most_parts, len(root.parts))
-    assert merges > 300 // MERGE_FAN_IN
-    assert most_parts < 4 * MERGE_FAN_IN
+    assert merges > 300 // SEGMENTS.fan_in
+    assert most_parts < 4 * SEGMENTS.fan_in
     assert [number for _, _, number in offsets(fresh(status), root, 0, root.tail)] == list(
-        range(300 * (INLINE_SOFT + 1))
+        range(300 * (SEGMENTS.rows + 1))
     )
     assert len(encode_root(root)) < ROOT_BYTES
 
@@ -162,9 +157,9 @@ def part(place: int, segments: int) -> PartRef:
         ([], 0),
     ],
 )
-def test_the_newest_parts_of_one_size_are_due(sizes, merged):
+def test_the_newest_parts_of_one_size_are_due(status, sizes, merged):
     root = replace(EMPTY, parts=tuple(part(n, size) for n, size in enumerate(sizes)))
-    paths = plan_merge(root)
+    paths = status.table.due(root)
     assert (paths or ()) == tuple(part.path for part in root.parts[len(sizes) - merged :])[
         : merged or 0
     ]
@@ -175,10 +170,10 @@ def test_a_merge_of_parts_that_are_no_longer_there_is_none(status):
     for _ in range(3):
         root = step(root, status.tidy(grow(root, 70), SLOT))
     first, second, third = (part.path for part in root.parts)
-    assert status.levels.merge(root, (first, third), SLOT) is None
-    assert status.levels.merge(root, (second, third, "status/x"), SLOT) is None
-    assert status.levels.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
-    merged = status.levels.merge(root, (second, third), SLOT)
+    assert status.table.merge(root, (first, third), SLOT) is None
+    assert status.table.merge(root, (second, third, "status/x"), SLOT) is None
+    assert status.table.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
+    merged = status.table.merge(root, (second, third), SLOT)
     assert merged is not None
     assert [(part.start, part.end) for part in merged.parts] == [(0, 700), (700, 2100)]
 
@@ -186,27 +181,28 @@ def test_a_merge_of_parts_that_are_no_longer_there_is_none(status):
 def test_writers_spill_and_come_back(status):
     """300 writers, then the spilled ones again: none is lost, none is counted twice."""
     root = EMPTY
-    for number in range(WRITERS_INLINE + 50):
+    for number in range(WRITERS.rows + 50):
         writers = {**root.writers, f"w{number}": Writer("", 0, number, 0, 0)}
         root = step(root, status.tidy(replace(root, writers=writers), SLOT))
-    assert root.writers_blob is not None
-    assert len(root.writers) <= WRITERS_INLINE
-    assert root.writers_blob.count + len(root.writers) == WRITERS_INLINE + 50
+    assert len(root.writers) <= WRITERS.rows
+    assert sum(part.count for part in root.writers_parts) + len(root.writers) == WRITERS.rows + 50
     known = fresh(status)
-    for number in range(WRITERS_INLINE + 50):
-        assert known.writer(root, f"w{number}").version == number
-    assert known.writer(root, "unknown") is None
+    for number in range(WRITERS.rows + 50):
+        assert known.writers.find(root, f"w{number}").version == number
+    assert known.writers.find(root, "unknown") is None
     assert known.storage.stats.requests["get"] == 1
-    first = root.writers_blob
-    for number in range(200):  # they commit again: inline, and newer than in the blob
+    for number in range(200):  # they commit again: inline, and newer than in the part
         writers = {**root.writers, f"w{number}": Writer("", 1, root.version + 1, 0, 0)}
         root = step(root, status.tidy(replace(root, writers=writers), SLOT))
-        if root.writers_blob != first:
-            assert not {*status.writers_blob(root.writers_blob)} & {*root.writers}
-            first = root.writers_blob
+    assert len(root.writers_parts) == WRITERS.fan_in == 2
+    merged = status.writers.merge(root, status.writers.due(root), SLOT)
+    names = {*status.writers.part(root.writers_parts[0])}
+    (part,) = merged.writers_parts
+    assert part.count == len(names | {*status.writers.part(root.writers_parts[1])})
+    root = step(root, merged)
     known = fresh(status)
-    found = [known.writer(root, f"w{number}").batch_id for number in range(WRITERS_INLINE + 50)]
-    assert found == [1] * 200 + [0] * (WRITERS_INLINE - 150)
+    found = [known.writers.find(root, f"w{number}").batch_id for number in range(WRITERS.rows + 50)]
+    assert found == [1] * 200 + [0] * (WRITERS.rows - 150)
     assert any(item.path.count("-writers-") for item in root.retired)
 
 
@@ -221,7 +217,7 @@ def test_writers_with_long_names_spill_by_their_bytes(status):
         assert not root.writers or max(writer.version for writer in root.writers.values()) == number
     known = fresh(status)
     for number in (0, 150, 299):
-        assert known.writer(root, f"{number} {random_text(-number)}").version == number
+        assert known.writers.find(root, f"{number} {random_text(-number)}").version == number
 
 
 def random_text(seed):
@@ -231,7 +227,7 @@ def random_text(seed):
 
 
 def test_schemas_share_the_room_in_the_root(status):
-    """Many small schemas count as a big one: what does not fit is in blobs."""
+    """Many small schemas count as a big one: what does not fit is in objects of its own."""
     epochs = []
     for number in range(200):
         text = random_text(number)[:100] * 8
@@ -246,12 +242,13 @@ def test_schemas_share_the_room_in_the_root(status):
     ]
 
 
-def test_retired_objects_move_to_blobs(status):
-    retired = tuple(Retired("segment", f"t/{n}", 1, 2) for n in range(RETIRED_INLINE + 1))
+def test_retired_objects_move_to_parts(status):
+    retired = tuple(Retired("segment", f"t/{n}", 1, 2) for n in range(RETIRED.rows + 1))
     root = step(EMPTY, status.tidy(replace(EMPTY, retired=retired), SLOT))
     assert root.retired == ()
-    assert [blob.count for blob in root.retired_blobs] == [len(retired)]
-    assert fresh(status).retired_blob(root.retired_blobs[0]) == retired
+    assert [part.count for part in root.retired_parts] == [len(retired)]
+    assert fresh(status).retired.part(root.retired_parts[0]) == retired
+    assert [*fresh(status).retired.all(root)] == [*retired]
 
 
 def test_a_big_schema_moves_to_a_blob(status):
@@ -307,8 +304,8 @@ def test_bad_status_object_is_named_in_the_error(status):
 
 
 def test_a_blob_of_another_kind_is_no_schema(status):
-    writers = {f"w{n}": Writer("", 0, 0, 0, 0) for n in range(WRITERS_INLINE + 1)}
-    blob = status.tidy(replace(EMPTY, writers=writers), SLOT).writers_blob
+    writers = {f"w{n}": Writer("", 0, 0, 0, 0) for n in range(WRITERS.rows + 1)}
+    (blob,) = status.tidy(replace(EMPTY, writers=writers), SLOT).writers_parts
     with pytest.raises(CorruptionError, match="another kind"):
         status.schema_texts(Epoch(0, 0, None, None, blob))
     with pytest.raises(CorruptionError, match="epoch has no schema"):
@@ -327,9 +324,9 @@ def test_memory_is_bounded(status):
 
 @pytest.fixture
 def tiny_lists(monkeypatch):
-    monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
-    monkeypatch.setattr(table_status, "PARTS_INLINE", 4)
-    monkeypatch.setattr(table_status, "LIST_PARTS", 4)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 4)
+    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 4)
 
 
 def listed(status: TableStatus, steps: int = 20) -> Root:
@@ -342,10 +339,10 @@ def listed(status: TableStatus, steps: int = 20) -> Root:
 @pytest.mark.usefixtures("tiny_lists")
 def test_parts_that_outgrow_the_root_move_to_lists(status):
     root = listed(status)
-    assert [len(status.levels.members(ref)) for ref in root.lists] == [4, 4, 4, 4, 2]
+    assert [len(status.table.members(ref)) for ref in root.lists] == [4, 4, 4, 4, 2]
     assert len(root.parts) == 2
     again = fresh(status)
-    assert len(list(again.levels.parts(root))) == 20
+    assert len(list(again.table.parts(root))) == 20
     assert offsets(again, root, 0, root.tail) == [(n * 10, n * 10 + 10, n) for n in range(40)]
     assert offsets(again, root, 95, 101) == [(90, 100, 9), (100, 110, 10)]
     lists = {item.path for item in root.retired}
@@ -366,9 +363,9 @@ def test_the_tail_needs_no_list_and_a_place_in_the_middle_one(status):
 @pytest.mark.usefixtures("tiny_lists")
 def test_a_head_within_a_list_retires_the_parts_below_it(status):
     root = listed(status)
-    before = [part.path for part in status.levels.parts(root)]
+    before = [part.path for part in status.table.parts(root)]
     moved = step(root, status.tidy(replace(root, head=115), SLOT))
-    kept = [part.path for part in status.levels.parts(moved)]
+    kept = [part.path for part in status.table.parts(moved)]
     assert kept == before[5:]
     gone = moved.retired[len(root.retired) :]
     assert [item.path for item in gone if item.kind == "part"] == before[:5]
@@ -382,12 +379,12 @@ def test_a_head_within_a_list_retires_the_parts_below_it(status):
 @pytest.mark.usefixtures("tiny_lists")
 def test_unfolded_lists_are_inline_and_fold_again(status):
     root = listed(status)
-    paths = [part.path for part in status.levels.parts(root)]
+    paths = [part.path for part in status.table.parts(root)]
     opened = status.unfold(root, 130, SLOT)
     assert [index.end for index in opened.lists] == [80]
-    assert [part.path for part in status.levels.parts(opened)] == paths
+    assert [part.path for part in status.table.parts(opened)] == paths
     folded = step(root, status.tidy(opened, SLOT))
-    assert [part.path for part in status.levels.parts(folded)] == paths
+    assert [part.path for part in status.table.parts(folded)] == paths
     assert len(folded.parts) <= 4
 
 
@@ -403,7 +400,7 @@ def test_a_list_that_contradicts_the_root_is_corruption(status):
         replace(first, path=root.lists[1].path),
     ):
         with pytest.raises(FormatError):
-            fresh(status).levels.members(wrong)
+            fresh(status).table.members(wrong)
 
 
 @pytest.mark.usefixtures("tiny_lists")
@@ -411,3 +408,30 @@ def test_a_part_whose_segments_are_of_no_epoch_is_damaged(status):
     root = listed(status)
     with pytest.raises(CorruptionError, match="unknown epoch"):
         list(status.segments(replace(root, epochs=()), 0, root.tail))
+
+
+def test_parts_in_lists_are_replaced(monkeypatch, status):
+    """The lists that held them are opened and retired with them; no other row is lost."""
+    for name, value in {"rows": 1, "parts": 2, "listed": 2, "fan_in": 50}.items():
+        monkeypatch.setattr(RETIRED, name, value)
+    root, items = EMPTY, [Retired("segment", f"t/{n}", n, n) for n in range(16)]
+    for first in range(0, 16, 2):
+        root = replace(root, retired=(*root.retired, *items[first : first + 2]))
+        root = replace(status.tidy(root, SLOT), version=first)
+    table, kept = status.retired, [*status.retired.all(root)]
+    assert len(root.retired_lists) > 2
+    parts = [*table.parts(root)]
+    half = table.put(0, table.part(parts[3])[:1])
+    changed = table.replace(root, SLOT, {parts[3].path: [half], parts[4].path: []})
+    gone = [table.part(parts[3])[1], *table.part(parts[4])]
+    retired = [*changed.retired[len(root.retired) :]]
+    assert [*table.all(replace(changed, retired=()))] == [
+        item for item in kept if item not in gone and item not in root.retired
+    ]
+    assert changed.retired_lists == root.retired_lists[:1]
+    assert {item.path for item in retired} == {
+        *(ref.path for ref in root.retired_lists[1:]),
+        parts[3].path,
+        parts[4].path,
+    }
+    assert table.replace(root, SLOT, {}) is root

@@ -27,7 +27,7 @@ from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import INLINE_SOFT, WRITERS_INLINE
+from segstore_ds.status.table import SEGMENTS, WRITERS
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create, create_on, drop, open_on
@@ -277,10 +277,10 @@ def test_an_empty_batch_of_a_writer_is_remembered(stream):
 
 
 def test_writers_beyond_what_the_root_holds_stay_known(stream):
-    many = WRITERS_INLINE + 30
+    many = WRITERS.rows + 30
     for number in range(many):
         stream.append(numbers(number), writer_id=f"w{number}", batch_id=1)
-    assert stream.root.writers_blob is not None
+    assert stream.root.writers_parts
     fresh = open_on(stream.storage, clock=stream._log.clock)
     for number in range(many):
         again = fresh.append(numbers(number), writer_id=f"w{number}", batch_id=1)
@@ -453,10 +453,10 @@ def test_offsets_are_dense_whoever_appends(stream, other):
 
 @pytest.mark.usefixtures("no_inline")
 def test_many_small_appends_spill_and_merge_by_themselves(stream):
-    for value in range(INLINE_SOFT * 11):
+    for value in range(SEGMENTS.rows * 11):
         stream.append(numbers(value))
     assert 0 < len(stream.root.parts) < 10
-    assert ns(stream) == list(range(INLINE_SOFT * 11))
+    assert ns(stream) == list(range(SEGMENTS.rows * 11))
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -491,7 +491,7 @@ def test_an_overwrite_with_nothing_empties_the_stream(stream):
 
 @pytest.mark.usefixtures("no_inline")
 def test_overwritten_version_stays_readable(stream):
-    for value in range(INLINE_SOFT + 10):
+    for value in range(SEGMENTS.rows + 10):
         stream.append(numbers(value))
     before = stream.root
     stream.overwrite(numbers(-1))
@@ -500,7 +500,7 @@ def test_overwritten_version_stays_readable(stream):
     reading = stream.plan_read(root=before)
     tasks = stream.plan_tasks(reading, root=before)
     batches = [batch for task in tasks for batch in run_task(reading, task)]
-    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(INLINE_SOFT + 10))
+    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(SEGMENTS.rows + 10))
 
 
 DIGEST = "a" * 32

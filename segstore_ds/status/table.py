@@ -1,0 +1,290 @@
+"""Tables of a root: rows spill to parts, parts merge by levels and move to lists.
+
+Segments, history rows, writers and retired objects are such tables. The newest rows are in the
+root. When there are many they spill to a part. Ten parts of one level are merged into one of the
+next, until a part is final. Old parts move, in groups, to lists of parts. So a root names few parts
+and few lists, however many rows there are.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.kinds import LIST
+from segstore_ds.format.record import build_json
+from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.statistics import Stats, merge, parse_stats, to_json
+from segstore_ds.status.slot import Slot
+from segstore_ds.status.store import ObjectStore
+
+Wanted = Callable[[PartRef], bool]
+
+
+def _all(_ref: PartRef) -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Limits:
+    """How many rows of a table a root holds, and how large its parts grow.
+
+    Attributes:
+        rows: Most rows in a root.
+        hard: Most rows after a lost race, and in a part of the lowest level.
+        text_bytes: Most bytes of the rows' texts in a root; twice as many after a lost race.
+        parts: Most parts in a root; twice as many after a lost race.
+        listed: Most parts in a list.
+        fan_in: How many parts of one level are merged into one of the next.
+        final: A part with this many rows or more is not merged any more; a merged part has at most
+            twice as many.
+    """
+
+    rows: int
+    hard: int
+    text_bytes: int
+    parts: int = 96
+    listed: int = 1024
+    fan_in: int = 10
+    final: int = 32_768
+
+    def are_passed(self, slot: Slot, *, rows: int, text_bytes: int) -> bool:
+        """Tell whether rows of a root have to move to a part."""
+        if slot.attempt == 0:
+            return rows > self.rows or text_bytes > self.text_bytes
+        return rows > self.hard or text_bytes > 2 * self.text_bytes
+
+    def level(self, count: int) -> int:
+        """Return the level of a part with `count` rows."""
+        level, limit = 0, self.hard
+        while count > limit:
+            level, limit = level + 1, limit * self.fan_in
+        return level
+
+
+SEGMENTS = Limits(64, 160, 8_000)
+HISTORY = Limits(48, 160, 3_000, parts=64)
+WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # an unknown writer is looked up in all
+RETIRED = Limits(192, 384, 16_000, parts=40)
+
+
+class Fields(NamedTuple):
+    """The fields of a root that hold a table."""
+
+    rows: str
+    parts: str
+    lists: str
+
+
+class Table:
+    """The parts of one table, and the lists of its older parts.
+
+    `join` writes neighbouring parts as one. The parts of a table that is `tiled` adjoin.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        fields: Fields,
+        limits: Limits,
+        *,
+        join: Callable[[int, Sequence[PartRef]], PartRef],
+        tiled: bool = True,
+    ) -> None:
+        self._store = store
+        self.fields = fields
+        self.limits = limits
+        self._join = join
+        self._tiled = tiled
+
+    def lists(self, root: Root) -> tuple[PartRef, ...]:
+        """Return the lists of a root."""
+        found: tuple[PartRef, ...] = getattr(root, self.fields.lists)
+        return found
+
+    def inline(self, root: Root) -> tuple[PartRef, ...]:
+        """Return the parts that a root itself names."""
+        found: tuple[PartRef, ...] = getattr(root, self.fields.parts)
+        return found
+
+    def parts(
+        self, root: Root, start: int = 0, end: int = 1 << 63, wanted: Wanted = _all
+    ) -> Iterator[PartRef]:
+        """Yield the parts that hold rows of ``[start, end)``, including those in lists.
+
+        Parts and lists that are not `wanted` are passed over.
+        """
+
+        def meets(ref: PartRef) -> bool:
+            return ref.start < end and ref.end > start and wanted(ref)
+
+        for ref in filter(meets, self.lists(root)):
+            yield from filter(meets, self.members(ref))
+        yield from filter(meets, self.inline(root))
+
+    def members(self, ref: PartRef) -> tuple[PartRef, ...]:
+        """Return the parts of a list."""
+        parts = self._store.get(ref, LIST)
+        if self._tiled and any(part.end != after.start for part, after in pairwise(parts)):
+            raise CorruptionError("parts of a list are not adjacent", where=self._store.where(ref))
+        found = list_ref(ref.path, ref.bytes, parts)
+        if found != ref or ref.stats not in (None, found.stats):
+            raise CorruptionError("list contradicts the root", where=self._store.where(ref))
+        return parts
+
+    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
+        """Write a list of parts."""
+        stored = self._store.put(version, LIST, parts)
+        return list_ref(stored.path, stored.bytes, parts)
+
+    def change(
+        self,
+        root: Root,
+        slot: Slot,
+        gone: Sequence[PartRef],
+        *,
+        lists: Sequence[PartRef] | None = None,
+        parts: Sequence[PartRef] | None = None,
+    ) -> Root:
+        """Return the root with other lists and parts, and the objects in `gone` retired."""
+        changes: dict[str, Any] = {}
+        if lists is not None:
+            changes[self.fields.lists] = tuple(lists)
+        if parts is not None:
+            changes[self.fields.parts] = tuple(parts)
+        retired = (slot.retire("status", ref.path) for ref in gone)
+        return replace(root, retired=(*root.retired, *retired), **changes)
+
+    def spill(self, root: Root, slot: Slot) -> Root:
+        """Move the older parts to lists if there are too many; the last list is filled up first."""
+        most, listed, parts = self.limits.parts, self.limits.listed, self.inline(root)
+        if len(parts) <= (most if slot.attempt == 0 else 2 * most):
+            return root
+        if root.operation == Operation.MERGE:
+            return root  # whoever looks for what a merge wrote finds it in its root
+        kept = parts[-(most // 2) :]
+        moved, lists = parts[: len(parts) - len(kept)], list(self.lists(root))
+        gone: list[PartRef] = []
+        if lists and len(self.members(lists[-1])) < listed:
+            gone.append(lists.pop())
+            moved = (*self.members(gone[0]), *moved)
+        groups = (moved[at : at + listed] for at in range(0, len(moved), listed))
+        lists.extend(self.put_list(root.version, group) for group in groups)
+        return self.change(root, slot, gone, lists=lists, parts=kept)
+
+    def replace(self, root: Root, slot: Slot, changes: Mapping[str, Sequence[PartRef]]) -> Root:
+        """Return the root with other parts in the place of some, which are retired, by path.
+
+        The lists that hold one of them are opened; `spill` makes new ones.
+        """
+        if not changes:
+            return root
+        kept, opened = list[PartRef](), list[PartRef]()
+        gone = list[PartRef]()
+        for ref in self.lists(root):
+            held = any(part.path in changes for part in self.members(ref))
+            (opened if held or opened else kept).append(ref)
+        parts = (*(part for ref in opened for part in self.members(ref)), *self.inline(root))
+        found = list[PartRef]()
+        for part in parts:
+            if part.path in changes:
+                gone.append(part)
+                found += changes[part.path]
+            else:
+                found.append(part)
+        return self.change(root, slot, [*opened, *gone], lists=kept, parts=found)
+
+    def due(self, root: Root) -> tuple[str, ...] | None:
+        """Choose neighbouring parts to merge; None when nothing is due. Pure."""
+        return plan_merge(self.inline(root), self.limits)
+
+    def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
+        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
+        parts = self.inline(root)
+        first = find_run([part.path for part in parts], paths)
+        if first is None:
+            return None
+        last = first + len(paths)
+        merged = self._join(root.version, parts[first:last])
+        merged = replace(merged, stats=join_stats(parts[first:last]))
+        return self.change(
+            root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
+        )
+
+
+def readable_parts(
+    table: Table,
+    root: Root,
+    damaged: Callable[[str, FormatError], None] = lambda _path, _error: None,
+) -> Iterator[PartRef]:
+    """Yield the parts of a root in order; call `damaged` for a list that can't be read."""
+    for ref in table.lists(root):
+        try:
+            yield from table.members(ref)
+        except FormatError as error:
+            damaged(ref.path, error)
+    yield from table.inline(root)
+
+
+def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
+    """Return the reference to a list of parts. Pure."""
+    ends = (min(part.start for part in parts), max(part.end for part in parts))
+    count = sum(part.count for part in parts)
+    times = (parts[0].time_us, parts[-1].last_us)
+    return PartRef(path, *ends, count, size, *times, join_stats(parts))
+
+
+def join_stats(parts: Sequence[PartRef]) -> str | None:
+    """Return the statistics of several parts together; None where one has none. Pure."""
+    found = [(part.end - part.start, stats_of(part)) for part in parts]
+    joined = merge(found)
+    return build_json(to_json(joined)).decode() if joined else None
+
+
+def stats_of(part: PartRef) -> Stats:
+    """Return the statistics in the row of a part, by label."""
+    return {} if part.stats is None else parse_stats(part.stats, where=part.path)
+
+
+def plan_merge(parts: Sequence[PartRef], limits: Limits) -> tuple[str, ...] | None:
+    """Return the names of neighbouring parts to merge, in order, or None when nothing is due.
+
+    The newest parts are merged when `fan_in` of them are of one level. Parts of odd sizes, from
+    large commits, can separate smaller ones. When too many small parts have accumulated, the
+    neighbours with the fewest rows in total are merged, whatever their levels.
+    """
+    fan_in = limits.fan_in
+    run = parts[-fan_in:]
+    one_level = len({limits.level(part.count) for part in run}) == 1
+    if len(run) == fan_in and one_level and _fits(run, limits):
+        return tuple(part.path for part in run)
+    small = sum(1 for part in parts if part.count < limits.final)
+    if small <= 4 * fan_in:
+        return None
+    runs = (parts[first : first + fan_in] for first in range(len(parts) - fan_in + 1))
+    fitting = [run for run in runs if _fits(run, limits)]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda run: sum(part.count for part in run))
+    return tuple(part.path for part in best)
+
+
+def _fits(run: Sequence[PartRef], limits: Limits) -> bool:
+    return (
+        all(part.count < limits.final for part in run)
+        and sum(part.count for part in run) <= 2 * limits.final
+    )
+
+
+def find_run(listed: Sequence[str], paths: Sequence[str]) -> int | None:
+    """Return where `paths` appear side by side in `listed`, or None where they don't.
+
+    >>> find_run(["a", "b", "c"], ["b", "c"]), find_run(["a", "x", "b"], ["a", "b"])
+    (1, None)
+    """
+    if not paths or paths[0] not in listed:
+        return None
+    first = listed.index(paths[0])
+    return first if list(listed[first : first + len(paths)]) == list(paths) else None
