@@ -21,14 +21,13 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.publish import paths
 from segstore_ds.publish.columns import NTZ, as_delta, as_delta_stats
-from segstore_ds.publish.folder import check_own, try_read
 from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
     Columns,
-    Damaged,
     File,
     Note,
+    Read,
     Staged,
     Table,
     table_uuid,
@@ -358,8 +357,8 @@ def encode_checkpoint(state: State, note: Note) -> bytes:
     return sink.getvalue()
 
 
-def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
-    """Yield the actions of a checkpoint; CorruptionError if it is not as we have written it.
+def read_checkpoint(storage: Storage, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a checkpoint; CorruptionError if it is not as we have written it.
 
     Other programs may write one, as the protocol does not forbid it: its files are checked instead.
     """
@@ -376,6 +375,7 @@ def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
         _check_files(adds, _read_note(storage, version), where)
     else:
         check_digest(build_json(rows), digest.decode("ascii", "replace"), where=where)
+    actions = []
     for row in rows:
         for kind, values in row.items():
             if values is None:
@@ -386,7 +386,8 @@ def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
                 known["format"] = {"provider": "parquet", "options": {}}
             if kind == "add":
                 known["partitionValues"] = {}
-            yield {kind: known}
+            actions.append({kind: known})
+    return actions
 
 
 def _read_note(storage: Storage, version: int) -> Note | None:
@@ -443,30 +444,18 @@ def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]: 
     return ()
 
 
-def check(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
-    """Yield what is damaged of the log and of own files, and gaps in the log."""
+def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, Read]]:
+    """Yield each object of the log with what reads it, and commits that are missing."""
     commits = _versions(objects.values(), COMMIT)
     checkpoints = _versions(objects.values(), CHECKPOINT)
-    damage = [
-        found
-        for held, read in (
-            (commits, read_commit),
-            (checkpoints, lambda *at: list(read_checkpoint(*at))),
-        )
-        for version, info in held.items()
-        for found in try_read(info.path, partial(read, storage, version))
-    ]
     first = min((version + 1 for version in checkpoints), default=0)
-    wanted = range(min([first, *commits]), max([*commits, *checkpoints], default=-1) + 1)
-    for version in sorted({*wanted} - {*commits}):
-        path = commit_path(version)
-        damage.append((path, MissingObjectError("a commit of the table is missing", where=path)))
-    yield from damage
+    last = max([*commits, *checkpoints], default=-1)
+    for version in range(min([first, *commits]), last + 1):
+        yield commit_path(version), partial(read_commit, storage, version)
+    for version, info in checkpoints.items():
+        yield info.path, partial(read_checkpoint, storage, version)
     if LAST_CHECKPOINT in objects:
-        yield from try_read(LAST_CHECKPOINT, partial(_check_last, storage, checkpoints))
-    if not damage and commits:
-        _, files = read_files(storage, newest(storage))
-        yield from check_own(storage, objects, files.values())
+        yield LAST_CHECKPOINT, partial(_check_last, storage, checkpoints)
 
 
 @dataclass(frozen=True, slots=True)

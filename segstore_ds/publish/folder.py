@@ -8,24 +8,15 @@ minute ago. So what is unused is entered in an object of the table when it is fi
 deleted by the round that sees it there a grace later, by the store's times.
 """
 
-import io
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from segstore_ds.errors import (
-    CorruptionError,
-    FormatError,
-    InvalidInputError,
-    MissingObjectError,
-)
+from segstore_ds.errors import FormatError, InvalidInputError, MissingObjectError
 from segstore_ds.format.record import parse_json
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish import paths
-from segstore_ds.publish.snapshot import Codec, Damaged, File, Table
+from segstore_ds.publish.snapshot import Codec, Table
 from segstore_ds.storage import ObjectInfo, Storage
 
 _ATTEMPTS = 10
@@ -172,41 +163,3 @@ def read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
 
 def _marks(codec: Codec) -> str:
     return f"{codec.KIND}/_unused.json"
-
-
-def try_read(path: str, read: Callable[[], object]) -> Damaged:
-    """Yield the error of reading an object."""
-    try:
-        read()
-    except FormatError as error:
-        yield path, error
-
-
-def check_own(
-    storage: Storage, objects: Mapping[str, ObjectInfo], files: Iterable[File]
-) -> Damaged:
-    """Yield what is damaged of a table's own files; segments are the stream's to check."""
-    for file in files:
-        if file.key == file.path:
-            continue
-        if file.path not in objects:
-            yield file.path, MissingObjectError("a file of the table is missing", where=file.path)
-        else:
-            yield from try_read(file.path, lambda file=file: _check_own(storage, file))  # type: ignore[misc]
-
-
-def _check_own(storage: Storage, file: File) -> None:
-    data, where = storage.get(file.path), storage.describe(file.path)
-    if len(data) != file.bytes:
-        raise CorruptionError(
-            "file of a table has the wrong length",
-            where=where,
-            expected=file.bytes,
-            actual=len(data),
-        )
-    try:
-        with pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True) as found:
-            for group in range(found.num_row_groups):
-                found.read_row_group(group)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptionError("file of a table can't be read", where=where) from error

@@ -8,6 +8,7 @@ shows. What a publisher staged and did not commit is named by no metadata.
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,6 @@ from segstore_ds.format.record import from_json, parse_json
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish import paths
 from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
-from segstore_ds.publish.folder import check_own, try_read
 from segstore_ds.publish.manifests import (
     ADDED,
     DELETED,
@@ -41,9 +41,9 @@ from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
     Columns,
-    Damaged,
     File,
     Note,
+    Read,
     Staged,
     Table,
     table_uuid,
@@ -393,20 +393,23 @@ def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
     return found
 
 
-def check(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
-    """Yield what is damaged of the metadata and of own files, and what the newest version lacks."""
+def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, Read]]:
+    """Yield each object of the metadata with what reads it, and those that are only named."""
     versions = {n for path in objects if (n := paths.parse_iceberg_path(path)) is not None}
-    damage: list[tuple[str, FormatError]] = []
     for version in versions:
-        damage += try_read(commit_path(version), partial(read_version, storage, version))
-    for path in objects:
-        if path.endswith(".avro"):
-            damage += try_read(path, partial(read_sealed, storage, path))
-    yield from damage
+        yield commit_path(version), partial(read_version, storage, version)
+    avro = {path for path in objects if path.endswith(".avro")}
+    with suppress(FormatError):  # what is damaged is found anyway
+        metadata = newest(storage).state.metadata
+        form = Form("", metadata.get("location", ""))
+        for snapshot in metadata.get("snapshots", ()):
+            path = form.path(snapshot["manifest-list"])
+            avro.add(path)
+            avro |= {m.path for m in decode_list(read_sealed(storage, path), form)}
+    for path in avro:
+        yield path, partial(read_sealed, storage, path)
     if HINT in objects or len(versions) > 1:  # the first version is there before the hint
-        yield from try_read(HINT, partial(_check_hint, storage, versions))
-    if not damage and versions:
-        yield from _check_named(storage, objects)
+        yield HINT, partial(_check_hint, storage, versions)
 
 
 def _check_hint(storage: Storage, versions: Collection[int]) -> None:
@@ -415,19 +418,3 @@ def _check_hint(storage: Storage, versions: Collection[int]) -> None:
     if named not in versions:
         where = storage.describe(HINT)
         raise CorruptionError("names a version that is not there", where=where, named=named)
-
-
-def _check_named(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
-    """Check that all is there that the newest metadata names."""
-    table = newest(storage)
-    form = Form("", table.state.metadata["location"])
-    whole = True
-    for snapshot in table.state.metadata["snapshots"]:
-        path = form.path(snapshot["manifest-list"])
-        listed = decode_list(read_sealed(storage, path), form) if path in objects else ()
-        lost = [path] if path not in objects else [m.path for m in listed if m.path not in objects]
-        for named in lost:
-            whole = False
-            yield named, MissingObjectError("metadata of the table is missing", where=named)
-    if whole:
-        yield from check_own(storage, objects, read_files(storage, table)[1].values())

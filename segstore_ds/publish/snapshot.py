@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from segstore_ds.errors import FormatError
 from segstore_ds.publish import paths
 from segstore_ds.storage import ObjectInfo, Storage
 
-Damaged = Iterator[tuple[str, FormatError]]
+Read = Callable[[], object]  # reads an object; raises FormatError if it is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,5 +249,7 @@ class Codec(Protocol):
     def unclean(self, table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
         """Return the ids of named snapshots that are not clean."""
 
-    def check(self, storage: Storage, objects: Mapping[str, ObjectInfo]) -> Damaged:
-        """Yield what is damaged of the metadata, and own files by `check_own`."""
+    def reads(
+        self, storage: Storage, objects: Mapping[str, ObjectInfo]
+    ) -> Iterator[tuple[str, Read]]:
+        """Yield each object of the metadata with what reads it, and those that are missing."""
