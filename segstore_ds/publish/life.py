@@ -379,14 +379,11 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
     if note is None:  # every table that has commits was checked when it was read
         raise InvalidInputError("the stream is not published", url=context.storage.url)
     lag = max(root.tail - note.tail, 0)
-    if not lag:
-        reason = ""
-    elif _is_of(root, note):
-        reason = f"{lag:,} events lie in Arrow segments or commits, or after such; "
-        reason += "settle=True merges them"
-    else:
-        reason = f"{lag:,} events are not in version {note.version}, which the table shows, or in "
-        reason += "no Parquet file there; publish again"
+    reason = f"{lag:,} events are left out, as " if lag else ""
+    if lag and _is_of(root, note):
+        reason += "the first of them is in no Parquet file yet; settle=True merges them"
+    elif lag:
+        reason += f"the table shows version {note.version} of {root.version}; publish it again"
     left_out = codec.columns(epoch_schema(context.status, root.epoch)).left_out
     return Published(
         codec.KIND,
