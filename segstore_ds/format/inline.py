@@ -82,7 +82,7 @@ def frames_of(root: Root) -> bytes:
 
 def join_frames(entries: Iterable[SegmentEntry]) -> bytes:
     """Return the frames of the inline ones of some entries, one behind the other."""
-    return b"".join(entry.frame.data for entry in entries if entry.frame)
+    return b"".join([entry.frame.data for entry in entries if entry.frame])
 
 
 def attach_frames(root: Root, frames: bytes, *, where: str) -> Root:

@@ -329,12 +329,12 @@ class Root:
     @property
     def inline_start(self) -> int:
         """The offset of the first event of `entries`."""
-        return self.tail - sum(entry.rows for entry in self.entries)
+        return self.tail - sum([entry.rows for entry in self.entries])
 
     @property
     def inline_bytes(self) -> int:
         """The size of the frames that lie behind the body of the commit file."""
-        return sum(len(entry.frame.data) for entry in self.entries if entry.frame)
+        return sum([len(entry.frame.data) for entry in self.entries if entry.frame])
 
 
 def property_of(root: Root, name: str, kind: type[T]) -> T | None:

@@ -277,8 +277,8 @@ def begin_history(root: Root, *, segments: int | None = None) -> Root:
 
 
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
-    texts = {text for row in rows for text in (row.writer_id, row.client, row.application)}
-    return sum(map(len, filter(None, texts)))
+    texts = {text for row in rows for text in (row.writer_id, row.client, row.application) if text}
+    return sum(map(len, texts))
 
 
 def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:

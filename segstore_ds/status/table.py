@@ -256,9 +256,11 @@ def plan_merge(parts: Sequence[PartRef], limits: Limits) -> tuple[str, ...] | No
     neighbours with the fewest rows in total are merged, whatever their levels.
     """
     fan_in = limits.fan_in
+    if len(parts) < fan_in:
+        return None
     run = parts[-fan_in:]
     one_level = len({limits.level(part.count) for part in run}) == 1
-    if len(run) == fan_in and one_level and _fits(run, limits):
+    if one_level and _fits(run, limits):
         return tuple(part.path for part in run)
     small = sum(1 for part in parts if part.count < limits.final)
     if small <= 4 * fan_in:

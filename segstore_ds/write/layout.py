@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import pyarrow as pa
 
@@ -89,10 +90,15 @@ class Layout:
         )
 
 
+@cache
+def _default_layout() -> Layout:
+    return Layout()
+
+
 def as_layout(given: Layout | None) -> Layout:
     """Return the caller's layout, or the default one for None."""
     if given is None:
-        return Layout()
+        return _default_layout()
     if not isinstance(given, Layout):
         raise InvalidInputError(
             "not a layout", remedy="give segstore.Layout(frame_rows=...)", type=type(given).__name__
