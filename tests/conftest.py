@@ -26,10 +26,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Tests start many JVMs for a minute each: two fifths of their CPU time went to the second compiler
-# and to the collector's threads. Every driver reads this, also those that tests start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
 pytest_plugins = ["fixtures_s3", "fixtures_servers", "fixtures_streams"]
 
 # The machine of a test may be busy, so nothing is judged by how long an example takes.
@@ -97,6 +93,23 @@ def _refuse_rounds(request: pytest.FixtureRequest) -> Iterator[None]:
 # A test with one of these marks runs only if the command names one of the marks behind it, or the
 # test itself.
 ON_REQUEST = {"slow": ("slow", "sweep", "smoke", "soak"), "sweep": ("sweep",), "soak": ("soak",)}
+
+
+_BEGUN_CLASSES = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Slow tests start dozens of JVMs, so one session begins to write what makes that quick."""
+    if "slow" in config.option.markexpr and not hasattr(config, "workerinput"):
+        import spark_home
+
+        _BEGUN_CLASSES.append(spark_home.begin_classes())
+
+
+def pytest_unconfigure() -> None:
+    """Wait for that session, which has ended long ago."""
+    for begun in filter(None, _BEGUN_CLASSES):
+        begun.wait()
 
 
 SPARK = "tests/spark/"

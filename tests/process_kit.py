@@ -2,22 +2,29 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-JVM_OPTIONS = "SPARK_SUBMIT_OPTS"  # of every driver, see conftest.py
 PRELOAD = ["segstore_ds.public", "segstore_ds.storage.local", "pytest"]
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    """Return the environment for a program that starts a Spark session, with more variables.
+    """Return the environment for a program that starts a Spark of its own, with more variables.
 
     What sessions of this process have set is left out: Connect's mode, for example, is inherited.
     """
-    kept = {name: v for name, v in os.environ.items() if "SPARK" not in name or name == JVM_OPTIONS}
-    return {**kept, **more}
+    kept = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    return {**kept, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **more}
+
+
+def spark_environment(**more: str) -> dict[str, str]:
+    """Return the same for a program that starts the Spark of this environment, quickly."""
+    from spark_home import environment
+
+    return plain_environment(**environment(), PYSPARK_PYTHON=sys.executable, **more)
 
 
 def forkserver() -> Any:

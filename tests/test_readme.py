@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_kit import plain_environment
+from process_kit import plain_environment, spark_environment
 
 from segstore_ds import options
 from segstore_ds.compact.rows import PLAN_SCHEMA
@@ -64,14 +64,13 @@ def run_codes(codes, folder):
     assert all(_WRITES_TO in code for code in codes)
     file = folder / "codes.json"
     file.write_text(json.dumps([code.replace(_WRITES_TO, f"{folder}/") for code in codes]))
-    environment = plain_environment()
+    environment = plain_environment() if _INSTALLED else spark_environment(PYTHONPATH=str(ROOT))
     done = subprocess.run(
         [_INSTALLED or sys.executable, "-c", _RUNNER, str(file)],
         cwd=folder,
-        env=environment if _INSTALLED else {**environment, "PYTHONPATH": str(ROOT)},
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -111,6 +110,7 @@ def test_code_of_the_pages_prints_what_its_comments_say(code, printed_by_pages):
 @pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.spark
+@pytest.mark.timeout(1800)
 def test_spark_code_prints_what_its_comments_say(tmp_path):
     """The blocks are pasted one after another into one session, as a reader would."""
     code = "\n".join(param.values[0] for name in SPARK_PAGES for param in blocks("spark", name))

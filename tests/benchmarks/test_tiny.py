@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures_servers import FETCHES, fetch_or_skip
-from process_kit import plain_environment
+from process_kit import spark_environment
 
 from benchmarks.object_servers import MINIO
 
@@ -65,7 +65,7 @@ SERVER = (
 
 def _benchmarks(*arguments: str) -> str:
     command = [sys.executable, "-m", "benchmarks", *arguments]
-    environment = plain_environment(PYTHONPATH=str(REPOSITORY))
+    environment = spark_environment(PYTHONPATH=str(REPOSITORY))
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )

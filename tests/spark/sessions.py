@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from spark_home import make_home, spark_home
+from spark_home import environment, make_home
 
 import segstore_ds as segstore
 
@@ -86,13 +86,15 @@ class Sessions:
 
     def _start(self, kind: str, settings: dict[str, str]) -> None:
         self.events.mkdir(exist_ok=True)
-        if kind == "cluster" and not self._home.exists():
-            self._home.mkdir()
-            make_home(self._home)
         settings["spark.sql.warehouse.dir"] = str(self.folder / "warehouse")
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
-        os.environ["SPARK_HOME"] = str(self._home if kind == "cluster" else spark_home())
+        os.environ |= environment()
+        if kind == "cluster":
+            if not self._home.exists():
+                self._home.mkdir()
+                make_home(self._home)
+            os.environ["SPARK_HOME"] = str(self._home)
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         with self.log.open("wb") as log:
             output = {"stdout": log, "stderr": subprocess.STDOUT}

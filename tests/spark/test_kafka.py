@@ -20,7 +20,7 @@ from typing import Any
 import fastavro
 import pytest
 from fixtures_servers import FETCHES
-from process_kit import plain_environment
+from process_kit import spark_environment
 
 import segstore_ds as segstore
 from benchmarks.kafka_broker import fetch_broker, running_broker
@@ -65,9 +65,7 @@ class Job:
         for name, ours in self._names.items():
             code = code.replace(name, ours)
         (self.folder / "job.py").write_text(code)
-        compiled = str(self.folder / "compiled")
-        inside = plain_environment(PYTHONPATH=str(ROOT), PYTHONPYCACHEPREFIX=compiled)
-        inside.pop("PYTHONDONTWRITEBYTECODE", None)  # each start of a worker would compile all
+        inside = spark_environment(PYTHONPATH=str(ROOT))
         with (self.folder / "log").open("ab") as log:
             job = subprocess.Popen(
                 [sys.executable, str(self.folder / "job.py")],

@@ -53,7 +53,6 @@ def child(python: Path, *args: str, **env: str) -> tuple[str, str]:
         cwd=python.parent,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from checkpoints import clear_unborn, forget_newest_commit
-from process_kit import plain_environment
+from process_kit import spark_environment
 
 import segstore_ds as segstore
 
@@ -51,11 +51,10 @@ class Chain:
             hops += [self.streams[number], self.streams[number + 1], f"file://{checkpoint}"]
         self.ready.unlink(missing_ok=True)
         paths = [str(HERE.parents[1]), str(HERE)]
-        known = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
         with (self.folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, DRIVER, trigger, str(self.rows), self.ready, *hops],
-                env=plain_environment(**known),
+                env=spark_environment(PYTHONPATH=os.pathsep.join(paths)),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -130,7 +129,7 @@ def run_killed(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
 @pytest.mark.timeout(1800)
 def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path) -> None:
     """SIGKILL at random moments of the whole group: driver, JVM and workers."""
-    chain = Chain(tmp_path, rows=7)
+    chain = Chain(tmp_path, rows=20)
     run_killed(chain, 1, forget=False, seed=7)
     run_rounds(chain, 1, forget=True, seed=8)
 
@@ -173,7 +172,7 @@ def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
 @pytest.mark.timeout(1800)
 def test_upkeep_during_driver_kills_loses_nothing(tmp_path: Path) -> None:
     """Both sources are compacted, truncated up to their reader and vacuumed at the same time."""
-    chain = Chain(tmp_path, rows=7)
+    chain = Chain(tmp_path, rows=20)
     context = multiprocessing.get_context("spawn")
     stop, done = context.Event(), context.Queue()
     keeper = context.Process(target=keep_in_order, args=(chain.streams[:2], stop, done))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from process_kit import plain_environment
+from process_kit import spark_environment
 from upkeep_driver import COPY_ID, ROWS, run
 
 import segstore_ds as segstore
@@ -49,7 +49,7 @@ class Job:
         stopped, log = self.folder / "stopped", self.folder / "driver.log"
         stopped.unlink(missing_ok=True)
         paths = os.pathsep.join([str(HERE.parents[1]), str(HERE), str(HERE / "stopping")])
-        inside = plain_environment(PYSPARK_PYTHON=sys.executable, PYTHONPATH=paths)
+        inside = spark_environment(PYTHONPATH=paths)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, HERE / "upkeep_driver.py", self.verb, self.source, self.target],
