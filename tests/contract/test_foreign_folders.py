@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,18 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, bytes]]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# What tells the kinds apart are names and a file's first bytes: on a store, one of each form.
+ON_S3 = ("parquet", "delta", "streams", "checkpoint inside", "hidden")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        *product(("local", "memory"), KINDS),
+        *(pytest.param("s3", kind, marks=pytest.mark.slow) for kind in ON_S3),
+    ],
+    indirect=["place"],
+)
 def test_stream_begins_in_no_folder_of_another_kind(place: Folder, kind: str) -> None:
     """Create, copies, followers and salvage refuse it, say what it looks like, touch nothing."""
     looks_like, make = KINDS[kind]

@@ -35,6 +35,9 @@ class TestS3(StorageContract):
         assert not uploads.get("Uploads")
         return [name.removeprefix(f"{root}/") for name in fs.find(root)]
 
+    # Here all requests pass one lock: threads race on MinIO.
+    test_threads_that_race_have_one_winner_each = None
+
     @pytest.mark.slow
     def test_processes_that_race_have_one_winner_each(self, storage: Storage) -> None:
         super().test_processes_that_race_have_one_winner_each(storage)

@@ -239,7 +239,7 @@ def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: T
     assert not [path for path in left & before if not path.endswith((".json", ".text"))]
 
 
-@pytest.mark.parametrize("verb", ["drop", "unpublish"])
+@pytest.mark.parametrize("verb", [pytest.param("drop", marks=pytest.mark.slow), "unpublish"])
 def test_removal_that_stopped_anywhere_is_finished_by_the_next(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,6 @@ IN_A_CHANGE = (
     "a handle, a leftover, a purge",
     "a drop, a creation, an old handle, a failure",
     "a drop, a creation, two old handles",
-    "a drop and two creators",
 )
 SWEEPS = {
     "a sleeper, a purge, listings by pages": lambda: scene(

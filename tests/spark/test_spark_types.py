@@ -284,6 +284,7 @@ def test_vectors_of_spark_ml_come_back(spark, append, load):
     assert load().collect() == df.collect()
 
 
+@pytest.mark.slow
 def test_user_defined_type_comes_back_where_its_class_is(spark, url, append, load):
     from udts import Point, PointUDT
 

@@ -181,6 +181,7 @@ def test_many_tiny_tasks_make_one_commit_file(sink: Sink) -> None:
     assert len(sink.objects() - before) == 1
 
 
+@pytest.mark.slow
 def test_complete_mode_replaces_in_one_commit(sink: Sink) -> None:
     """Every batch takes the place of the one before; offsets go on."""
     sink.extend(9)
@@ -191,6 +192,7 @@ def test_complete_mode_replaces_in_one_commit(sink: Sink) -> None:
     assert sink.values() == [9]
 
 
+@pytest.mark.slow
 def test_update_mode_is_refused(sink: Sink) -> None:
     """By Spark itself: nothing here could update."""
     sink.extend(1)

@@ -451,7 +451,7 @@ def test_threads_that_commit_through_one_handle_never_race_each_other(tmp_path: 
     threads = [threading.Thread(target=work, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
-    while stream.version < 200 and not stop.is_set():
+    while stream.version < 60 and not stop.is_set():
         time.sleep(0.01)
     stop.set()
     for thread in threads:

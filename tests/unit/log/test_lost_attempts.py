@@ -54,12 +54,12 @@ def test_a_lost_merge_leaves_nothing() -> None:
     """Two writers that merge the same parts put the same object: it stays the winner's."""
     stream, storage = make_stream(0)
     other = open_on(storage, clock=storage.time.clock)
-    for n in range(40):
+    for n in range(26):
         late = _meddled(storage, _appends(other.refresh(), 2 * n))
         late.append(numbers(2 * n + 1, 2 * n + 2))
         report = stream.refresh().verify().check()
         assert report.leftovers == []
-    assert values(stream) == list(range(80))
+    assert values(stream) == list(range(52))
 
 
 def test_what_the_winner_put_alike_stays() -> None:

@@ -451,6 +451,7 @@ def test_offsets_are_dense_whoever_appends(stream, other):
     assert [commit.version for commit in commits] == list(range(1, 11))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_inline")
 def test_many_small_appends_spill_and_merge_by_themselves(stream):
     for value in range(SEGMENTS.rows * 11):
