@@ -39,6 +39,7 @@ _KINDS: tuple[tuple[str, Any], ...] = (  # On disk, in a column's label.
     ("time", t.is_time),
     ("duration", t.is_duration),
 )
+_KIND_OF: dict[int, str | None] = {}  # by the id of a type, as they are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,10 @@ def kind_of(data_type: pa.DataType) -> str | None:
     """Return the kind of a type, in which widths are alike; None for types without bounds."""
     if t.is_timestamp(data_type):
         return "timestamp" if data_type.tz else "timestamp_ntz"
-    for kind, applies in _KINDS:
-        if applies(data_type):
-            return kind
-    return None
+    if data_type.id not in _KIND_OF:
+        fitting = (kind for kind, applies in _KINDS if applies(data_type))
+        _KIND_OF[data_type.id] = next(fitting, None)
+    return _KIND_OF[data_type.id]
 
 
 @lru_cache(maxsize=4096)

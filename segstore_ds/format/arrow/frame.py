@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 import pyarrow as pa
@@ -181,6 +182,7 @@ def _exact(data: pa.Buffer) -> pa.Buffer:
     return exact
 
 
+@cache
 def check_compression(compression: str, level: int | None) -> None:
     """Raise InvalidInputError if a compression is unknown or its level is out of range.
 
