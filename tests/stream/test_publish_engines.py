@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import venv
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -233,7 +234,9 @@ def test_sql_catalog_is_told_after_each_publication(
     catalog.close()
 
 
-def test_publication_stands_whatever_a_catalog_does(tmp_path: Path) -> None:
+def test_publication_stands_whatever_a_catalog_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What can't be tried is refused before; what fails afterwards is logged."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     stream.append(events(0, 5), layout=SETTLED)
@@ -249,6 +252,9 @@ def test_publication_stands_whatever_a_catalog_does(tmp_path: Path) -> None:
     assert (stream.published("iceberg"), stream.published("delta")) == (None, None)
     done = stream.publish("iceberg", catalog=object(), table="db.clicks")
     assert (done.registered, done.tail) == (None, 5)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(InvalidInputError, match=r"pip install 'segstore-ds\[catalog\]'"):
+        stream.publish("iceberg", catalog="c", table="db.clicks")
 
 
 @pytest.mark.slow
