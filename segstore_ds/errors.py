@@ -13,7 +13,6 @@
     ├── TruncatedError                     the position is below the head: names what is lost
     ├── SnapshotExpiredError               the version's grace is over: load again
     ├── PositionError                      another stream or generation, or beyond the tail
-    ├── IncompleteStreamError              a copy into this stream is not done
     ├── SealedError
     ├── UnderReplicatedError               committed, but a follower lacks it: do not repeat
     ├── FencedError                        this folder is not the primary (any more)
@@ -176,13 +175,6 @@ class PositionError(SegstoreError):
     """The position is of another stream or generation, or beyond the tail."""
 
     code = "SEG_POSITION"
-
-
-class IncompleteStreamError(SegstoreError):
-    """A copy into this stream is not done."""
-
-    code = "SEG_INCOMPLETE_STREAM"
-    default_remedy = "run the copy again under its id, or drop the stream"
 
 
 class SealedError(SegstoreError):

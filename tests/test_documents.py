@@ -36,7 +36,7 @@ def named_by(operation: str, table: dict[str, str]) -> set[str]:
 
 def test_operations_of_the_format_are_those_of_the_code():
     table = rows(FORMAT, "What an operation may change", "Each object of a stream")
-    assert {*table} == operations._KNOWN | {"create", "repair"}
+    assert {*table} == operations._KNOWN | {"create", "copy", "repair"}
     for field, owners in operations._OWNERS.items():
         for operation in owners:
             assert field in named_by(operation, table), (operation, field)

@@ -118,7 +118,7 @@ def vacuum(
     as_json: Json = False,
 ) -> None:
     """Delete objects that no version, clone or running job can need."""
-    stream = settings.open_to_change(url, storage_options, incomplete=True)
+    stream = settings.open_to_change(url, storage_options)
     seconds = _seconds("grace", grace)
     found = stream.vacuum(grace_s=seconds, short_grace=short_grace)
     if not dry_run:

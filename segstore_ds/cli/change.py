@@ -192,7 +192,7 @@ def drop(
     """Delete a stream."""
     options = settings.storage_options(storage_options)
     if dry_run or not yes:
-        stream = settings.open_to_read(url, storage_options, incomplete=True)
+        stream = settings.open_to_read(url, storage_options)
         held = stream.metadata("storage").read_all().to_pylist()
         objects, size = (sum(row[name] for row in held) for name in ("objects", "bytes"))
         what = f"{stream.url}: {stream.tail - stream.head:,} events, {objects} objects, {size:,} B"

@@ -49,7 +49,7 @@ def ls(
 
 def info(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
     """Say what a stream holds."""
-    stream = settings.open_to_read(url, storage_options, incomplete=True)
+    stream = settings.open_to_read(url, storage_options)
     known = stream.info()
     columns = {column.name: str(column.type) for column in stream.schema}
     tables = dict(_tables(stream))
@@ -98,7 +98,7 @@ def history(
     url: Url, *, rows: Rows = 50, storage_options: Options = None, as_json: Json = False
 ) -> None:
     """List the newest commits, oldest first; -n 0 lists all."""
-    stream = settings.open_to_read(url, storage_options, incomplete=True)
+    stream = settings.open_to_read(url, storage_options)
     columns = ["version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"]
     start = max(0, stream.version + 1 - rows) if rows else 0
     found = stream.history(start)

@@ -60,13 +60,11 @@ def storage_options(given: str | None) -> dict[str, Any] | None:
     return found
 
 
-def open_to_read(url: str, options: str | None, *, incomplete: bool = False) -> "segstore.Stream":
+def open_to_read(url: str, options: str | None) -> "segstore.Stream":
     """Open a stream for a command that writes nothing, so on any filesystem."""
-    return segstore.open(
-        url, storage_options=storage_options(options), single_writer=True, incomplete=incomplete
-    )
+    return segstore.open(url, storage_options=storage_options(options), single_writer=True)
 
 
-def open_to_change(url: str, options: str | None, *, incomplete: bool = False) -> "segstore.Stream":
+def open_to_change(url: str, options: str | None) -> "segstore.Stream":
     """Open a stream for a command that commits."""
-    return segstore.open(url, storage_options=storage_options(options), incomplete=incomplete)
+    return segstore.open(url, storage_options=storage_options(options))

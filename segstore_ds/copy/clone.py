@@ -49,7 +49,6 @@ from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.replication.transfer import CopiedObject, Transfer
@@ -80,7 +79,6 @@ def run_clone(
         InvalidInputError: The destination is the stream itself or on another filesystem, the stream
             is a clone or was one at the version, the id stands for something else, its clone was
             moved away, or values of the version were redacted since.
-        IncompleteStreamError: A copy into the stream was not done at the version.
         NotFoundError: There is no such version.
         SnapshotExpiredError: The version was purged, or the one that an earlier attempt pinned.
         ConflictError: Every race was lost, or the pin was taken away meanwhile.
@@ -145,7 +143,6 @@ def _read_asked(context: StreamContext, request: CopyRequest) -> Root | None:
         return read_pinned(context, request.copy_id, known)
     version = request.version
     asked = context.log.root if version is None else context.log.read_version(version)
-    check_complete(asked, url=context.storage.url)
     if asked.origins:
         raise InvalidInputError(
             "the stream was a clone itself at that version",
@@ -317,7 +314,6 @@ def _first_root(
     record = replace(
         request.begin(pinned, (copied.start, copied.end), mode=CLONE),
         segments=segments,
-        done=True,
         origin=context.storage.url,
     )
     origin = Origin(pinned.stream_id, context.storage.url, request.copy_id, pinned.version)

@@ -1,51 +1,52 @@
 """A copy by events whose rows come from a job: many tasks stage them, one commit lists all.
 
-The job may change the events, so the rows can't be checked against the source: the copy is done
-with the one commit that holds all rows, or not at all. Range and id are fixed in the destination's
-root before the first task runs, as in `run_copy_events`. A failed job leaves a stream that nobody
-can read, and the next job under the same id fills it.
+The job may change the events, so the rows are not those of the source. A job that names the offset
+of each row has them checked against its range (`OffsetCheck`); the helper `copy` reads the range
+itself. One job is one piece (`copy.staging`): a copy that several jobs share goes on after the last
+piece that was made in the same way. Nothing can be read before the one commit.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.compact.merges import run_due_merge
-from segstore_ds.copy.destination import check_target, copied_of, find_copy
-from segstore_ds.copy.events import CopyStep, begin_copy, commit_step
-from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
-from segstore_ds.format import names
-from segstore_ds.format.copies import CopyRecord
-from segstore_ds.format.root import Root
+import pyarrow as pa
+
+from segstore_ds.copy.events import EventsCopy, plan_copy_events
+from segstore_ds.copy.request import CopyRequest
+from segstore_ds.copy.staging import Range, StagedPiece, put_piece
+from segstore_ds.errors import InternalError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.seams import best_effort
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
-from segstore_ds.write.append import Appender, AppendPlan
+from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
 
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
+_REMEDY = (
+    "write rows of the DataFrame that was loaded with offsetColumn and the same startCut and "
+    "endCut, in their order and each once; or use segstore.copy(spark, ..., transform)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsCopy:
-    """One copy by a job's rows; picklable, so it can be planned here and staged anywhere.
+    """One job of a copy by rows; picklable, so it can be planned here and staged anywhere.
 
     Attributes:
+        copy: The copy that it belongs to.
         job: Stages the rows; `repeated` if the copy had been made before.
-        state: The progress of the copy.
-        seal: Whether the destination is sealed after the last row.
+        span: The part of the copy's range that the rows are of.
     """
 
+    copy: EventsCopy
     job: WriteJob
-    state: CopyRecord
-    seal: bool
+    span: Range
 
 
 def plan_rows_copy(
@@ -54,12 +55,14 @@ def plan_rows_copy(
     request: CopyRequest,
     write: WriteRequest,
     *,
+    span: Range | None = None,
+    made_by: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
-    """Make the destination, or find it, and fix what all tasks share.
+    """Fix what all tasks of a job share; only the first run binds the copy's range.
 
-    The request is of mode `ROWS`; `write` holds the rows' schema and layout. Only the first call
-    binds the range.
+    The request is of mode `ROWS`; `write` holds the rows' schema and layout. Without a span the
+    rows are of the whole range. Pieces of other jobs count if they have the same `made_by`.
 
     Raises:
         NotFoundError: There is no source.
@@ -69,81 +72,109 @@ def plan_rows_copy(
         SchemaMismatchError: A column has a type that can't be stored.
         PositionError: The source's history was abandoned since the copy began.
     """
-    check_target(source, target)
-    cuts = (parse_cut(request.start), parse_cut(request.end))
     text = encode_schema(normalise_schema(write.schema))
-    log = StreamLog(target, clock=clock, incomplete=True)
-    old = StreamContext.of(StreamLog(source, clock=clock))
-    old.log.open()
-
-    def bind(root: Root) -> tuple[int, int]:
-        return resolve_range(old, root, *cuts)
-
-    state, _ = begin_copy(
-        StreamContext.of(log, client=write.client),
-        old,
+    context = StreamContext.of(StreamLog(source, clock=clock))
+    context.log.open()
+    copy = plan_copy_events(
+        context,
+        target,
         request,
-        bind,
-        schema=(text, write.spark_schema),
+        client=write.client,
+        rows=(text, write.spark_schema),
+        made_by=made_by or secrets.token_hex(6),
     )
     job = WriteJob(
         storage=target,
-        token=names.build_token(log.root.version, clock.new_id()[:12]),
-        transaction=clock.new_id(),
-        # A failed job may have been fixed: until the copy is done, the newest job sets the columns.
-        request=replace(write, schema=decode_schema(text), replace_schema=True),
-        repeated=state.done,
-        stream_id=log.root.stream_id,
+        token=request.token,
+        transaction="",
+        request=replace(write, schema=decode_schema(text)),
+        repeated=copy.done is not None,
     )
-    return RowsCopy(job, state, request.seal)
-
-
-def find_rows_copy(source: Storage, target: Storage, request: CopyRequest) -> CopyRecord | None:
-    """Return how far a copy has come; None if the destination may begin now.
-
-    Raises:
-        NotFoundError: There is no source.
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The id stands for another copy.
-        PositionError: The source's history was abandoned since the copy began.
-    """
-    return find_copy(StreamLog(target, incomplete=True), request, StreamLog(source).open())
+    return RowsCopy(copy, job, span or copy.bounds)
 
 
 def commit_rows_copy(
     work: RowsCopy, tasks: Sequence[StagedTask], *, clock: Clock = SYSTEM_CLOCK
-) -> Copied:
-    """Commit the rows that tasks staged, in task order; `repeated` if another job was first.
+) -> None:
+    """Note the rows that tasks staged, in task order; commit the copy if they are all of it.
 
     Raises:
         InvalidInputError: A staged object can't be seen from here.
-        StagedExpiredError: It took longer than vacuum's grace.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log: run the copy again.
+        AlreadyExistsError: Another stream was made there in the meantime.
+        ConflictError: A stream was made and dropped there in the meantime.
+        CommitUnknownError: The storage never said whether the destination was created.
     """
-    job, state = work.job, work.state
-    if state.done:
-        return copied_of(state, repeated=True)
-    log = StreamLog(job.storage, clock=clock, incomplete=True)
-    context = StreamContext.of(log, client=job.request.client)
-    appender = Appender(context)
+    copy, job = work.copy, work.job
+    if copy.done is not None:
+        return
+    appender = Appender(StreamContext.of(StreamLog(job.storage, clock=clock)))
     segments = tuple(segment for task in tasks for segment in task.segments)
     try:
-        log.open()
         appender.check_visible(tasks)
         segments = appender.stage_inline(tasks, token=job.token)
-        appender.check_clock(None)
-        plan = AppendPlan.of(job, segments, tasks)
-        step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
-        state, ours = commit_step(context, step)
-    except MAYBE_COMMITTED:
-        raise
+        if sum(segment.rows for segment in segments) != sum(task.rows for task in tasks):
+            raise InternalError("tasks received other rows than they staged")
     except SegstoreError:
         appender.discard(segments)
         raise
-    if ours:
-        with best_effort("merging status parts"):
-            run_due_merge(context)
+    # From here on a piece or a root may name them, whatever the answer: vacuum deletes leftovers.
+    if work.span == copy.bounds:
+        copy.commit_segments(segments, clock=clock)
     else:
-        appender.discard(segments)
-    return copied_of(state, repeated=not ours)
+        piece = StagedPiece(*work.span, copy.made_by, segments)
+        put_piece(job.storage, copy.request.copy_id, piece)
+
+
+@dataclass(slots=True)
+class OffsetCheck:
+    """Takes the column of offsets out of one task's rows, and checks it against a range.
+
+    Each row is an event of the range; they come in the order of the source, each once.
+    """
+
+    column: str
+    span: Range
+    first: int = -1
+    last: int = -1
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows without their offsets.
+
+        Raises:
+            InvalidInputError: An offset is not in the range, or not above the one before it.
+        """
+        place = batch.schema.get_field_index(self.column)
+        offsets = batch.column(place).cast(pa.int64())
+        if batch.num_rows:
+            if offsets.null_count:
+                raise InvalidInputError("a row has no offset", remedy=_REMEDY, column=self.column)
+            values = offsets.to_numpy()
+            first, last = int(values[0]), int(values[-1])
+            if not (values[1:] > values[:-1]).all() or first <= self.last:
+                raise InvalidInputError(
+                    "rows are not in the order of their offsets", remedy=_REMEDY, after=self.last
+                )
+            if first < self.span[0] or last >= self.span[1]:
+                raise InvalidInputError(
+                    "rows are not of the copy's range",
+                    remedy=_REMEDY,
+                    rows=f"[{first}, {last}]",
+                    range=f"[{self.span[0]}, {self.span[1]})",
+                )
+            self.first, self.last = (first if self.first < 0 else self.first), last
+        return batch.drop_columns([self.column])
+
+
+def check_offsets(checks: Sequence[tuple[int, int]]) -> None:
+    """Check that tasks got rows of ranges behind one another: first and last offset of each, or -1.
+
+    Raises:
+        InvalidInputError: They overlap, or are in another order.
+    """
+    last = -1
+    for first, end in checks:
+        if 0 <= first <= last:
+            raise InvalidInputError(
+                "rows are not in the order of their offsets", remedy=_REMEDY, after=last
+            )
+        last = max(last, end)

@@ -1,76 +1,239 @@
-"""Copies a range of a stream to a new stream, event by event, in steps that can be interrupted.
+"""Copies a range of a stream to a new stream, event by event, as one commit.
 
 The events are read and written again. The destination has the source's newest schema as of the
-first call, offsets from 0, and segments of its own sizes, whatever epochs and segments the source
-has. The first call binds the range and keeps it in the destination's root. Each step is one commit
-that moves events and progress together, so a copy that is run again, or twice at once, continues
-exactly after the last step. The last step marks the copy as done, and seals the stream if that was
-requested. Until then nobody else can open the destination (`log.copy_record`).
+first run, offsets from 0, and segments of its own sizes, whatever epochs and segments the source
+has. The first run binds the range (`copy.staging`). Pieces of it are staged in any order, by this
+process or by many, and the destination's first root lists them all. Before that there is no stream;
+a run that resumes stages what is missing. Memory is bounded by the buffers of one writing task and
+the frames that are decoded, and by the list of the segments.
 
-Memory is bounded by the buffers of one writing task and the frames that are decoded.
+A job may stage rows of its own instead (`copy.event_rows`).
 
 Source: the first approach of Pravega's copyStream.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from segstore_ds.compact.merges import run_due_merge
-from segstore_ds.copy.destination import check_target, copied_of, find_copy
+from segstore_ds.copy.destination import check_target, commit_first, find_done, first_position
 from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.staging import (
+    CopyPlan,
+    Range,
+    StagedPiece,
+    clear,
+    find_gaps,
+    open_plan,
+    put_piece,
+    read_pieces,
+)
 from segstore_ds.errors import (
-    MAYBE_COMMITTED,
+    ConflictError,
     CorruptionError,
-    InternalError,
-    SegstoreError,
+    MissingObjectError,
     SnapshotExpiredError,
     TruncatedError,
 )
-from segstore_ds.format import names
-from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
+from segstore_ds.format.copies import EVENTS
+from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.key_columns import inherited_properties
-from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.commit import Change
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.seams import best_effort
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_tasks
+from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
+from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.epochs import epoch_schema, plan_epochs
-from segstore_ds.status.history import Note, begin_history
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
-from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
-from segstore_ds.write.create import first_root
-from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.staged import StagedSegment
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
 
-STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
+PIECE_BYTES = 256 << 20  # encoded bytes of the source per piece, approximately
+LEAST_PIECE_ROWS = 1 << 12
 READ_THREADS = 4
+Schema = tuple[str, str | None]  # its text, and Spark's JSON
+
+
+@dataclass(frozen=True, slots=True)
+class EventsCopy:
+    """What all runs and tasks of a copy by events share; picklable.
+
+    Attributes:
+        source: The source's folder.
+        target: The destination's folder.
+        request: What the caller asked for.
+        root: The source's version that is read first.
+        client: Who commits, for the history.
+        schema: Of the events in the destination.
+        made_by: As in `StagedPiece`.
+        plan: What the first run fixed; None if the copy is done.
+        position: The version that the first root gets.
+        done: The result if the copy had been made before; then there is nothing to do.
+        properties: Of the destination.
+        threads: How many threads read a piece.
+    """
+
+    source: Storage = field(repr=False)
+    target: Storage = field(repr=False)
+    request: CopyRequest
+    root: Root = field(repr=False)
+    client: str
+    schema: Schema
+    made_by: str
+    plan: CopyPlan | None = None
+    position: int = 0
+    done: Copied | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+
+    @property
+    def bounds(self) -> Range:
+        """The offsets that are copied."""
+        if self.plan is not None:
+            return self.plan.start, self.plan.end
+        return (self.done.start, self.done.end) if self.done else (0, 0)
+
+    def missing(self, pieces: int = 1) -> list[Range]:
+        """Return the ranges that are still to be staged, each of so many pieces at most."""
+        if self.plan is None:
+            return []
+        most = self.plan.piece_rows * pieces
+        return find_gaps(self.target, self.request.copy_id, self.made_by, self.bounds, most=most)
+
+    def run(self, bounds: Range) -> int:
+        """Stage a range of the source's events and return in how many segments.
+
+        It is safe to repeat, and to run twice at once.
+
+        Raises:
+            PositionError: The source's history was abandoned since the copy began.
+            TruncatedError: The source no longer has the events.
+            SnapshotExpiredError: A segment was deleted while it was read.
+        """
+        context = StreamContext.of(StreamLog(self.source))
+        context.log.adopt(self.root)
+        root = self.root
+        while True:
+            try:
+                segments = self._stage(context, root, bounds)
+            except SnapshotExpiredError:
+                # Compacted and vacuumed meanwhile: the same events are in other segments now.
+                newer = context.log.refresh()
+                if newer.version == root.version:
+                    raise
+                root = newer
+            else:
+                piece = StagedPiece(*bounds, self.made_by, segments)
+                put_piece(self.target, self.request.copy_id, piece)
+                return len(segments)
+
+    def commit(self, *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+        """Create the destination's first root, which lists all pieces.
+
+        Returns what was copied; `repeated` if another run was first.
+
+        Raises:
+            MissingObjectError: A piece is missing, or can't be seen from here.
+            AlreadyExistsError: Another stream was made there in the meantime.
+            ConflictError: A stream was made and dropped there in the meantime.
+            CommitUnknownError: The storage never said whether the destination was created.
+        """
+        copy_id, plan = self.request.copy_id, self.plan
+        try:
+            segments: list[StagedSegment] = []
+            for piece in read_pieces(self.target, copy_id, self.made_by, self.bounds):
+                segments += piece.segments
+        except MissingObjectError:
+            # A run that has finished deletes what it noted.
+            done = find_done(StreamLog(self.target, clock=clock), self.request, self.root)
+            if done is None:
+                raise
+            return done
+        if plan is not None and plan.schema is not None:
+            _check_rows(segments, plan.end - plan.start, self.target.url)
+        return self.commit_segments(segments, clock=clock)
+
+    def commit_segments(
+        self, segments: Sequence[StagedSegment], *, clock: Clock = SYSTEM_CLOCK
+    ) -> Copied:
+        """Create the destination's first root, which lists these segments; raises as `commit`."""
+        if self.plan is None or self.done is not None:
+            return replace(self.done or Copied(0, 0, 0, 0), repeated=True)
+        context = StreamContext.of(StreamLog(self.target, clock=clock), client=self.client)
+        entries = tuple(segment.entry(number) for number, segment in enumerate(segments))
+        record = replace(
+            self.request.begin(self.root, self.bounds, mode=EVENTS), version=self.plan.version
+        )
+        copied = commit_first(
+            context,
+            self.root,
+            self.request,
+            record,
+            epochs=[context.status.put_epoch(0, 0, 0, *self.schema)],
+            entries=entries,
+            bounds=(0, sum(entry.rows for entry in entries)),
+            next_segment=len(entries),
+            properties=self.properties,
+            position=self.position,
+        )
+        clear(self.target, self.request.copy_id)
+        return copied
+
+    def _stage(
+        self, context: StreamContext, root: Root, bounds: Range
+    ) -> tuple[StagedSegment, ...]:
+        """Write the events of a range as a version of the source has them."""
+        start, end = bounds
+        if self.plan is not None:
+            check_position(root, Position(self.plan.source, self.plan.generation, start))
+        if start < root.head:
+            raise TruncatedError(
+                "events that are not copied yet are gone",
+                remedy="copy what is left under another id",
+                lost=f"[{start}, {min(root.head, self.bounds[1])})",
+                head=root.head,
+            )
+        schema = decode_schema(self.schema[0])
+        known = {*epoch_schema(context.status, root.epoch).names}
+        columns = [name for name in schema.names if name in known]
+        # What is read once would only displace what is read again.
+        request = ReadRequest(start, end, columns, read_cache_bytes=0)
+        reading = plan_reading(context, root, request)
+        tasks = plan_tasks(plan_range(context.status, root, reading), partition_bytes=PIECE_BYTES)
+        batches = (
+            _narrow(batch, schema)
+            for task in tasks
+            for batch in run_task(reading, task, threads=self.threads)
+        )
+        target = Target(self.target, schema, Layout(inline_bytes=0), self.request.token)
+        staged = TaskWriter(target, start, secrets.token_hex(6)).stage(batches)
+        _check_rows(staged.segments, end - start, context.storage.url)
+        return staged.segments
 
 
 def run_copy_events(
     context: StreamContext,
     target: Storage,
     request: CopyRequest,
-    bind: Callable[[Root], tuple[int, int]],
+    bind: Callable[[Root], Range],
     *,
     progress: Progress = unheard,
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet, or continue a copy that was begun.
+    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun.
 
-    The request is of mode ``events``. `bind` returns the range for the source's root, and only the
-    first call uses it. Returns what the destination holds; `repeated` if there was nothing left to
-    do. A call that failed can be run again.
+    `bind` returns the range for the source's root, and only the first run uses it. A call that
+    failed can be run again.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
@@ -78,213 +241,106 @@ def run_copy_events(
         PositionError: The source's history was abandoned since the copy began.
         TruncatedError: The source no longer has the events that are still to be copied.
         SnapshotExpiredError: A segment was deleted while it was read.
-        StagedExpiredError: A step took longer than vacuum's grace.
-        ConflictError: Every race was lost.
-        CommitUnknownError: The storage never said whether a step was committed.
+        ConflictError: A stream was made and dropped there in the meantime.
+        CommitUnknownError: The storage never said whether the destination was created.
     """
-    check_target(context.storage, target)
-    log = StreamLog(target, clock=context.clock, incomplete=True)
-    made = StreamContext.of(log, client=context.client)
     context.log.refresh()
-    state, is_new = begin_copy(made, context, request, bind)
-    if state.done:
-        return copied_of(state, repeated=not is_new)
-    runner = _Runner(made, context, request, progress)
-    state = runner.run(state)
-    return copied_of(state, repeated=runner.steps == 0)
+    copy = plan_copy_events(context, target, request, bind, client=context.client)
+    if copy.done is not None:
+        return copy.done
+    copy = replace(copy, threads=min(os.cpu_count() or 1, READ_THREADS))
+    missing, (start, end) = copy.missing(), copy.bounds
+    done, staged = end - start - sum(last - first for first, last in missing), 0
+    for first, last in missing:
+        staged += copy.run((first, last))
+        done += last - first
+        progress(done, end - start)
+    copied = copy.commit(clock=context.clock)
+    return copied if copied.repeated else replace(copied, reused=copied.segments - staged)
 
 
-def begin_copy(
+def plan_copy_events(
     context: StreamContext,
-    source: StreamContext,
+    target: Storage,
     request: CopyRequest,
-    bind: Callable[[Root], tuple[int, int]],
+    bind: Callable[[Root], Range] | None = None,
     *,
-    schema: tuple[str, str | None] | None = None,
-) -> tuple[CopyRecord, bool]:
-    """Make the destination, which fixes the range; or find how far the copy has come.
+    client: str,
+    rows: Schema | None = None,
+    made_by: str | None = None,
+) -> EventsCopy:
+    """Fix what is copied, or find it fixed; `context` is the source's, refreshed.
 
-    `context` is the destination's, whose log accepts incomplete streams; the source is refreshed.
-    `schema` is the schema text and Spark's JSON of a job's rows, or None for the events' own
-    schema. Returns the state, and whether this call made the destination. Raises as
-    `run_copy_events`.
-    """
-    root = source.log.root
-    state = find_copy(context.log, request, root)
-    if state is not None:
-        return state, False
-    start, end = bind(root)
-    texts = schema or source.status.schema_texts(root.epoch)
-    state = replace(
-        request.begin(root, (start, end), mode=EVENTS),
-        transformed=schema is not None,
-        done=schema is None and start == end,
-    )
-    first = _first_root(context, state, texts, sealed=request.seal and state.done)
-    if schema is None:
-        first = replace(first, properties=inherited_properties(root))
-    if context.log.create(first) is not None:
-        return state, True
-    state = find_copy(context.log, request, root)
-    if state is None:
-        raise InternalError("a stream that exists can't be found", url=context.storage.url)
-    return state, False
-
-
-def _first_root(
-    context: StreamContext, state: CopyRecord, texts: tuple[str, str | None], *, sealed: bool
-) -> Root:
-    epoch = context.status.put_epoch(0, 0, 0, *texts)
-    first = first_root(context, Operation.COPY, [epoch])
-    copies = {state.copy_id: state.to_value()}
-    return begin_history(replace(first, sealed=sealed, copies=copies))
-
-
-@dataclass(frozen=True, slots=True)
-class CopyStep:
-    """Events that were written and are to be committed.
-
-    Attributes:
-        after: The state before this step.
-        events: Number of events of the source in this step.
-        append: The segments that hold them.
-        seal: Whether the stream is sealed after the copy's last event.
-    """
-
-    after: CopyRecord
-    events: int
-    append: AppendPlan
-    seal: bool
-
-
-def commit_step(context: StreamContext, step: CopyStep) -> tuple[CopyRecord, bool]:
-    """Commit a step: events and progress together.
-
-    Returns the state from now on, and whether this step made it: another runner may have been
-    first.
+    Without `bind` the request's cuts are bound. `rows` is the schema of a job's rows, and `made_by`
+    tells the job from others.
 
     Raises:
-        IncompleteStreamError: Another copy into the stream is not done.
-        StagedExpiredError: The segments were staged below the staging floor.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+        PositionError: The source's history was abandoned since the copy began.
     """
-    after, plan = step.after, step.append
-    moved = after.moved(step.events, len(plan.segments), plan.bytes)
-    note = Note(bytes=plan.bytes)
+    source, root = context.storage, context.log.root
+    check_target(source, target)
+    log = StreamLog(target, clock=context.clock)
 
-    def build(root: Root, slot: Slot) -> Change[CopyRecord]:
-        state = parse_copy(after.copy_id, root.copies.get(after.copy_id))
-        if state != after:
-            return Change(None, state)
-        check_preconditions(root, plan)
-        epochs, epoch = plan_epochs(root, plan.job.request.change, context.status)
-        appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
-        copied = replace(
-            appended,
-            operation=Operation.COPY,
-            sealed=step.seal and moved.done,
-            copies={**root.copies, after.copy_id: moved.to_value()},
-        )
-        return Change(context.status.tidy(copied, slot), moved, note)
-
-    done = context.log.commit(build, transaction=plan.job.transaction)
-    return done.result, done.written
-
-
-class _Runner:
-    """Runs the steps of one copy."""
-
-    def __init__(
-        self,
-        context: StreamContext,
-        source: StreamContext,
-        request: CopyRequest,
-        progress: Progress,
-    ) -> None:
-        self.steps, self._progress = 0, progress
-        self._context, self._source, self._request = context, source, request
-        self._appender = Appender(context)
-        self._schema = epoch_schema(context.status, context.log.root.epoch)
-        self._write = WriteRequest(self._schema, Layout(inline_bytes=0), context.client)
-
-    def run(self, state: CopyRecord) -> CopyRecord:
-        """Run steps until the copy is done; raises as `run_copy_events`."""
-        root = self._source.log.root
-        while not state.done:
-            try:
-                for reading, task in self._plan(state, root):
-                    state, ours = self._step(state, reading, task)
-                    self._progress(state.progress, state.end - state.start)
-                    if state.done or not ours:
-                        break  # done, or another runner committed the planned step
-                else:
-                    raise CorruptionError(
-                        "the source holds fewer events than it lists",
-                        url=self._source.storage.url,
-                        copied=state.progress,
-                        expected=state.end - state.start,
-                    )
-            except SnapshotExpiredError:
-                # Compacted and vacuumed meanwhile: the same events are in other segments now.
-                newer = self._source.log.refresh()
-                if newer.version == root.version:
-                    raise
-                root = newer
-        return state
-
-    def _plan(self, state: CopyRecord, root: Root) -> Iterator[tuple[Reading, ReadTask]]:
-        """Yield the missing events as of a version of the source, one step at a time."""
-        start = state.start + state.progress
-        if start < root.head:
-            raise TruncatedError(
-                "events that are not copied yet are gone",
-                remedy="drop the destination, and copy what is left under another id",
-                lost=f"[{start}, {min(root.head, state.end)})",
-                head=root.head,
-                copied=state.progress,
-            )
-        status = self._source.status
-        known = {*epoch_schema(status, root.epoch).names}
-        columns = [name for name in self._schema.names if name in known]
-        # What is read once would only displace what is read again.
-        request = ReadRequest(start, state.end, columns, read_cache_bytes=0)
-        reading = plan_reading(self._source, root, request)
-        slices = plan_range(status, root, reading)
-        for task in plan_tasks(slices, partition_bytes=STEP_BYTES):
-            yield reading, task
-
-    def _step(self, after: CopyRecord, reading: Reading, task: ReadTask) -> tuple[CopyRecord, bool]:
-        """Write some events and commit them; return False if another runner was first."""
-        clock, version = self._context.clock, self._context.log.root.version
-        token = names.build_token(version, clock.new_id()[:12])
-        job = WriteJob(self._context.storage, token, clock.new_id(), self._write)
-        staged = self._stage(job, reading, task)
-        if not staged.rows:
-            return after, True  # its frames start in another task's rows
-        plan = AppendPlan.of(job, staged.segments, [staged])
-        step = CopyStep(after, staged.rows, plan, seal=self._request.seal)
-        try:
-            self._appender.check_clock(staged.segments[-1])
-            state, ours = commit_step(self._context, step)
-        except MAYBE_COMMITTED:
-            raise
-        except SegstoreError:
-            self._appender.discard(staged.segments)
-            raise
-        if ours:
-            self.steps += 1
-            with best_effort("merging status parts"):
-                run_due_merge(self._context)
+    def propose() -> CopyPlan:
+        if bind is None:
+            cuts = (parse_cut(request.start), parse_cut(request.end))
+            start, end = resolve_range(context, root, *cuts)
         else:
-            self._appender.discard(staged.segments)
-        return state, ours
+            start, end = bind(root)
+        text, spark = (None, None) if rows else context.status.schema_texts(root.epoch)
+        return CopyPlan(
+            root.stream_id,
+            root.generation,
+            root.version,
+            start,
+            end,
+            request.digest(root),
+            _piece_rows(context, root, (start, end)),
+            text,
+            spark,
+        )
 
-    def _stage(self, job: WriteJob, reading: Reading, task: ReadTask) -> StagedTask:
-        threads = min(os.cpu_count() or 1, READ_THREADS)
-        batches = run_task(reading, task, threads=threads)
-        # The only task and attempt under this token.
-        return job.stage(0, "0", (_narrow(batch, self._schema) for batch in batches))
+    done, position = first_position(log, request, root)
+    plan = None if done else open_plan(target, request.copy_id, propose)
+    if plan is None:
+        done = done or find_done(log, request, root)
+        if done is None:
+            raise ConflictError("the copy was made and dropped in the meantime", url=target.url)
+        return EventsCopy(source, target, request, root, client, rows or ("", None), "", done=done)
+    if plan.source == root.stream_id:
+        check_position(root, Position(plan.source, plan.generation, plan.start))
+    request.check_digest(plan.digest, root, url=target.url)
+    schema = rows or (plan.schema or "", plan.spark_schema)
+    return EventsCopy(
+        source,
+        target,
+        request,
+        root,
+        client,
+        schema,
+        made_by or digest_of(schema[0].encode())[:12],
+        plan,
+        position,
+        properties={} if rows else inherited_properties(root),
+    )
+
+
+def _piece_rows(context: StreamContext, root: Root, bounds: Range) -> int:
+    rows = size = 0
+    for run in context.status.runs(root, *bounds):
+        rows += int(run.columns.rows.sum())
+        size += int(run.columns.bytes.sum())
+    return max(LEAST_PIECE_ROWS, rows * PIECE_BYTES // max(size, 1))
+
+
+def _check_rows(segments: Sequence[StagedSegment], expected: int, url: str) -> None:
+    rows = sum(segment.rows for segment in segments)
+    if rows != expected:
+        raise CorruptionError(
+            "the source holds other events than it lists", url=url, copied=rows, expected=expected
+        )
 
 
 def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

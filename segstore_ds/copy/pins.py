@@ -177,7 +177,7 @@ def last_sharing(newest: Root) -> Root:
     for name, record in newest.copies.items():
         if mode_of(record) == CLONE:
             made = parse_copy(name, record)
-            origin = Origin(made.source, made.origin, name, made.version)
+            origin = Origin(made.source, made.origin or "", name, made.version)
             origins[made.source] = to_json(origin)
     return replace(newest, origins=origins)
 

@@ -61,8 +61,18 @@ class CopyRequest:
         given += [] if self.version is None else [self.version]
         return digest_of(build_json(given))
 
+    def check_digest(self, known: str, source: Root, *, url: str) -> None:
+        """Raise InvalidInputError unless this is the digest that the id stands for at `url`."""
+        if known != self.digest(source):
+            raise InvalidInputError(
+                "the copy id was used for another copy",
+                remedy="repeat the copy with the arguments of its first call, or use another id",
+                copy_id=self.copy_id,
+                url=url,
+            )
+
     def begin(self, source: Root, bounds: tuple[int, int], *, mode: str) -> CopyRecord:
-        """Return the record of this copy of a range of the source, with nothing copied yet."""
+        """Return the record of this copy of a range of the source, without what it made."""
         return CopyRecord(
             copy_id=self.copy_id,
             mode=mode,

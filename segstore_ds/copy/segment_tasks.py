@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from segstore_ds.compact.rewrite import CompactJob, plan_job
-from segstore_ds.copy.destination import check_target, find_done
+from segstore_ds.copy.destination import check_target, first_position
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.copy.segments import commit_copy
@@ -36,6 +36,7 @@ class CopyJob:
         root: The source's version that is copied.
         request: What the caller asked for.
         done: The result if the copy had been made before; then there is nothing to do.
+        position: The version that the first root gets.
     """
 
     job: CompactJob = field(repr=False)
@@ -43,6 +44,7 @@ class CopyJob:
     root: Root = field(repr=False)
     request: CopyRequest
     done: Copied | None = None
+    position: int = 0
 
 
 def plan_copy_job(
@@ -58,8 +60,8 @@ def plan_copy_job(
     check_target(source, target)
     root = StreamLog(source, clock=clock).open()
     job = plan_job(source, TableStatus(source), root, CompactRules(), Layout(inline_bytes=0))
-    done = find_done(StreamLog(target, clock=clock), request, root)
-    return CopyJob(job, target, root, request, done)
+    done, position = first_position(StreamLog(target, clock=clock), request, root)
+    return CopyJob(job, target, root, request, done, position)
 
 
 def copy_segments(
@@ -135,4 +137,5 @@ def commit_segments(
         entries,
         bounds=bounds,
         next_segment=work.root.next_segment,
+        position=work.position,
     )

@@ -1,11 +1,11 @@
-"""Copies a range of a stream to a new stream, by its segment objects, in one commit.
+"""Copies a range of a stream to a new stream, by its segment objects, as one commit.
 
 Ids, epochs and offsets are the same in both streams: segments are copied byte for byte under new
 names, and every frame is checked on the way. If a cut lies within a segment, that segment is
 rewritten and gets a number of its own. Writers and reader positions are not copied.
 
-Guarantees: there is no stream at the destination before all segments are there; its first commit
-lists all of them. If interrupted at any point and run again, the copy continues with the segments
+Guarantees: there is no stream at the destination before all segments are there; its first root
+lists all of them. If interrupted at any point and run again, the copy goes on with the segments
 that have not arrived whole. Run again when done, it changes nothing and reports `repeated`. Events
 appended to the source meanwhile are not part of the copy.
 
@@ -16,25 +16,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from segstore_ds.compact.rewrite import plan_job
-from segstore_ds.copy.destination import check_target, find_done
+from segstore_ds.copy.destination import check_target, commit_first, first_position
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
-from segstore_ds.errors import (
-    InternalError,
-)
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.key_columns import inherited_properties
-from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.create import first_root
 from segstore_ds.write.layout import Layout
 
 
@@ -55,12 +48,13 @@ def run_copy(
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the source, or the id stands for another copy.
         SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+        ConflictError: A stream was made and dropped there in the meantime: copy again.
         CommitUnknownError: The storage never said whether the destination was created.
     """
     root = context.log.root
     check_target(context.storage, target)
     log = StreamLog(target, clock=context.clock)
-    done = find_done(log, request, root)
+    done, position = first_position(log, request, root)
     if done is not None:
         return done
     bounds = bind(root)
@@ -79,6 +73,7 @@ def run_copy(
         tuple(entries),
         bounds=bounds,
         next_segment=work.next_segment,
+        position=position,
     )
     return copied if copied.repeated else replace(copied, reused=work.reused)
 
@@ -92,40 +87,21 @@ def commit_copy(
     *,
     bounds: tuple[int, int],
     next_segment: int,
+    position: int,
 ) -> Copied:
-    """Create the destination's first root, which lists everything that was copied.
-
-    Returns what was copied; `repeated` if another runner of the same copy was first.
-
-    Raises:
-        AlreadyExistsError: Another stream was made there meanwhile.
-        CommitUnknownError: The storage never said whether it was created.
-    """
-    copied = Copied(*bounds, len(entries), sum(entry.bytes for entry in entries))
-    record = replace(
+    """Create the destination's first root, with the source's epochs; as `commit_first`."""
+    return commit_first(
+        context,
+        source,
+        request,
         request.begin(source, bounds, mode=SEGMENTS),
-        segments=copied.segments,
-        bytes=copied.bytes,
-        done=True,
-    )
-    first = replace(
-        first_root(context, Operation.COPY, _copied_epochs(context, source, source_status)),
-        head=bounds[0],
-        tail=bounds[1],
-        sealed=request.seal,
-        next_segment=next_segment,
+        epochs=_copied_epochs(context, source, source_status),
         entries=entries,
-        copies={request.copy_id: record.to_value()},
+        bounds=bounds,
+        next_segment=next_segment,
         properties=inherited_properties(source),
+        position=position,
     )
-    first = begin_history(first, segments=len(entries))
-    first = context.status.tidy(first, Slot(0, first.time_us, 0))
-    if context.log.create(first) is None:
-        done = find_done(context.log, request, source)
-        if done is None:
-            raise InternalError("a stream that exists can't be found", url=context.storage.url)
-        return done
-    return copied
 
 
 def _copied_epochs(

@@ -26,6 +26,7 @@ ASIDE_FOLDER = "aside"  # where a repair moves files that are not the stream's
 # In memory, the folder of segments that lie in the commit file; no object has such a name.
 _INLINE_FOLDER = "inline"
 _OUTLINED = "0-inline-0.arrow"
+_COPY = "copy-"
 
 FOLDERS = (LOG_FOLDER, STATUS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
@@ -36,6 +37,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
 _STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PIECE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{12})\.json")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 REDACTED = "redact"  # On disk: in place of the attempt in the names of what a redaction writes.
 # The names that writers build; readers accept more. Nothing else is ever deleted.
@@ -44,6 +46,7 @@ _OBJECT = re.compile(
     r"|status/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
+    r"|segments/copy-[A-Za-z0-9][A-Za-z0-9-]{0,63}/(?:plan|[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12})\.json"
     r"|readers/(?:[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
     r"|_latest/[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
 )
@@ -228,7 +231,36 @@ def is_redacted(path: str) -> bool:
 
 def build_copy_token(copy_id: str) -> str:
     """Return the name of the folder that holds the objects of a copy."""
-    return f"copy-{copy_id}"
+    return f"{_COPY}{copy_id}"
+
+
+def parse_copy_token(token: str) -> str | None:
+    """Return the id of the copy whose objects a folder holds; None for a token of another kind."""
+    return token.removeprefix(_COPY) if token.startswith(_COPY) else None
+
+
+def build_copy_plan(copy_id: str) -> str:
+    """Return the name of the object that fixes what a copy by events copies."""
+    return f"{SEGMENTS_FOLDER}/{build_copy_token(copy_id)}/plan.json"
+
+
+def build_piece(copy_id: str, start: int, end: int, made_by: str) -> str:
+    """Return the name of the object that lists the segments of some events of a copy.
+
+    `made_by` is 12 hex digits that tell pieces of one way to make them from those of another.
+
+    >>> path = build_piece("c", 10, 25, "0123456789ab")
+    >>> path, parse_piece(path), is_object(path)
+    ('segments/copy-c/10-25-0123456789ab.json', (10, 25, '0123456789ab'), True)
+    """
+    name = f"{start}-{end}-{made_by}.json"
+    return f"{SEGMENTS_FOLDER}/{build_copy_token(copy_id)}/{name}"
+
+
+def parse_piece(path: str) -> tuple[int, int, str] | None:
+    """Return range and maker of what `build_piece` built; None for any other path."""
+    match = _PIECE.fullmatch(path.rpartition("/")[2])
+    return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def segment_token(path: str) -> str:

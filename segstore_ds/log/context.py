@@ -36,12 +36,7 @@ class StreamContext:
 
     def apart(self) -> Self:
         """Return a context of the same stream that another thread may use."""
-        log = StreamLog(
-            self.storage,
-            clock=self.clock,
-            grace_s=self.log.grace_s,
-            incomplete=self.log.incomplete,
-        )
+        log = StreamLog(self.storage, clock=self.clock, grace_s=self.log.grace_s)
         log.follow_from(self.log)
         return type(self).of(log, client=self.client)
 

@@ -38,7 +38,7 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
 }
 
 _TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
-_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE, Operation.COPY})
+_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
 # Field -> the operations that may change it; every commit may change the fields not listed.
 _OWNERS: Mapping[str, frozenset[str]] = {
@@ -46,7 +46,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "tail": _WRITES,
     "next_segment": _WRITES | _REWRITES,
     "epochs": _WRITES,
-    "sealed": frozenset({Operation.SEAL, Operation.DROP, Operation.COPY}),
+    "sealed": frozenset({Operation.SEAL, Operation.DROP}),
     "log_start": frozenset({Operation.PURGE, Operation.UPKEEP}),
     "staging_floor": frozenset({Operation.VACUUM, Operation.UPKEEP, Operation.DROP}),
     "upkeep": frozenset({Operation.UPKEEP}),
@@ -61,7 +61,6 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "generation": frozenset({Operation.REPAIR, Operation.PROMOTE}),
     "pins": frozenset({Operation.PIN, Operation.UNPIN}),
     "origins": frozenset({Operation.MATERIALIZE}),
-    "copies": frozenset({Operation.COPY}),
     "redactions": frozenset({Operation.REDACT}),
 }
 _UNOWNED = frozenset({Operation.READER, Operation.MERGE})

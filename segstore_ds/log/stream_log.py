@@ -36,7 +36,6 @@ from segstore_ds.format.operation import RELISTING
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import CLOCK_LIMIT_US, SYSTEM_CLOCK, Clock, Skew
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change, Committed, Meter, log_commit
-from segstore_ds.log.copy_record import check_commit, check_complete
 from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.lost_attempts import discard_lost
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
@@ -85,9 +84,9 @@ class _Locks:
 class StreamLog:
     """The batch metadata log of one stream, with the newest root this handle has seen.
 
-    A superseded version keeps its name in the log for `grace_s` seconds. `incomplete` also opens a
-    stream whose copy is not done, and `damaged` one whose log lacks versions. Threads may share a
-    log: what one of them has seen never goes back to what another one found before.
+    A superseded version keeps its name in the log for `grace_s` seconds. `damaged` also opens a
+    stream whose log lacks versions. Threads may share a log: what one of them has seen never goes
+    back to what another one found before.
     """
 
     def __init__(
@@ -96,13 +95,11 @@ class StreamLog:
         *,
         clock: Clock = SYSTEM_CLOCK,
         grace_s: float = LOG_GRACE_S,
-        incomplete: bool = False,
         damaged: bool = False,
     ) -> None:
         self.storage = storage
         self.clock = clock
         self.grace_s = grace_s
-        self.incomplete = incomplete
         self.damaged = damaged
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.history = History(storage)
@@ -137,7 +134,6 @@ class StreamLog:
 
         Raises:
             NotFoundError: There is no stream, or another one than this handle has seen.
-            IncompleteStreamError: A copy into it is not done.
             MissingObjectError: Versions are missing, or commits are gone that were seen.
             FormatError: The newest root can't be read; an older one is never used instead.
         """
@@ -214,11 +210,12 @@ class StreamLog:
 
     # --- commits -----------------------------------------------------------------------------
 
-    def create(self, first: Root) -> Root | None:
+    def create(self, first: Root, at: int | None = None) -> Root | None:
         """Put the first commit of a stream and return it; None when there already is a stream.
 
         `first` has version 0. In the folder of a dropped stream it gets the version behind the last
-        commit there, so that an older handle finds the slot after its base taken.
+        commit there, so that an older handle finds the slot after its base taken. With `at` it gets
+        this version, and None is returned, too, if a stream was there in the meantime.
 
         Raises:
             InternalError: The root breaks a rule of FORMAT.md.
@@ -228,7 +225,7 @@ class StreamLog:
         self.storage.ensure_exclusive()
         began = self.clock.boot_s()
         version = first_version(self.files)
-        if version is None:
+        if version is None or at not in (None, version):
             return None
         rows = tuple(replace(row, version=version) for row in first.history)
         root = replace(first, version=version, log_start=version, history=rows)
@@ -380,7 +377,6 @@ class StreamLog:
         self, base: Root, planned: Root, slot: Slot, *, transaction: str, note: Note, meter: Meter
     ) -> Root:
         """Return the root to put: the planned change, its place in the log and its history row."""
-        check_commit(base, planned, url=self.storage.url)
         kept = self.history.tidy(planned, slot)
         relists = base.restored is not None and planned.operation in RELISTING
         root = replace(
@@ -548,8 +544,6 @@ class StreamLog:
         self._check(later, version)
         if not self._is_recent(base):
             return False
-        if not self.incomplete:
-            check_complete(later, url=self.storage.url)
         now_s = self.clock.boot_s()
         self._stand_on(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
         return True
@@ -596,8 +590,6 @@ class StreamLog:
                 find, known_s = find if known_s is None else self._open_hinted, None
                 continue
             if found is not None and self.clock.boot_s() <= limit_s:
-                if not self.incomplete:
-                    check_complete(found.root, url=self.storage.url)
                 return self._stand_on(replace(found, confirmed_s=began, seen_s=began))
             find, known_s = self._open_hinted, None
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)

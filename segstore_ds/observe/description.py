@@ -122,7 +122,6 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     """Return the description of a stream's newest version; `storage` also lists its folder.
 
     Raises:
-        IncompleteStreamError: A copy into the stream is not done.
         FormatError: The newest root can't be read; what else is damaged is left out, and named.
     """
     root, status, readable = context.log.refresh(), context.status, Readable()

@@ -20,7 +20,6 @@ from segstore_ds.format.reader_record import ReaderRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.lookup import find_moment, version_at
 from segstore_ds.log.seen import Seen, is_gone
 from segstore_ds.options.arguments import check_whole
@@ -183,9 +182,7 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
         NotFoundError: The version, tag or reader does not exist.
         SnapshotExpiredError: The version, or the versions of that time, were purged.
         PositionError: The position is of another stream or generation.
-        IncompleteStreamError: A copy into the stream was not done as of that root.
     """
-    check_complete(root, url=context.storage.url)
     match cut.kind:
         case "head" | "tail":
             return root.head if cut.kind == "head" else root.tail
@@ -363,7 +360,6 @@ def root_as_of(
         InvalidInputError: Two are given, or one is not a number or not a time with a zone.
         NotFoundError: The stream has no such version yet, or was created later.
         SnapshotExpiredError: The version was purged.
-        IncompleteStreamError: A copy into the stream was not done at that version.
     """
     if version is not None and timestamp is not None:
         raise InvalidInputError(
@@ -389,7 +385,6 @@ def root_as_of(
         raise NotFoundError(
             "stream was created after that time", url=context.storage.url, timestamp=str(timestamp)
         )
-    check_complete(root, url=context.storage.url)
     return root
 
 

@@ -20,7 +20,6 @@ from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import build_upkeep, upkeep_of
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import open_segment
@@ -31,7 +30,6 @@ from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
 SEGMENTS_PER_RANGE = 65_536
-_ALWAYS = ("info", "storage", "history")  # no events: readable while a copy is not done
 _TIME = pa.timestamp("us", "UTC")
 
 Range = tuple[int, int]
@@ -91,8 +89,6 @@ def open_table(
 ) -> pa.RecordBatchReader:
     """Return a metadata table as batches; None means the newest version, or all of its offsets."""
     table, pinned = find_table(name), root or context.log.refresh()
-    if name not in _ALWAYS:
-        check_complete(pinned, url=context.storage.url)
     bounds = (pinned.head, pinned.tail) if span is None else span
     return pa.RecordBatchReader.from_batches(
         table.schema, read_table(context, pinned, table, bounds)

@@ -58,7 +58,6 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
             or there is no time column to read an interval of.
         PositionError: A cut beyond the tail, or a position of another stream or generation.
         TruncatedError: The start is below the head.
-        IncompleteStreamError: A copy into the stream was not done as of that version.
     """
     url = context.storage.url
     cuts = (parse_cut(cut) for cut in (request.start, request.end))

@@ -9,9 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import IncompleteStreamError, NotFoundError, SegstoreError
+from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.format import names
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.find_streams import Unsearched, search
@@ -61,7 +60,7 @@ _DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # 
 
 def _read_stream(folder: Storage) -> dict[str, Any] | None:
     """Return the row of a folder that holds a log; None if there is no commit in it."""
-    log = StreamLog(folder, incomplete=True)
+    log = StreamLog(folder)
     try:
         root = log.open()
     except NotFoundError as error:
@@ -70,7 +69,7 @@ def _read_stream(folder: Storage) -> dict[str, Any] | None:
         return None if gone else _row_of_error(folder.url, error)
     except SegstoreError as error:
         return _row_of_error(folder.url, error)
-    row = {
+    return {
         "url": folder.url,
         "stream_id": root.stream_id,
         "version": root.version,
@@ -81,11 +80,6 @@ def _read_stream(folder: Storage) -> dict[str, Any] | None:
         "events": root.tail - root.head,
         "sealed": root.sealed,
     }
-    try:
-        check_complete(root, url=folder.url)
-    except IncompleteStreamError as error:
-        row.update(_row_of_error(folder.url, error))
-    return row
 
 
 def _row_of_error(url: str, error: SegstoreError) -> dict[str, Any]:

@@ -7,6 +7,9 @@ order.
 The last hour of the log stays, and the last commit for longer: a handle with an older base finds
 the slot after it taken, and learns that the stream is gone. A stream that is created in the folder
 numbers its versions above the last commit.
+
+Where copies have staged objects and there is no stream, the last commit is also the first: a copy
+that still runs finds its version taken.
 """
 
 import logging
@@ -14,24 +17,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.clones import pins_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
+from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.replication.property import replication_of
+from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below
+from segstore_ds.write.create import first_root
 
 _LOG = logging.getLogger(__name__)
 _MOST_HIDDEN = 999
@@ -108,7 +117,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
 
     Raises:
         InvalidInputError: The confirmation names another location.
-        NotFoundError: There is no stream.
+        NotFoundError: There is no stream, nor what a copy has staged.
         ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
             was deleted.
         CommitUnknownError: The drop may or may not be committed; nothing was deleted.
@@ -120,8 +129,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
             url=storage.url,
             confirm=confirm,
         )
-    log = DroppableLog(storage, clock=clock, incomplete=True, damaged=True)
-    before = log.reopen()
+    log = DroppableLog(storage, clock=clock, damaged=True)
+    before = _take_place(log, client) or log.reopen()
     commit_drop(log, client)
     deleted, kept = 0, []
     log_files = f"{names.LOG_FOLDER}/"
@@ -144,6 +153,18 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     if before.dropped and not deleted:
         raise NotFoundError("stream was dropped", url=storage.url, version=before.version)
     return Dropped(deleted, tuple(sorted(kept)))
+
+
+def _take_place(log: DroppableLog, client: str) -> Root | None:
+    """Make a dropped stream where copies have staged objects and none has made a stream."""
+    if next(iter(log.storage.list_named(*COPIED.split("/"))), None) is None:
+        return None
+    if not may_begin(log.files, resumed=COPIED):
+        return None
+    context = StreamContext.of(log, client=client)
+    nothing = context.status.put_epoch(0, 0, 0, encode_schema(pa.schema([])), None)
+    first = first_root(context, Operation.DROP, [nothing])
+    return log.create(begin_history(replace(first, sealed=True, dropped=True)))
 
 
 def commit_drop(log: DroppableLog, client: str) -> None:

@@ -15,7 +15,6 @@ from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit
@@ -86,7 +85,6 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
     Raises:
         NotFoundError: There is no such version.
         SnapshotExpiredError: It was purged.
-        IncompleteStreamError: A copy into the stream was not done then.
         SealedError: The stream is sealed.
         InvalidInputError: Values of the version were redacted since.
         ConflictError: Every race was lost; nothing was committed.
@@ -94,7 +92,6 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
     """
     context.log.refresh()
     old = context.log.read_version(version)
-    check_complete(old, url=context.storage.url)
     listed = list(context.status.segments(old, old.head, old.tail))
 
     def build(root: Root, slot: Slot) -> Change[None]:

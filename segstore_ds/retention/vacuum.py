@@ -17,7 +17,7 @@ deleted objects from `retired`. Every step may be repeated, and two vacuums may 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
@@ -34,7 +34,6 @@ from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages
 from segstore_ds.status.references import (
     References,
-    copied_tokens,
     read_references,
 )
 from segstore_ds.status.slot import Slot
@@ -111,7 +110,7 @@ class Horizon:
         time_us: Now less the grace, by the store's clock, in microseconds.
         floor: The staging floor.
         pinned: Whether a pin, not `log_start`, sets the version.
-        copied: Folders of copies that are done: unlisted objects there are leftovers.
+        copied: Ids of the copies that made the stream: unlisted objects of theirs are leftovers.
     """
 
     version: int
@@ -132,7 +131,7 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
         until_us,
         max(floor, root.staging_floor),
         oldest < root.log_start,
-        frozenset(copied_tokens(root)),
+        frozenset(root.copies),
     )
 
 
@@ -147,6 +146,8 @@ def plan_vacuum(
     """
     deleted: list[Deleted] = []
     kept: list[Kept] = []
+    objects = list(objects)
+    written = _last_written(objects)
     for info in objects:
         if info.path in refs.live:
             continue
@@ -154,7 +155,7 @@ def plan_vacuum(
         if retired is None and not names.is_object(info.path):
             may, why = False, "not the name of a stream's object: segstore did not create it"
         elif retired is None:
-            may, why = _judge_staged(info.path, horizon)
+            may, why = _judge_staged(info.path, horizon, written)
         else:
             may, why = _judge_retired(retired.version, retired.time_us, horizon)
         state = ObjectState.STAGED if retired is None else ObjectState.RETIRED
@@ -298,16 +299,39 @@ def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, 
     return True, f"dropped by version {version}, before the oldest version kept and the grace"
 
 
-def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
+def _copy_of(path: str) -> str:
+    """Return the id of the copy that staged an object, as its name says; "" for other names."""
+    return names.parse_copy_token(names.segment_token(path.partition("/")[2])) or ""
+
+
+def _last_written(objects: Iterable[ObjectInfo]) -> dict[str, int]:
+    """Return when something was last written for each copy, by its id."""
+    written: dict[str, int] = {}
+    for info in objects:
+        copy_id = _copy_of(info.path)
+        written[copy_id] = max(info.modified_us, written.get(copy_id, 0))
+    return written
+
+
+def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tuple[bool, str]:
     version = staged_version(path)
-    if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
-        # Another runner of that copy finds it done and commits none of its objects.
-        return True, "left by an attempt at a finished copy, and never committed"
     if version is None:
-        return False, "no commit names it, and its name does not say how old it is"
+        return _judge_copied(_copy_of(path), horizon, written)
     if version >= horizon.floor:
         return False, f"staged on version {version}, which may still be committed"
     return True, f"staged on version {version}, below the staging floor, and never committed"
+
+
+def _judge_copied(copy_id: str, horizon: Horizon, written: Mapping[str, int]) -> tuple[bool, str]:
+    """Judge what no version names, by the copy that staged it.
+
+    No copy can commit it: a copy makes a stream's first root, and there is one.
+    """
+    if copy_id in horizon.copied:
+        return True, "left by an attempt at a finished copy, and never committed"
+    if written[copy_id] > horizon.time_us:
+        return False, "staged by a copy that was still running within the grace"
+    return True, "left by a copy that lost this location to another one, before the grace"
 
 
 def staged_version(path: str) -> int | None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.copies import SEGMENTS, mode_of, parse_copy
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus, parts_and_lists
@@ -55,16 +54,6 @@ def listed_parts(status: TableStatus, root: Root) -> Iterator[str]:
     """Yield the parts of all tables, those in lists included."""
     for table in (*status.tables, History(status.storage).table):
         yield from (part.path for part in table.parts(root))
-
-
-def copied_tokens(root: Root) -> Iterator[str]:
-    """Yield the folders of the finished copies by segments into a stream. Pure.
-
-    Nobody stages there any more: a late writer of such a copy finds the copy done.
-    """
-    for copy_id, record in root.copies.items():
-        if mode_of(record) == SEGMENTS and parse_copy(copy_id, record).done:
-            yield names.build_copy_token(copy_id)
 
 
 def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:

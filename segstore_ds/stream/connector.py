@@ -13,14 +13,15 @@ import pyarrow as pa
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
-from segstore_ds.copy.destination import copied_of
 from segstore_ds.copy.event_rows import (
     ROWS,
+    OffsetCheck,
     RowsCopy,
+    check_offsets,
     commit_rows_copy,
-    find_rows_copy,
     plan_rows_copy,
 )
+from segstore_ds.copy.events import EventsCopy, plan_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
@@ -85,12 +86,14 @@ __all__ = [
     "Copied",
     "CopyJob",
     "CopyRequest",
+    "EventsCopy",
     "FilterLike",
     "Filters",
     "Layout",
     "Location",
     "MicroBatches",
     "NamedReader",
+    "OffsetCheck",
     "PlacedSegment",
     "Position",
     "ReadTask",
@@ -111,18 +114,17 @@ __all__ = [
     "WriteJob",
     "WriteRequest",
     "WriterKey",
+    "check_offsets",
     "client_name",
     "commit_batch",
     "commit_compaction",
     "commit_rows_copy",
     "commit_segments",
-    "copied_of",
     "copy_segments",
     "decode_pinned",
     "discard_staged",
     "encode_pinned",
     "export_samples",
-    "find_rows_copy",
     "find_write",
     "list_streams_below",
     "open_on",
@@ -135,6 +137,7 @@ __all__ = [
     "plan_compaction",
     "plan_compaction_job",
     "plan_copy_job",
+    "plan_events_copy",
     "plan_parquet",
     "plan_rows_copy",
     "redact_place",
@@ -247,6 +250,13 @@ def encode_pinned(root: Root) -> bytes:
 def decode_pinned(data: bytes) -> Root:
     """Return the root that `encode_pinned` was given."""
     return ROOT_CODEC.decode_file(data, "pinned")
+
+
+def plan_events_copy(
+    source: Storage, target: Storage, request: CopyRequest, *, client: str
+) -> EventsCopy:
+    """Fix what a copy by events copies; its methods are its steps. Raises as they do."""
+    return plan_copy_events(open_on(source).context, target, request, client=client)
 
 
 def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:

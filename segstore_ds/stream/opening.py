@@ -119,7 +119,6 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
     *,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
-    incomplete: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Open a stream at its newest version.
@@ -128,25 +127,22 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
         url: Where it is.
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         single_writer: Allow a filesystem without exclusive create.
-        incomplete: Open it even if a copy into it is not done: then `info`, `history`, `verify`,
-            `vacuum` and `purge` work; reads and every other change are refused.
         clock: Time and ids.
 
     Raises:
         NotFoundError: There is no stream; never an empty answer.
-        IncompleteStreamError: A copy into it is not done.
         InvalidInputError: The location or the options are not valid.
         MissingObjectError: The newest commits are gone, as the hint proves.
         FormatError: The newest root can't be read.
         StorageError: The filesystem failed.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return open_on(storage, incomplete=incomplete, clock=clock)
+    return open_on(storage, clock=clock)
 
 
-def open_on(storage: Storage, *, incomplete: bool = False, clock: Clock = SYSTEM_CLOCK) -> Stream:
+def open_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Stream:
     """Open a stream on an open storage; see `open`, raises as it does."""
-    log = StreamLog(storage, clock=clock, incomplete=incomplete)
+    log = StreamLog(storage, clock=clock)
     log.open()
     return Stream(context_of(log))
 

@@ -7,7 +7,6 @@ from typing import Any
 from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
@@ -92,7 +91,6 @@ def verify(
 
     Raises:
         NotFoundError: There is no stream.
-        IncompleteStreamError: A copy into it is not done.
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
         StorageError: The storage failed, so nothing can be said.
     """
@@ -160,7 +158,6 @@ def salvage(
 
     Raises:
         NotFoundError: There is no stream, or none of its commits can be read.
-        IncompleteStreamError: A copy into it is not done.
         AlreadyExistsError: There is a stream at the new location.
         CorruptionError: Something can't be read, and must not be skipped.
         FormatError: The newest schema can't be read.
@@ -178,7 +175,6 @@ def salvage_on(
     """Salvage a stream between open storages; see `salvage`, raises as it does."""
     context = context_of(StreamLog(old, clock=clock, damaged=True))
     root, lost = newest_readable(context)
-    check_complete(root, url=old.url)
     context.log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
     salvager = Salvager(context, root, skip_damaged=skip_damaged, report=report)

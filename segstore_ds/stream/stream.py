@@ -133,7 +133,6 @@ class Stream:
         NotFoundError: Methods that take a cut or a version: there is no such version, tag or
             reader.
         SnapshotExpiredError: Methods that take a cut or a version: that version was purged.
-        IncompleteStreamError: A copy into the stream is not done.
 
     What a method raises beside these is listed there.
     """
@@ -1494,14 +1493,13 @@ class Stream:
     ) -> Copied:
         """Make a new stream of this one's segments, or of its events.
 
-        By segments, ids, epochs and offsets stay, and the destination becomes a stream only when
-        all of it is there. By events, they are written again in the newest schema, with offsets
-        from 0, a bounded step per commit. Until the last step, every read of the destination raises
-        IncompleteStreamError, and every commit except the copy's is refused.
+        By segments, ids, epochs and offsets stay. By events, they are written again in the newest
+        schema, with offsets from 0. Either way the destination becomes a stream by one commit, when
+        all of it is there.
 
         An interrupted copy continues where it stopped when it runs again; a finished one does
-        nothing. Both ends are bound once. Events that are appended meanwhile are not copied, nor
-        are writers, readers, tags and properties.
+        nothing. By events, both ends are bound by the first run. Events that are appended meanwhile
+        are not copied, nor are writers, readers, tags and properties.
 
         A clone copies nothing and shares this stream's segments, in three commits for any length.
         It may start from an older version, or end at a cut: a fork of the past.
@@ -1529,10 +1527,9 @@ class Stream:
             InvalidInputError: A cut, the mode or the id is not valid, the id belongs to another
                 copy, or the destination is the stream itself. For clones also: a start is given,
                 the stream is a clone itself, or the destination is on another filesystem.
-            ConflictError: For clones: every race was lost, or the pin was removed meanwhile. For
-                events: every race was lost, or a step took longer than vacuum's grace: copy again.
+            ConflictError: A stream was made and dropped at the destination meanwhile. For clones:
+                every race was lost, or the pin was removed meanwhile.
             TruncatedError: The start, or events that are still to be copied, are below the head.
-            IncompleteStreamError: Another copy into the destination is not done.
             NotFoundError: There is no such version.
             SnapshotExpiredError: The version was purged; or a segment was deleted while it was
                 copied: copy again.

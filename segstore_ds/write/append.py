@@ -217,15 +217,18 @@ class Appender:
 
         Each run of neighbouring tasks that sent frames becomes one segment, so task order holds.
         """
-        # A new folder per call: a job may be committed twice, and each commit may delete what it
+        # New names per call: a job may be committed twice, and each commit may delete what it
         # wrote.
         version = names.parse_token_version(token)
-        nonce = self._context.clock.new_id()[:12]
-        folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
+        nonce, attempt = self._context.clock.new_id()[:12], "0"
+        if version is None:  # of a copy, whose objects all lie in one folder
+            folder, attempt = token, nonce
+        else:
+            folder = names.build_token(version, nonce)
         segments: list[StagedSegment] = []
         for run, staged in _runs(tasks):
             if run:
-                name = f"{run[0].task}-0-{len(segments)}.arrow"
+                name = f"{run[0].task}-{attempt}-{len(segments)}.arrow"
                 path = names.build_segment_path(folder, name)
                 frames = (frame for task in run for frame in task.frames)
                 made = stage_frames(storage or self._context.storage, frames, path=path)

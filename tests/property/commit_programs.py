@@ -188,7 +188,7 @@ def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_d
         actor.note("ready")
         with suppress(CommitUnknownError, NotFoundError, StorageError):
             for stream_id in stream_ids:
-                log = DroppableLog(actor.storage, clock=actor.clock, incomplete=True, damaged=True)
+                log = DroppableLog(actor.storage, clock=actor.clock, damaged=True)
                 log._hinted_s = float("inf")
                 log.reopen()
                 commit_drop(log, "")

@@ -5,7 +5,8 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 import segstore_ds as segstore
-from segstore_ds.errors import AlreadyExistsError, IncompleteStreamError, InvalidInputError
+from segstore_ds.copy import events as copy_events
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 
 pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 
@@ -78,12 +79,11 @@ def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
 
     with pytest.raises(PythonException, match="a bug in the transformation"):
         segstore.copy(spark, url, target, "c", failing, end=60)
-    with pytest.raises(IncompleteStreamError):
+    with pytest.raises(NotFoundError):
         segstore.open(target)
-    assert "SEG_INCOMPLETE_STREAM" in error(
-        lambda: spark.read.format("segstore").load(target).count()
-    )
-    assert not [path for path in (tmp_path / "copied" / "segments").rglob("*") if path.is_file()]
+    assert "SEG_NOT_FOUND" in error(lambda: spark.read.format("segstore").load(target).count())
+    staged = [path.name for path in (tmp_path / "copied" / "segments").rglob("*") if path.is_file()]
+    assert staged == ["plan.json"]
     stream.append(pa.table({"id": [1000]}))
     done = segstore.copy(spark, url, target, "c", parted, end=60, seal=False)
     assert (done.start, done.end, done.repeated) == (0, 60, False)
@@ -103,33 +103,39 @@ def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
 def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     stream = fill(url, 40)
     target = f"file://{tmp_path}/copied"
-    places = {"startCut": 5, "endCut": 395}
-    rows = (
-        spark.read.format("segstore")
-        .options(minPartitions=16, **places)
-        .load(url)
-        .selectExpr("id", "spark_partition_id() AS part")
-    )
+    places = {"startCut": 5, "endCut": 395, "offsetColumn": "o"}
+    loaded = spark.read.format("segstore").options(minPartitions=16, **places).load(url)
+    rows = loaded.selectExpr("id", "o", "spark_partition_id() AS part")
 
-    def write(copy_id: str = "c", **options: object) -> None:
+    def write(copy_id: str = "c", rows=rows, **options: object) -> None:
         writer = rows.write.format("segstore").mode("append")
         options = {"copyFrom": url, "copyMode": "events", "copyId": copy_id} | places | options
         writer.options(**{k: v for k, v in options.items() if v is not None}).save(target)
 
     # The rows are those of the moment they were loaded: only who says which has them recorded so.
     stream.append(pa.table({"id": [400]}))
-    for moves in ({"startCut": None, "endCut": None}, {"endCut": None}, {"endCut": "tail"}):
+    moving = ({"startCut": None}, {"endCut": None}, {"endCut": "tail"}, {"offsetColumn": None})
+    for moves in moving:
         assert "use segstore.copy" in error(lambda moves=moves: write(**moves))
     assert "takes no expected tail" in error(lambda: write(expectedTail=0))
+    assert "no such column" in error(lambda: write(rows=rows.drop("o")))
+    # They are checked against the range: other rows, and rows twice or in another order.
+    other = rows.withColumn("o", rows["o"] + 390)
+    turned = rows.orderBy("o", ascending=False)
+    twice = rows.unionAll(rows.where("o > 300"))
+    for wrong, why in ((other, "not of the copy's range"), (turned, "order"), (twice, "order")):
+        assert why in error(lambda wrong=wrong: write("wrong", rows=wrong))
     assert not segstore.exists(target)
+    segstore.drop(target, confirm=target)
     write(inlineBytes=0, seal=True)
     copy = segstore.open(target)
     table = copy.read().read_all()
     assert table["id"].to_pylist() == list(range(5, 395))
     assert len(set(table["part"].to_pylist())) >= 16
-    assert (copy.version, copy.sealed) == (1, True)
+    assert (copy.version, copy.sealed) == (1, True)  # 0 is the drop
+    assert copy.schema.names == ["id", "part"]
     record = copy.root.copies["c"]
-    assert (record["source"], record["done"]) == (stream.stream_id, True)
+    assert (record["source"], record["mode"]) == (stream.stream_id, "events")
     assert (record["start"], record["end"]) == (5, 395)
     stream.append(pa.table({"id": [1000]}))
     write(inlineBytes=0, seal=True)
@@ -161,6 +167,89 @@ def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path
     table = segstore.open(target).read().read_all()
     assert table["id"].to_pylist() == list(range(4, tail - 3))
     assert len(set(table["part"].to_pylist())) >= 5
+
+
+def staged_segments(folder) -> set[str]:
+    return {path.name for path in folder.glob("segments/*/*.*") if path.suffix != ".json"}
+
+
+def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypatch):
+    """Tasks copied pieces before the job failed: the next one copies the others."""
+    monkeypatch.setattr(copy_events, "PIECE_BYTES", 1)
+    monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
+    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
+    layout = segstore.Layout(inline_bytes=0, segment_format="arrow")
+    for n in range(8):
+        stream.append(pa.table({"id": list(range(10 * n, 10 * n + 10))}), layout=layout)
+    damaged = tmp_path / url.rpartition("/")[2] / "segments" / stream.root.entries[5].path
+    whole = damaged.read_bytes()
+    middle = len(whole) // 2
+    damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    target = f"file://{tmp_path}/copied"
+    with pytest.raises(PythonException, match="SEG_CORRUPTION"):
+        segstore.copy(spark, url, target, "c", mode="events", end=75)
+    with pytest.raises(NotFoundError):
+        segstore.open(target)
+    before = staged_segments(tmp_path / "copied")
+    pieces = [*(tmp_path / "copied").glob("segments/copy-c/*-*-*.json")]
+    assert len(pieces) >= 4
+    damaged.write_bytes(whole)
+    stream.append(pa.table({"id": [1000]}))
+    done = segstore.copy(spark, url, target, "c", mode="events", end=75)
+    assert (done.end, done.segments, done.repeated) == (75, 8, False)
+    copy = segstore.open(target)
+    assert copy.read().read_all()["id"].to_pylist() == list(range(75))
+    listed = {entry.path.partition("/")[2] for entry in copy.root.entries}
+    assert len(listed & before) == len(pieces)
+    assert (copy.version, copy.verify().ok) == (0, True)
+    assert segstore.copy(spark, url, target, "c", mode="events", end=75).repeated
+    assert segstore.open(url).copy_to(target, copy_id="c", mode="events", end=75).repeated
+
+
+def test_transformed_copy_goes_on_unless_the_transformation_changed(
+    spark, url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("segstore_ds.spark.jobs.copy_helpers.JOB_PIECES", 2)
+    monkeypatch.setattr(copy_events, "PIECE_BYTES", 1)
+    monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
+    fill(url, 8)
+    target = f"file://{tmp_path}/copied"
+    broken = tmp_path / "broken"
+    broken.touch()
+
+    def fail(batches):
+        for batch in batches:
+            if broken.exists() and batch.column("id").to_pylist()[-1] >= 45:
+                raise ValueError("a disk is full")
+            yield batch
+
+    def even(rows):
+        return rows.where("id % 2 = 0").mapInArrow(fail, rows.schema)
+
+    def odd(rows):
+        return rows.where("id % 2 = 1").mapInArrow(fail, rows.schema)
+
+    def run(transform):
+        return segstore.copy(spark, url, target, "c", transform)
+
+    with pytest.raises(PythonException, match="a disk is full"):
+        run(even)
+    before = staged_segments(tmp_path / "copied")
+    assert len(before) == 2
+    with pytest.raises(PythonException, match="a disk is full"):
+        run(odd)
+    assert len(staged_segments(tmp_path / "copied")) == 4
+    broken.unlink()
+    assert (done := run(even)).end == 80
+    assert not done.repeated
+    copy = segstore.open(target)
+    assert copy.read().read_all()["id"].to_pylist() == list(range(0, 80, 2))
+    listed = {entry.path.partition("/")[2] for entry in copy.root.entries}
+    assert before < listed
+    copy.vacuum(dry_run=False)
+    assert staged_segments(tmp_path / "copied") == listed
+    assert copy.verify().ok
+    assert run(odd).repeated
 
 
 def test_clone_is_read_in_the_session(spark, url, tmp_path):

@@ -1,7 +1,6 @@
-"""Copies by events: whole or unreadable, and no event twice, whatever happens on the way."""
+"""Copies by events: whole or no stream, and no event twice, whatever happens on the way."""
 
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,12 +10,14 @@ from stream_kit import (
     DAY,
     HOUR,
     KINDS,
+    SOFT,
     STAGED,
     TIGHT,
     WHENS,
     Meddling,
     make_stream,
     numbers,
+    objects,
     values,
     wait,
 )
@@ -25,14 +26,15 @@ import segstore_ds as segstore
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy import events as copy_events
-from segstore_ds.copy.destination import find_copy, find_done
-from segstore_ds.copy.events import run_copy_events
+from segstore_ds.copy.events import plan_copy_events, run_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.staging import StagedPiece, put_piece, read_pieces
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
+    ConflictError,
     CorruptionError,
-    IncompleteStreamError,
+    FormatError,
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
@@ -41,20 +43,21 @@ from segstore_ds.errors import (
     StorageError,
     TruncatedError,
 )
-from segstore_ds.format.copies import parse_copy
-from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.format import names
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on
+from segstore_ds.write.staged import StagedSegment
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make each segment of the source a step of its own."""
-    monkeypatch.setattr(copy_events, "STEP_BYTES", 1)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ten events a piece, which are a segment of the source."""
+    monkeypatch.setattr(copy_events, "PIECE_BYTES", 1)
+    monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
 
 
 def _place() -> str:
@@ -86,8 +89,14 @@ def _copy(
     )
 
 
-def _reopened(stream: Stream, target: Storage, **options: bool) -> Stream:
-    return open_on(target, clock=stream._log.clock, **options)
+def _reopened(stream: Stream, target: Storage) -> Stream:
+    return open_on(target, clock=stream._log.clock)
+
+
+def _pieces(target: Storage) -> list[tuple[int, int]]:
+    """Return the ranges that are staged."""
+    found = (names.parse_piece(info.path) for info in target.list("segments"))
+    return sorted(piece[:2] for piece in found if piece is not None)
 
 
 class _StoppedError(Exception):
@@ -98,14 +107,13 @@ def _stop() -> None:
     raise _StoppedError
 
 
-def _halfway(commits: int = 4, steps: int = 2) -> tuple[Stream, TimedStorage]:
-    """Return a stream of so many segments, and a destination that has the first ones."""
+def _halfway(commits: int = 4, pieces: int = 2) -> tuple[Stream, TimedStorage]:
+    """Return a stream of so many segments, and a destination that has the first ones staged."""
     stream, _ = make_stream(commits)
     target = _target(stream)
     with pytest.raises(_StoppedError):
-        _copy(stream, Meddling(target, f"create log/{steps + 1:020}", _stop))
-    state = _reopened(stream, target, incomplete=True).root.copies["c"]
-    assert (state["progress"], state["done"]) == (10 * steps, False)
+        _copy(stream, Meddling(target, f"open_staged segments/copy-c/{10 * pieces}-", _stop))
+    assert _pieces(target) == [(10 * n, 10 * n + 10) for n in range(pieces)]
     return stream, target
 
 
@@ -118,11 +126,11 @@ def test_events_order_and_types_stay() -> None:
     target = _target(stream)
     done = _copy(stream, target)
     copy = _reopened(stream, target)
-    assert (done.start, done.end, done.segments, done.repeated) == (5, 32, 5, False)
+    assert (done.start, done.end, done.segments, done.repeated) == (5, 32, 3, False)
     assert done.bytes == sum(entry.bytes for entry in copy.root.entries)
     assert (copy.head, copy.tail, copy.sealed) == (0, 27, False)
     assert copy.read().read_all().equals(stream.read().read_all())
-    assert copy.spark_schema == stream.spark_schema
+    assert (copy.version, copy.spark_schema) == (0, stream.spark_schema)
     assert (len(copy.root.epochs), copy.root.writers) == (1, {})
     copy.append(numbers(90, 91), merge_schema=True)
     assert values(copy)[-1] == 90
@@ -137,7 +145,7 @@ def test_one_call_of_the_front_door_is_enough() -> None:
     url = _place()
     done = stream.copy_to(url, mode="events", copy_id="c", start=15, end=33, seal=True)
     copy = segstore.open(url)
-    assert (done.start, done.end, done.segments) == (15, 33, 3)
+    assert (done.start, done.end, done.segments) == (15, 33, 2)
     assert values(copy, offset=True) == [(n - 15, n) for n in range(15, 33)]
     assert copy.sealed
     assert stream.copy_to(url, mode="events", copy_id="c", start=15, end=33, seal=True).repeated
@@ -205,109 +213,124 @@ def test_empty_sealed_and_self_copies() -> None:
 # --- while it is not done ---------------------------------------------------------------------
 
 
-def test_nothing_is_read_before_it_is_complete() -> None:
-    """Opening the destination names the copy to run again; no reader sees a part."""
+def test_there_is_no_stream_before_it_is_complete() -> None:
+    """Nobody opens, reads or salvages a part, and nobody makes another stream of it."""
     stream, target = _halfway()
-    with pytest.raises(IncompleteStreamError, match="copy again under its id") as caught:
-        _reopened(stream, target)
-    assert caught.value.fields["copied"] == 20
-    with pytest.raises(IncompleteStreamError):
-        Stream.at_root(target, _reopened(stream, target, incomplete=True).root).read()
-    request = CopyRequest("c", "head", "tail")
-    with pytest.raises(IncompleteStreamError):
-        find_done(StreamLog(target, clock=stream._log.clock), request, stream.root)
-    with pytest.raises(IncompleteStreamError):
-        salvage_on(target, open_storage(_place()), clock=stream._log.clock)
-    with pytest.raises(AlreadyExistsError):
-        create_on(target, stream.schema, clock=stream._log.clock)
-
-
-USES: dict[str, Callable[[Stream], object]] = {
-    "read": lambda stream: stream.read(),
-    "read of a version": lambda stream: stream.read(version_as_of=1),
-    "position": lambda stream: stream.position("head"),
-    "segments": lambda stream: stream.segments(),
-    "frames": lambda stream: stream.metadata("frames"),
-    "parquet files": lambda stream: stream.parquet_files(),
-    "append": lambda stream: stream.append(numbers(0, 1)),
-    "append of nothing": lambda stream: stream.append(numbers(0, 1), writer_id="w", batch_id=1),
-    "overwrite": lambda stream: stream.overwrite(numbers(0, 1)),
-    "compact": lambda stream: stream.compact(),
-    "truncate": lambda stream: stream.truncate(5),
-    "seal": lambda stream: stream.seal(),
-    "restore": lambda stream: stream.restore(1),
-    "tag": lambda stream: stream.tag("t", 5),
-    "retain": lambda stream: stream.retain(max_bytes=1),
-    "set retention": lambda stream: stream.set_retention(RetentionPolicy(max_bytes=1)),
-    "reader": lambda stream: stream.reader("r"),
-    "copy": lambda stream: stream.copy_to(_place(), copy_id="x"),
-    "copy of events": lambda stream: stream.copy_to(_place(), copy_id="x", mode="events"),
-    "clone": lambda stream: stream.copy_to(_place(), copy_id="x", mode="clone"),
-}
-
-
-@pytest.mark.parametrize("use", USES)
-def test_incomplete_stream_refuses_reads_and_writes(use: str) -> None:
-    """Not even one that was opened on purpose."""
-    stream, target = _halfway()
-    opened = _reopened(stream, target, incomplete=True)
-    version = opened.version
-    with pytest.raises(IncompleteStreamError):
-        USES[use](opened)
-    assert opened.refresh().version == version
-    _copy(stream, target)
-    assert values(_reopened(stream, target)) == list(range(40))
-
-
-def test_upkeep_of_an_incomplete_stream_works() -> None:
-    """Info, verify and vacuum work, and the copy continues; or the stream is dropped."""
-    stream, target = _halfway()
-    left = "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
-    target.put(left, b"of a step that was killed")
-    opened = _reopened(stream, target, incomplete=True)
-    assert (opened.info()["events"], opened.history().read_all().num_rows) == (20, 3)
-    opened.verify().check()
-    for _ in range(2):
-        wait(target, 2 * DAY)
-        opened.purge(older_than_s=HOUR)
-        opened.vacuum(dry_run=False, grace_s=DAY)
-    assert left not in {info.path for info in target.list("")}
-    _copy(stream, target)
-    assert values(_reopened(stream, target)) == list(range(40))
-
-    _, given_up = _halfway()
-    run_drop(given_up, confirm=given_up.url, clock=given_up.time.clock, client="")
     with pytest.raises(NotFoundError):
-        _reopened(stream, given_up)
-    assert all(info.path.startswith("log/") for info in given_up.list(""))
+        _reopened(stream, target)
+    with pytest.raises(NotFoundError):
+        salvage_on(target, open_storage(_place()), clock=stream._log.clock)
+    with pytest.raises(CorruptionError, match="holds segments"):
+        create_on(target, stream.schema, clock=stream._log.clock)
+    with pytest.raises(InvalidInputError, match="was used for another copy"):
+        _copy(stream, target, end=30)
+    done = _copy(stream, target)
+    assert (done.segments, done.reused, done.repeated) == (4, 2, False)
+    copy = _reopened(stream, target)
+    assert values(copy) == list(range(40))
+    assert copy.history().read_all()["operation"].to_pylist() == ["copy"]
+    left = {info.path for info in target.list("segments")}
+    assert left == {f"segments/{entry.path}" for entry in copy.root.entries}
 
 
-def test_versions_before_the_end_stay_unreadable() -> None:
-    """Reading as of them or restoring them would show a part; cuts and history go on."""
+def test_copy_that_was_given_up_is_dropped() -> None:
+    """A run of it that goes on finds the location taken, and begins anew when it is run again."""
     stream, target = _halfway()
+
+    def drop() -> None:
+        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
+        assert all(info.path.startswith("log/") for info in target.list(""))
+
+    with pytest.raises((ConflictError, MissingObjectError)):
+        _copy(stream, Meddling(target, "create log/", drop))
+    with pytest.raises(NotFoundError):
+        _reopened(stream, target)
     _copy(stream, target)
     copy = _reopened(stream, target)
-    with pytest.raises(IncompleteStreamError):
-        copy.read(version_as_of=2)
-    with pytest.raises(IncompleteStreamError):
-        copy.restore(2)
-    assert values(copy, "version:2") == list(range(20, 40))
-    assert copy.history().read_all()["operation"].to_pylist() == ["copy"] * 5
+    copy.verify().check()
+    assert (values(copy), copy.version) == (list(range(40)), 1)
+    with pytest.raises(NotFoundError):
+        segstore.drop(empty := _place(), confirm=open_storage(empty).url)
 
 
-def test_damaged_records_are_damage() -> None:
-    """A damaged record is not an empty stream, and does not restart the copy."""
+@pytest.mark.parametrize("place", ["open_staged segments/copy-c/30-", "create segments/copy-c/30-"])
+def test_piece_whose_segments_a_drop_deleted_is_staged_again(place: str) -> None:
+    """Also if the drop came between the segments of a piece and the object that names them."""
     stream, target = _halfway()
-    opened = _reopened(stream, target, incomplete=True)
-    request = CopyRequest("c", "head", "tail", mode="events")
-    good = opened.root.copies["c"]
 
-    parse_copy(request.copy_id, good)
-    for bad in ({"progress": 41}, {"done": True}, {"progress": 40}, {"end": "x"}, {"mode": "m"}):
-        with pytest.raises(CorruptionError):
-            parse_copy(request.copy_id, {**good, **bad})
-    with pytest.raises(CorruptionError):
-        parse_copy(request.copy_id, None)
+    def drop() -> None:
+        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
+
+    with pytest.raises((ConflictError, MissingObjectError)):
+        _copy(stream, Meddling(target, place, drop))
+    for _ in range(2):
+        with suppress(MissingObjectError):
+            _copy(stream, target)
+    copy = _reopened(stream, target)
+    copy.verify().check()
+    assert values(copy) == list(range(40))
+
+
+def test_vacuum_spares_another_copy_for_the_grace() -> None:
+    """It lost its location to a stream. What it staged goes after the grace, nothing else does."""
+    stream, target = _halfway()
+    _copy(stream, target, "other")
+    copy = _reopened(stream, target)
+    foreign = ["segments/copy-c/notes.txt", "segments/copy-c/0-10.json", "segments/copy-d/x.arrow"]
+    for path in foreign:
+        target.put(path, b"not ours")
+    staged = {info.path for info in target.list("segments/copy-c")} - {*foreign}
+    assert len(staged) == 5
+    assert copy.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    wait(target, DAY / 2)
+    late = "segments/copy-c/20-0123456789ab-0.arrow"
+    target.create(late, b"its copy goes on")
+    wait(target, 3 * DAY / 4)
+    assert copy.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    wait(target, DAY)
+    report = copy.vacuum(dry_run=False, grace_s=DAY)
+    assert {entry.path for entry in report.deleted} == {*staged, late}
+    assert {info.path for info in target.list("segments")} >= {*foreign}
+    assert values(copy) == list(range(40))
+    with pytest.raises(AlreadyExistsError):
+        _copy(stream, target)
+
+
+def test_leftovers_of_a_finished_copy_go_at_once() -> None:
+    """No run of it can commit them any more."""
+    stream, target = _halfway()
+    left = names.segment_object("copy-c/20-0123456789ab-0.arrow")
+    target.create(left, b"of an attempt that was killed")
+    _copy(stream, target)
+    copy = _reopened(stream, target)
+    assert [entry.path for entry in copy.vacuum(dry_run=False).deleted] == [left]
+    copy.verify().check()
+
+
+def test_damaged_notes_are_damage() -> None:
+    """A damaged plan or piece does not begin the copy anew."""
+    stream, target = _halfway()
+    for info in [*target.list("segments")]:
+        if not info.path.endswith(".json"):
+            continue
+        good = target.get(info.path)
+        swapped = good.replace(b"copy-c/", b"copy-d/") if b"copy-d" not in good else good
+        for bad in (good[:-3], bytes([*good[:-9], good[-9] ^ 1, *good[-8:]]), swapped):
+            target.put(info.path, bad)
+            if bad != good:
+                with pytest.raises(FormatError):
+                    _copy(stream, target)
+        target.put(info.path, good)
+    foreign = StagedPiece(0, 10, "0" * 12, (_segment("copy-d/0-0123456789ab-0.arrow"),))
+    twisted = StagedPiece(0, 20, "0" * 12, (_segment("copy-c/0-0123456789ab-0.arrow"),))
+    for piece, error in ((foreign, "another's"), (twisted, "gone")):
+        put_piece(target, "c", piece)
+        with pytest.raises(FormatError, match=error):
+            [*read_pieces(target, "c", "0" * 12, (piece.start, piece.end))]
+
+
+def _segment(path: str) -> StagedSegment:
+    return StagedSegment(path, 10, 100, 10, 0, None)
 
 
 # --- the source goes on -----------------------------------------------------------------------
@@ -327,7 +350,9 @@ def test_source_may_change_between_two_runs() -> None:
     copy.verify().check()
 
 
-def test_widened_source_is_brought_back_to_the_types_it_had() -> None:
+def test_widened_source_is_brought_back_to_the_types_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A compaction lifted events of the range to types that came later: nothing is lost."""
     stream, _ = make_stream(0)
     schema = pa.schema([("i", pa.int32()), ("f", pa.float32())])
@@ -336,8 +361,9 @@ def test_widened_source_is_brought_back_to_the_types_it_had() -> None:
         stream.append(pa.table({"i": [n, -n], "f": [n / 3, None]}, schema))
     before = stream.read().read_all()
     target = _target(stream)
+    monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 2)
     with pytest.raises(_StoppedError):
-        _copy(stream, Meddling(target, f"create log/{2:020}", _stop))
+        _copy(stream, Meddling(target, "open_staged segments/copy-c/2-", _stop))
     wide = pa.schema([("i", pa.int64()), ("f", pa.float64())])
     stream.append(pa.table({"i": [1 << 40], "f": [1e300]}, wide), merge_schema=True)
     stream.compact()
@@ -351,7 +377,7 @@ def test_truncated_source_is_an_error_that_names_what_is_lost() -> None:
     stream.truncate(15)
     stream.append(numbers(40, 41))
     stream.truncate(25)
-    with pytest.raises(TruncatedError, match="drop the destination") as caught:
+    with pytest.raises(TruncatedError, match="under another id") as caught:
         _copy(stream, target)
     assert caught.value.fields["lost"] == "[20, 25)"
     other, target = _halfway()
@@ -363,11 +389,11 @@ def test_truncated_source_is_an_error_that_names_what_is_lost() -> None:
 def test_source_of_another_generation_is_refused() -> None:
     """What was copied may not be what the stream holds now."""
     stream, target = _halfway()
-    log = StreamLog(target, clock=stream._log.clock, incomplete=True)
-    request = CopyRequest("c", "head", "tail", mode="events")
     promoted = replace(stream.root, generation=stream.root.generation + 1)
+    stream._log.adopt(promoted)
+    request = CopyRequest("c", "head", "tail", mode="events")
     with pytest.raises(PositionError, match="another generation"):
-        find_copy(log, request, promoted)
+        plan_copy_events(stream._context, target, request, client="")
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -401,7 +427,7 @@ def test_lost_segment_of_the_source_is_an_error() -> None:
     target = _target(stream)
     with pytest.raises(MissingObjectError):
         _copy(stream, target)
-    assert _reopened(stream, target, incomplete=True).root.copies["c"]["progress"] == 20
+    assert _pieces(target) == [(0, 10), (10, 20)]
 
 
 # --- interrupted, and twice at once -----------------------------------------------------------
@@ -410,7 +436,7 @@ def test_lost_segment_of_the_source_is_an_error() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", WHENS)
 def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failure at any call the copy is unreadable or complete, and a rerun continues."""
+    """After a failure at any call there is no stream or the whole one, and a rerun goes on."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, _ = make_stream(0)
@@ -423,62 +449,66 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
         faulty = FaultStorage(target, Fault(at, kind=kind, when=when))
         with suppress(StorageError, CommitUnknownError, Crash):
             _copy(stream, faulty, end=45)
-        came = 0
+        came, there = len(_pieces(target)), False
         with suppress(NotFoundError):
-            opened = _reopened(stream, target, incomplete=True)
+            opened = _reopened(stream, target)
             opened.verify().check()
-            came = opened.root.copies["c"]["progress"]
-            assert opened.tail == came
-        with suppress(NotFoundError, IncompleteStreamError):
-            assert values(_reopened(stream, target)) == list(range(45))
+            assert values(opened) == list(range(45))
+            came, there = 5, True
         stream.append(numbers(0, 1))  # the source goes on meanwhile
         written = target.stats.bytes_written
         done = _copy(stream, target, end=45)
         copy = _reopened(stream, target)
         assert values(copy, offset=True) == [(n, n) for n in range(45)]
-        assert done.repeated == (came == 45)
-        # Each step that stands already is not read and written again.
-        steps = [row for row in copy.history().read_all().to_pylist() if row["rows"]]
-        assert [row["rows"] for row in steps] == [10, 10, 10, 10, 5]
-        assert came < 45 or target.stats.bytes_written == written
+        assert done.repeated == there
+        # Each piece that stands already is not read and written again.
+        assert done.reused == (0 if there else came)
+        assert not there or target.stats.bytes_written == written
+        listed = [placed.entry for placed in copy._status.segments(copy.root, 0, 45)]
+        assert [entry.rows for entry in listed] == [10, 10, 10, 10, 5]
         copy.verify().check()
+        copy.vacuum(dry_run=False)
+        assert objects(target, "segments") == {f"segments/{entry.path}" for entry in listed}
         most = max(most, came)
         if not faulty.struck:
             break
-    assert at > 30
-    assert most == 45
+    assert at > 25
+    assert most == 5
 
 
 @pytest.mark.slow
 def test_two_runners_at_once_double_nothing() -> None:
-    """The faster runner commits a step; the other one continues after it."""
+    """Each piece counts once, whoever staged it, and one of the two commits."""
     stream, _ = make_stream(5)
-    steps = 5
-    for theirs in range(1, steps + 1):
-        for place in ("open_staged segments/", "create log/"):
-            for at in range(1, steps + 1):
+    for theirs in range(1, 6):
+        stops = f"open_staged segments/copy-c/{10 * theirs}-" if theirs < 5 else "create log/"
+        for place in ("open_staged", "create"):
+            for at in range(5):
                 target = _target(stream)
                 other = open_on(stream.storage, clock=stream._log.clock)
 
-                def overtake(target=target, other=other, theirs=theirs) -> None:
-                    stop = Meddling(target, f"create log/{theirs + 1:020}", _stop)
+                def overtake(target=target, other=other, stops=stops) -> None:
                     with suppress(_StoppedError):
-                        _copy(other, stop)
+                        _copy(other, Meddling(target, stops, _stop))
 
-                exact = f"{at:020}" if place == "create log/" else f"{at - 1:020}-"
-                meddling = Meddling(target, place + exact, overtake)
+                meddling = Meddling(target, f"{place} segments/copy-c/{10 * at}-", overtake)
                 done = _copy(stream, meddling)
+                assert meddling.met
                 copy = _reopened(stream, target)
                 assert values(copy, offset=True) == [(n, n) for n in range(50)]
-                assert (done.end, done.segments) == (50, 5)
+                assert (done.end, done.segments, copy.version) == (50, 5, 0)
+                copy.vacuum(dry_run=False)
                 copy.verify().check()
-                listed = {f"segments/{entry.path}" for entry in copy.root.entries}
-                # Only what the stopped runner was about to commit is left over.
-                assert len({info.path for info in target.list("segments/")} - listed) <= 1
+                assert objects(target, "segments/") == {
+                    f"segments/{entry.path}" for entry in copy.root.entries
+                }
 
 
-def test_two_runners_begin_at_once() -> None:
-    """One makes the destination and binds the range, the other takes what it finds."""
+@pytest.mark.parametrize(
+    "place", ["create segments/copy-c/plan", "open_staged segments/copy-c/10-", "create log/"]
+)
+def test_other_run_finishes_first(place: str) -> None:
+    """The slower one says that the copy was made."""
     stream, _ = make_stream(2)
     target = _target(stream)
 
@@ -486,16 +516,35 @@ def test_two_runners_begin_at_once() -> None:
         stream.append(numbers(20, 30))
         _copy(open_on(stream.storage, clock=stream._log.clock), target)
 
-    done = _copy(stream, Meddling(target, "create log/", overtake))
-    assert (done.end, done.repeated) == (30, True)
-    assert values(_reopened(stream, target)) == list(range(30))
+    done = _copy(stream, Meddling(target, place, overtake))
+    end = 30 if "plan" in place else 20
+    assert (done.end, done.repeated) == (end, True)
+    assert values(_reopened(stream, target)) == list(range(end))
 
 
-def test_large_steps_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few commits for many small segments, one for a stream below the size of a step."""
+def test_many_small_segments_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is of about so many bytes of the source, whatever its segments are."""
     stream, _ = make_stream(12)
-    monkeypatch.setattr(copy_events, "STEP_BYTES", 4 * stream.root.entries[0].bytes)
+    size = sum(entry.bytes for entry in stream.root.entries)
+    monkeypatch.setattr(copy_events, "PIECE_BYTES", size // 3 + 100)
     target = _target(stream)
     done = _copy(stream, target)
-    assert (done.segments, _reopened(stream, target).version) == (3, 3)
+    assert (done.segments, _reopened(stream, target).version) == (3, 0)
     assert values(_reopened(stream, target)) == list(range(120))
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_long_lists_spill_to_parts_with_short_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths of a copy's segments share one template."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(12)
+    target = _target(stream)
+    _copy(stream, target)
+    copy = _reopened(stream, target)
+    assert copy.root.parts
+    runs = TableStatus(target).runs(copy.root, 0, 120)
+    assert {kind for run in runs for kind in run.columns.kind_names} == {
+        ("arrow", "copy-c/{task}-{nonce}-{place}.arrow")
+    }
+    assert values(copy) == list(range(120))
+    copy.verify().check()

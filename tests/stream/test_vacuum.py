@@ -390,15 +390,20 @@ def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
     assert len(objects(storage, "segments")) == 11
 
 
-def test_name_that_does_not_say_how_old_it_is_stays():
-    """What vacuum doesn't understand it leaves alone, and says so."""
+def test_what_another_copy_staged_is_as_old_as_the_newest_of_it():
+    """No name says when; a copy that runs for weeks still writes."""
     stream, storage = make_stream(1)
     storage.put("segments/copy-x/0-a.arrow", b"x")
     wait(storage, 9 * DAY)
+    storage.put("segments/copy-x/1-a.arrow", b"x")
     stream.append(numbers(10, 11))
     report = stream.vacuum(dry_run=False, grace_s=DAY)
-    assert [entry.path for entry in report.kept] == ["segments/copy-x/0-a.arrow"]
-    assert "does not say how old" in report.kept[0].why
+    staged = [f"segments/copy-x/{n}-a.arrow" for n in range(2)]
+    assert sorted(entry.path for entry in report.kept) == staged
+    assert "within the grace" in report.kept[0].why
+    wait(storage, 2 * DAY)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    assert [entry.path for entry in report.deleted] == staged
 
 
 def test_vacuum_keeps_names_that_no_writer_builds():

@@ -18,7 +18,6 @@ TREE = {
     "CorruptionError": ("FormatError", "SEG_CORRUPTION", False),
     "EmptyObjectError": ("FormatError", "SEG_EMPTY_OBJECT", False),
     "FormatError": ("SegstoreError", "SEG_FORMAT", False),
-    "IncompleteStreamError": ("SegstoreError", "SEG_INCOMPLETE_STREAM", False),
     "InternalError": ("SegstoreError", "SEG_INTERNAL", False),
     "InvalidInputError": ("SegstoreError", "SEG_INVALID_INPUT", False),
     "MissingObjectError": ("FormatError", "SEG_MISSING_OBJECT", False),

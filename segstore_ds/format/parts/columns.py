@@ -1,7 +1,7 @@
 """Segments as columns: what a status part lists, a million rows without a million objects.
 
 A path is not stored as text but as a template that many segments share, filled with numbers and
-random bytes that have columns of their own. Only the random bytes take much space. Three templates
+random bytes that have columns of their own. Only the random bytes take much space. Four templates
 are those of the names that writers, copies and full roots build; any other path is a template
 without fields.
 """
@@ -24,6 +24,9 @@ _WRITTEN = re.compile(
     rf"([0-9]{{20}})-([0-9a-f]{{12}})/{_NUMBER}-{_NUMBER}-{_NUMBER}(\.[a-z]{{1,16}})"
 )
 _COPIED = re.compile(r"(copy-[A-Za-z0-9-]{1,90})/([0-9a-f]{16})-([0-9a-f]{12})(\.[a-z]{1,16})")
+_REWRITTEN = re.compile(
+    rf"(copy-[A-Za-z0-9-]{{1,90}})/{_NUMBER}-([0-9a-f]{{12}})-{_NUMBER}(\.[a-z]{{1,16}})"
+)
 _OUTLINED = re.compile(r"([0-9]{20})-([0-9a-f]{12})(/0-inline-0\.arrow)")
 _LONGEST = {  # On disk: the fields of a template, each as long as it can be.
     "version": 20 * "0",
@@ -155,6 +158,10 @@ def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int
     match = _COPIED.fullmatch(entry.path)
     if match is not None and int(match[2], 16) == entry.segment_id:
         return f"{match[1]}/{{id}}-{{nonce}}{match[4]}", match[3], (0, 0, 0, 0)
+    match = _REWRITTEN.fullmatch(entry.path)
+    if match is not None:
+        template = f"{match[1]}/{{task}}-{{nonce}}-{{place}}{match[5]}"
+        return template, match[3], (0, int(match[2]), 0, int(match[4]))
     return entry.path, NONCE_BYTES * "00", (0, 0, 0, 0)
 
 

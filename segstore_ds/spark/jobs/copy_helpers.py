@@ -1,31 +1,41 @@
 """`copy` and `clone`: helpers for whole copies from a Spark session."""
 
+import hashlib
+import inspect
 import json
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyspark
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
-from segstore_ds.spark.jobs.event_copying import plan_events_copy
+from segstore_ds.spark.jobs.event_copying import plan_events_copy as plan_rows
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
-    ROWS,
     Copied,
     CopyRequest,
+    RowsCopy,
     Storage,
-    copied_of,
-    find_rows_copy,
+    client_name,
     open_on,
     plan_copy_job,
+    plan_events_copy,
 )
 
 _WHOLE = ("head", "tail")
+JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
 
 
 def copy(
@@ -44,10 +54,14 @@ def copy(
     """Copy a stream with Spark's tasks, as one commit.
 
     By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies empty streams and
-    ranges). By events, rows are written again and can be transformed on the way. The order is kept
+    ranges). By events, they are written again and can be transformed on the way. The order is kept
     if the transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The first
-    call binds the range. If a job fails, the next call with the same id starts it again; until one
-    succeeds, nobody can read the destination.
+    call binds the range. If it fails, the next call with the same id goes on where it stopped; if
+    the transformation was changed since, or can't be pickled, it begins again. Until all is there,
+    there is no stream at the destination.
+
+    Transformed events are the work of one Spark job for each 16 GiB or so, and go on after the last
+    one that succeeded. That a transformation has changed is seen in its own code and file.
 
     Args:
         spark: A session with the format registered; this process opens both streams as well.
@@ -82,7 +96,7 @@ def copy(
     options |= {"seal": seal, "singleWriter": single_writer}
     if mode == EVENTS:
         cuts = (str(start), str(end))
-        return _copy_events(spark, target, options, cuts, transform or (lambda rows: rows))
+        return _copy_events(spark, target, options, cuts, transform)
     if transform is not None or (str(start), str(end)) != _WHOLE:
         raise InvalidInputError(
             'mode="segments" copies the whole stream unchanged',
@@ -131,28 +145,70 @@ def _copy_events(
     target: str,
     options: Mapping[str, Any],
     cuts: tuple[str, str],
-    transform: Callable[[DataFrame], DataFrame],
+    transform: Callable[[DataFrame], DataFrame] | None,
 ) -> Copied:
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
-    request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
-    known = find_rows_copy(old, new, request)
-    if known is not None and known.done:
-        return copied_of(known, repeated=True)
+    if transform is None:
+        request = CopyRequest(options["copyId"], *cuts, options["seal"], EVENTS)
+        copy = plan_events_copy(old, new, request, client=_client())
+        if copy.done is not None:
+            return copy.done
+        launch(spark, copy.run, copy.missing())
+        return copy.commit()
 
-    # The rows' schema must be known before the destination is created and binds the range.
+    def plan(**more: Any) -> RowsCopy:
+        known = {**parsed, COPIED: json.dumps({"cuts": cuts, **more})}
+        return plan_rows(old, new, known, schema)
+
     asked = {**options, "copyMode": EVENTS}
-    parsed = {**parse_options(asked, WRITE), COPIED: json.dumps(cuts)}
-    first, last = cuts if known is None else (known.start, known.end)
-    asked_for = transform(_rows(spark, options, startCut=first, endCut=last))
-    state = plan_events_copy(old, new, parsed, asked_for.schema).state
-    given = {"singleWriter": single, "startCut": state.start, "endCut": state.end}
-    rows = read_in_order(spark, options["copyFrom"], **given)
-    save(transform(rows), target, "append", as_texts({**asked, COPIED: json.dumps(cuts)}))
-    done = find_rows_copy(old, new, request)
-    if done is None or not done.done:
-        raise InternalError("a copy that was committed can't be found", url=new.url)
-    return copied_of(done, repeated=False)
+    parsed = parse_options(asked, WRITE)
+    schema = transform(_rows(spark, options)).schema
+    made_by = _made_by(transform, schema)
+    copy = plan(made_by=made_by).copy
+    if copy.done is not None:
+        return copy.done
+    spans = copy.missing(JOB_PIECES)
+    for span in spans:
+        rows = read_in_order(
+            spark, options["copyFrom"], singleWriter=single, startCut=span[0], endCut=span[1]
+        )
+        copied = json.dumps({"cuts": cuts, "span": span, "made_by": made_by})
+        save(transform(rows), target, "append", as_texts({**asked, COPIED: copied}))
+    if spans == [copy.bounds]:  # one job of everything has committed it
+        return replace(plan().copy.done or Copied(0, 0, 0, 0), repeated=False)
+    return copy.commit()
+
+
+def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) -> str | None:
+    """Return what tells a transformation from others, as far as its own file shows it.
+
+    None if it can't be told: then the rows that other jobs made of events don't count.
+    """
+    try:
+        code: bytes = cloudpickle.dumps(transform)  # type: ignore[no-untyped-call]
+    except (pickle.PickleError, TypeError, ValueError, AttributeError, RuntimeError):
+        return None
+    source = inspect.getsourcefile(transform) if inspect.isroutine(transform) else None
+    text = Path(source).read_bytes() if source and Path(source).is_file() else b""
+    return hashlib.blake2b(code + text + schema.json().encode(), digest_size=6).hexdigest()
+
+
+def launch(spark: SparkSession, run: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
+    """Run each row in a task and return the results; an attempt that fails is made again."""
+
+    def run_row(number: int) -> bytes:
+        return pickle.dumps(run(rows[number]))
+
+    # Functions of Arrow batches need pandas, which a job has no other use for.
+    task = udf(run_row, "binary", useArrow=False).asNondeterministic()
+    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
+    done = numbers.select(task("id")).collect() if rows else []
+    return [pickle.loads(row[0]) for row in done]  # noqa: S301 - our own tasks' results
+
+
+def _client() -> str:
+    return f"{client_name()} pyspark/{pyspark.__version__}"
 
 
 def _rows(spark: SparkSession, options: Mapping[str, Any], **asked: Any) -> DataFrame:

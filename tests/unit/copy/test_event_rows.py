@@ -7,17 +7,24 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import KINDS, STAGED, WHENS, make_stream, values
+from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
 
 from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
-from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
+from segstore_ds.copy.event_rows import (
+    ROWS,
+    OffsetCheck,
+    RowsCopy,
+    check_offsets,
+    commit_rows_copy,
+    plan_rows_copy,
+)
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
-    IncompleteStreamError,
     InvalidInputError,
+    MissingObjectError,
     NotFoundError,
     StorageError,
 )
@@ -43,29 +50,39 @@ def _plan(
     seal: bool = False,
     schema: pa.Schema = SCHEMA,
     layout: Layout = STAGED,
+    span: tuple[int, int] | None = None,
+    made_by: str | None = None,
 ) -> RowsCopy:
     return plan_rows_copy(
         stream.storage,
         target,
         CopyRequest(copy_id, "head", "tail", seal, ROWS),
         WriteRequest(schema=schema, layout=layout, client=""),
+        span=span,
+        made_by=made_by,
         clock=stream._log.clock,
     )
 
 
 def _stage(work: RowsCopy, rows: Iterable[Iterable[int]], attempt: str = "0") -> list[StagedTask]:
     done = []
-    for task, numbers in enumerate(rows):
+    for task, given_rows in enumerate(rows):
         writer = work.job.open_task(task, attempt)
-        given = pa.table({"n": list(numbers)}).cast(work.job.schema)
+        given = pa.table({"n": list(given_rows)}).cast(work.job.schema)
         for batch in given.to_batches():
             writer.append(batch)
         done.append(writer.finish())
     return done
 
 
-def _commit(stream: Stream, work: RowsCopy, tasks: list[StagedTask]) -> Copied:
-    return commit_rows_copy(work, tasks, clock=stream._log.clock)
+def _commit(stream: Stream, work: RowsCopy, tasks: list[StagedTask]) -> None:
+    commit_rows_copy(work, tasks, clock=stream._log.clock)
+
+
+def _done(stream: Stream, target: Storage, *, seal: bool = False) -> Copied:
+    done = _plan(stream, target, seal=seal).copy.done
+    assert done is not None
+    return done
 
 
 def _open(stream: Stream, target: Storage) -> Stream:
@@ -79,15 +96,16 @@ def test_rows_keep_task_order_for_any_task_sizes(layout: Layout) -> None:
     target = _target(stream)
     work = _plan(stream, target, seal=True, layout=layout)
     tasks = _stage(work, [range(5), [], range(5, 9)])
-    done = _commit(stream, work, tasks[::-1])
-    assert (done.start, done.end, done.repeated) == (0, 30, False)
+    _commit(stream, work, sorted(tasks, key=lambda task: task.task))
+    done = _done(stream, target, seal=True)
+    assert (done.start, done.end, done.repeated) == (0, 30, True)
     copy = _open(stream, target)
-    assert (values(copy), copy.sealed, copy.version) == (list(range(9)), True, 1)
+    assert (values(copy), copy.sealed, copy.version) == (list(range(9)), True, 0)
     copy.verify().check()
     again = _plan(stream, target, seal=True)
     assert again.job.repeated
-    assert _commit(stream, again, _stage(again, [range(5)])).repeated
-    assert (_open(stream, target).tail, _open(stream, target).version) == (9, 1)
+    _commit(stream, again, _stage(again, [range(5)]))
+    assert (_open(stream, target).tail, _open(stream, target).version) == (9, 0)
 
 
 def test_next_job_after_a_failed_one_may_differ() -> None:
@@ -95,12 +113,12 @@ def test_next_job_after_a_failed_one_may_differ() -> None:
     stream, _ = make_stream(2)
     target = _target(stream)
     _stage(_plan(stream, target), [range(5)])
-    with pytest.raises(IncompleteStreamError):
+    with pytest.raises(NotFoundError):
         _open(stream, target)
     stream.append(pa.table({"n": [99], "s": ["x"]}))
     work = _plan(stream, target, schema=pa.schema([("n", pa.float64())]))
-    done = _commit(stream, work, _stage(work, [range(7)]))
-    assert done.end == 20
+    _commit(stream, work, _stage(work, [range(7)]))
+    assert _done(stream, target).end == 20
     copy = _open(stream, target)
     assert values(copy) == [float(n) for n in range(7)]
     copy.verify().check()
@@ -111,7 +129,7 @@ def test_empty_sources_and_other_copies() -> None:
     stream, _ = make_stream(0)
     target = _target(stream)
     work = _plan(stream, target)
-    assert not work.state.done
+    assert work.copy.done is None
     _commit(stream, work, [])
     assert values(_open(stream, target)) == []
     with pytest.raises(InvalidInputError, match="another copy"):
@@ -123,23 +141,76 @@ def test_empty_sources_and_other_copies() -> None:
 
 
 def test_of_two_jobs_at_once_one_counts() -> None:
-    """The slower one deletes what it staged and says that it was done."""
+    """What the slower one staged is left for vacuum, which need not wait."""
     stream, _ = make_stream(2)
     target = _target(stream)
     one, other = _plan(stream, target), _plan(stream, target)
-    mine, theirs = _stage(one, [range(20)]), _stage(other, [range(20)])
-    assert not _commit(stream, other, theirs).repeated
-    assert _commit(stream, one, mine).repeated
+    mine, theirs = _stage(one, [range(20)], "a" * 12), _stage(other, [range(20)], "b" * 12)
+    _commit(stream, other, theirs)
+    _commit(stream, one, mine)
     copy = _open(stream, target)
     assert values(copy) == list(range(20))
+    copy.vacuum(dry_run=False)
     assert {info.path for info in target.list("segments/")} == {
         f"segments/{entry.path}" for entry in copy.root.entries
     }
 
 
+def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
+    """Each job is a part of the range; one that makes other rows begins anew."""
+    stream, _ = make_stream(3)
+    target = _target(stream)
+
+    def make(maker: str, span: tuple[int, int], rows: Iterable[int], attempt: str) -> None:
+        work = _plan(stream, target, span=span, made_by=12 * maker)
+        _commit(stream, work, _stage(work, [rows], attempt))
+
+    make("a", (0, 10), range(3), "0a")
+    make("a", (20, 30), range(7, 9), "1a")
+    stream.append(numbers(30, 31))
+    assert _plan(stream, target, made_by=12 * "a").copy.missing(100) == [(10, 20)]
+    assert _plan(stream, target, made_by=12 * "b").copy.missing(100) == [(0, 30)]
+    with pytest.raises(MissingObjectError, match=r"missing='\[10, 20\)'"):
+        _plan(stream, target, made_by=12 * "a").copy.commit(clock=stream._log.clock)
+    with pytest.raises(NotFoundError):
+        _open(stream, target)
+    make("b", (10, 20), range(50, 60), "2b")
+    make("a", (10, 20), range(3, 7), "3a")
+    make("a", (10, 20), range(3, 7), "4a")  # once more: the first one counts
+    done = _plan(stream, target, made_by=12 * "a").copy.commit(clock=stream._log.clock)
+    assert (done.start, done.end, done.repeated) == (0, 30, False)
+    copy = _open(stream, target)
+    assert (values(copy), copy.version) == (list(range(9)), 0)
+    copy.vacuum(dry_run=False)
+    copy.verify().check()
+    assert len([*target.list("segments")]) == len(copy.root.entries)
+
+
+def test_offsets_of_rows_are_checked() -> None:
+    """Each row is of the range, behind the one before it, in its task and in those before."""
+
+    def take(*batches: list[int | None]) -> tuple[int, int]:
+        check = OffsetCheck("o", (5, 20))
+        for offsets in batches:
+            left = check.take(pa.record_batch({"n": offsets, "o": pa.array(offsets, pa.int64())}))
+            assert left.schema.names == ["n"]
+            assert left.num_rows == len(offsets)
+        return check.first, check.last
+
+    assert take([]) == (-1, -1)
+    assert take([5, 7], [], [19]) == (5, 19)
+    for wrong in ([[4]], [[20]], [[7, 7]], [[7, 6]], [[7], [7]], [[7], [5]], [[None]], [[7, None]]):
+        with pytest.raises(InvalidInputError, match=r"use segstore\.copy"):
+            take(*wrong)
+    check_offsets([(-1, -1), (5, 7), (-1, -1), (8, 8), (9, 19)])
+    for wrong_tasks in ([(5, 7), (7, 9)], [(8, 9), (5, 7)], [(5, 9), (-1, -1), (6, 6)]):
+        with pytest.raises(InvalidInputError, match="order"):
+            check_offsets(wrong_tasks)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", WHENS)
-def test_interrupted_jobs_are_complete_or_unreadable(kind: str, when: str) -> None:
+def test_interrupted_jobs_are_complete_or_no_stream(kind: str, when: str) -> None:
     """At every call of the plan, of the tasks and of the commit; then the same copy again."""
     stream, _ = make_stream(2)
     at = 0
@@ -150,14 +221,15 @@ def test_interrupted_jobs_are_complete_or_unreadable(kind: str, when: str) -> No
         with suppress(StorageError, CommitUnknownError, Crash):
             work = _plan(stream, faulty, layout=Layout(inline_bytes=100))
             _commit(stream, work, _stage(work, [range(3), range(3, 20)]))
-        with suppress(NotFoundError, IncompleteStreamError):
+        with suppress(NotFoundError):
             assert values(_open(stream, target)) == list(range(20))
         again = _plan(stream, target)
-        done = _commit(stream, again, _stage(again, [range(20)], "1"))
+        _commit(stream, again, _stage(again, [range(20)], "1"))
         copy = _open(stream, target)
         assert values(copy) == list(range(20))
-        assert copy.version == 1
-        assert replace(done, repeated=False, segments=0, bytes=0) == Copied(0, 20, 0, 0)
+        assert copy.version == 0
+        done = _done(stream, target)
+        assert replace(done, segments=0, bytes=0) == Copied(0, 20, 0, 0, repeated=True)
         copy.verify().check()
         if not faulty.struck:
             break

@@ -6,9 +6,9 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.copies import CLONE, EVENTS, SEGMENTS, CopyRecord, mode_of, parse_copy
 
 RECORDS = {
-    SEGMENTS: CopyRecord("c", SEGMENTS, "s", 0, 3, 5, 9, "d", 2, 100, done=True),
-    EVENTS: CopyRecord("c", EVENTS, "s", 1, 3, 5, 9, "d", progress=3, extra={"later": [1]}),
-    CLONE: CopyRecord("c", CLONE, "s", 0, 3, 5, 9, "d", 2, 0, done=True, origin="file:///a"),
+    SEGMENTS: CopyRecord("c", SEGMENTS, "s", 0, 3, 5, 9, "d", 2, 100),
+    EVENTS: CopyRecord("c", EVENTS, "s", 1, 3, 5, 9, "d", extra={"later": [1]}),
+    CLONE: CopyRecord("c", CLONE, "s", 0, 3, 5, 9, "d", 2, 0, origin="file:///a"),
 }
 
 
@@ -27,10 +27,19 @@ def test_every_field_of_a_record_is_required(mode):
             parse_copy("c", {key: item for key, item in value.items() if key != name})
 
 
-@pytest.mark.parametrize("mode", [SEGMENTS, CLONE])
-def test_copy_in_one_commit_is_always_done(mode):
-    with pytest.raises(CorruptionError, match="contradicts"):
-        parse_copy("c", {**RECORDS[mode].to_value(), "done": False})
+def test_contradictions_are_damage():
+    cloned, copied = RECORDS[CLONE].to_value(), RECORDS[SEGMENTS].to_value()
+    for value in (
+        {**copied, "end": 4},
+        {**copied, "origin": "file:///a"},
+        {**cloned, "mode": EVENTS},
+    ):
+        with pytest.raises(CorruptionError, match="contradicts"):
+            parse_copy("c", value)
+    with pytest.raises(CorruptionError, match="unknown mode"):
+        parse_copy("c", {**copied, "mode": "m"})
+    with pytest.raises(CorruptionError, match="copy 'c'"):
+        parse_copy("c", None)
 
 
 def test_record_that_is_no_object_has_no_mode():
