@@ -1,11 +1,10 @@
 """A compaction in many tasks: each row of its plan is one group, and one commit replaces them all.
 
-Tasks rewrite whole groups, which they get as the rows that `compact/rows.py` builds and checks. A
-failed task deletes what it wrote.
+Tasks rewrite whole groups, which they get as the rows that `compact/rows.py` builds and checks.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,24 +48,18 @@ class CompactTasks:
     transaction: str
     client: str
 
-    def run(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Replacement, ...]:
-        """Write the segments that replace the groups of one task.
+    def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Replacement]:
+        """Write and yield what replaces the groups of some rows.
 
         Raises:
             InvalidInputError: A row was altered, or is of another stream.
         """
-        done: list[Replacement] = []
-        try:
-            for row in rows:
-                group, rules, number = parse_row(row, stream_id=self.job.stream_id)
-                inputs = [placed.entry for placed in group.inputs]
-                storage = with_entries(self.job.storage, inputs, version=int(row["version"]))
-                job = replace(self.job, rules=rules, storage=storage)
-                done.append(run_group(job, group, number=number, nonce=secrets.token_hex(6)))
-        except BaseException:
-            self.discard(done)
-            raise
-        return tuple(done)
+        for row in rows:
+            group, rules, number = parse_row(row, stream_id=self.job.stream_id)
+            inputs = [placed.entry for placed in group.inputs]
+            storage = with_entries(self.job.storage, inputs, version=int(row["version"]))
+            job = replace(self.job, rules=rules, storage=storage)
+            yield run_group(job, group, number=number, nonce=secrets.token_hex(6))
 
     def commit(self, done: Sequence[Replacement]) -> None:
         """Replace all groups in one commit; raises as `commit_groups`.
@@ -74,6 +67,8 @@ class CompactTasks:
         Raises:
             PositionError: The stream was dropped and made anew since the plan.
         """
+        if not done:
+            return
         context = StreamContext.of(StreamLog(self.job.storage), client=self.client)
         if context.log.open().stream_id != self.job.stream_id:
             raise PositionError(

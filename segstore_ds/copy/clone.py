@@ -183,7 +183,7 @@ def _cut(
         job = plan_job(
             context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0)
         )
-        with SegmentCopier(job, target, root, token=request.token, clock=context.clock) as work:
+        with SegmentCopier(job, target, root, token=request.token) as work:
             entries.extend(work.entries(context.status, (placed.start, end)))
         next_segment = work.next_segment
     if cut:

@@ -1,13 +1,14 @@
 """Where a copy goes to: whether it may begin there, whether it is done, and its one commit."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
+from segstore_ds.format.copies import EVENTS, parse_copy
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import COPIED, first_version, may_begin
 from segstore_ds.log.stream_log import StreamLog
@@ -17,18 +18,107 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 from segstore_ds.write.create import first_root
 
+EpochTexts = tuple[int, str, str | None]  # since when, text of the schema, Spark's JSON
 
-def check_target(source: Storage, target: Storage) -> None:
-    """Check that the destination is not the source.
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A copy's destination as a run of the copy found it; picklable.
+
+    Attributes:
+        storage: The folder.
+        request: What the caller asked for.
+        source: The source's root that the run was planned on.
+        client: Who commits, for the history.
+        done: The result if the copy had been made before; then there is nothing to do.
+        position: The version that the first root gets. What is staged from now on is there when a
+            root gets that version: only a drop deletes it, and it leaves a later one.
+    """
+
+    storage: Storage = field(repr=False)
+    request: CopyRequest
+    source: Root = field(repr=False)
+    client: str
+    done: Copied | None = None
+    position: int = 0
+
+    def find_done(self, clock: Clock) -> Copied | None:
+        """Return the result if the copy has been made since; raises as the function."""
+        return find_done(StreamLog(self.storage, clock=clock), self.request, self.source)
+
+    def commit(
+        self,
+        entries: tuple[SegmentEntry, ...],
+        bounds: tuple[int, int],
+        *,
+        copied: tuple[int, int],
+        mode: str,
+        epochs: list[EpochTexts],
+        properties: Mapping[str, str],
+        next_segment: int | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Copied:
+        """Create the first root, with `bounds` as head and tail, which lists all entries.
+
+        `copied` is the range in offsets of the source. Returns what was copied; `repeated` if
+        another run of the same copy was first.
+
+        Raises:
+            AlreadyExistsError: Another stream was made there in the meantime.
+            ConflictError: A stream was made and dropped there in the meantime.
+            CommitUnknownError: The storage never said whether it was created.
+        """
+        context = StreamContext.of(StreamLog(self.storage, clock=clock), client=self.client)
+        known: tuple[Epoch, ...] = ()
+        for number, (since, text, spark) in enumerate(epochs):
+            known = (*known, context.status.put_epoch(0, number, since, text, spark, beside=known))
+        request, size = self.request, sum(entry.bytes for entry in entries)
+        record = replace(
+            request.begin(self.source, copied, mode=mode), segments=len(entries), bytes=size
+        )
+        first = replace(
+            first_root(context, Operation.COPY, known),
+            head=bounds[0],
+            tail=bounds[1],
+            sealed=request.seal,
+            next_segment=len(entries) if next_segment is None else next_segment,
+            entries=entries,
+            copies={request.copy_id: record.to_value()},
+            properties=properties,
+        )
+        first = begin_history(first, segments=len(entries))
+        first = context.status.tidy(first, Slot(0, first.time_us, 0))
+        if context.log.create(first, self.position) is not None:
+            return Copied(*copied, len(entries), size)
+        done = self.find_done(clock)
+        if done is None:
+            raise ConflictError(
+                "a stream was made and dropped at the destination in the meantime",
+                remedy="copy again",
+                url=self.storage.url,
+            )
+        return done
+
+
+def open_destination(
+    source: StreamContext, target: Storage, request: CopyRequest, *, client: str
+) -> Destination:
+    """Find out whether a copy may begin, or is done; `source` is refreshed. Raises as `find_done`.
 
     Raises:
-        InvalidInputError: It is the source, or lies within or around it.
+        InvalidInputError: The destination is the source, or lies within or around it.
     """
     # Comparing names is enough: under any other name, the source's folder already holds a log.
-    overlap = compare_names(target, source)
+    overlap = compare_names(target, source.storage)
     if overlap is Overlap.SAME:
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
-    refuse_overlap(target, source, overlap, "copy")
+    refuse_overlap(target, source.storage, overlap, "copy")
+    log, root = StreamLog(target, clock=source.clock), source.log.root
+    done = find_done(log, request, root)
+    position = None if done else first_version(log.files)
+    if position is None:  # another run was first, a moment ago
+        done = done or find_done(log, request, root)
+    return Destination(target, request, root, client, done, position or 0)
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
@@ -56,64 +146,3 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
         check_position(source, Position(record.source, record.generation, record.start))
     request.check_digest(record.digest, source, url=log.storage.url)
     return Copied(record.start, record.end, record.segments, record.bytes, repeated=True)
-
-
-def first_position(log: StreamLog, request: CopyRequest, source: Root) -> tuple[Copied | None, int]:
-    """Return the result of a copy that is done, or the version that its first root will get.
-
-    Objects that are staged from now on are there when a root gets that version: only a drop deletes
-    them, and it leaves a later one. Raises as `find_done`.
-    """
-    done = find_done(log, request, source)
-    position = None if done else first_version(log.files)
-    if position is None:  # another run was first, a moment ago
-        done = done or find_done(log, request, source)
-    return done, position or 0
-
-
-def commit_first(
-    context: StreamContext,
-    source: Root,
-    request: CopyRequest,
-    record: CopyRecord,
-    *,
-    epochs: Sequence[Epoch],
-    entries: tuple[SegmentEntry, ...],
-    bounds: tuple[int, int],
-    next_segment: int,
-    properties: Mapping[str, str],
-    position: int,
-) -> Copied:
-    """Create the destination's first root, which lists everything that was copied.
-
-    `context` is the destination's, and `bounds` are its head and tail. Returns what was copied;
-    `repeated` if another run of the same copy was first.
-
-    Raises:
-        AlreadyExistsError: Another stream was made there in the meantime.
-        ConflictError: A stream was made and dropped there in the meantime.
-        CommitUnknownError: The storage never said whether it was created.
-    """
-    record = replace(record, segments=len(entries), bytes=sum(entry.bytes for entry in entries))
-    first = replace(
-        first_root(context, Operation.COPY, epochs),
-        head=bounds[0],
-        tail=bounds[1],
-        sealed=request.seal,
-        next_segment=next_segment,
-        entries=entries,
-        copies={request.copy_id: record.to_value()},
-        properties=properties,
-    )
-    first = begin_history(first, segments=len(entries))
-    first = context.status.tidy(first, Slot(0, first.time_us, 0))
-    if context.log.create(first, position) is None:
-        done = find_done(context.log, request, source)
-        if done is None:
-            raise ConflictError(
-                "a stream was made and dropped at the destination in the meantime",
-                remedy="copy again",
-                url=context.storage.url,
-            )
-        return done
-    return Copied(record.start, record.end, record.segments, record.bytes)

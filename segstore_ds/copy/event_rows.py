@@ -88,7 +88,7 @@ def plan_rows_copy(
         token=request.token,
         transaction="",
         request=replace(write, schema=decode_schema(text)),
-        repeated=copy.done is not None,
+        repeated=copy.to.done is not None,
     )
     return RowsCopy(copy, job, span or copy.bounds)
 
@@ -105,7 +105,7 @@ def commit_rows_copy(
         CommitUnknownError: The storage never said whether the destination was created.
     """
     copy, job = work.copy, work.job
-    if copy.done is not None:
+    if copy.to.done is not None:
         return
     appender = Appender(StreamContext.of(StreamLog(job.storage, clock=clock)))
     segments = tuple(segment for task in tasks for segment in task.segments)
@@ -122,7 +122,7 @@ def commit_rows_copy(
         copy.commit_segments(segments, clock=clock)
     else:
         piece = StagedPiece(*work.span, copy.made_by, segments)
-        put_piece(job.storage, copy.request.copy_id, piece)
+        put_piece(job.storage, copy.to.request.copy_id, piece)
 
 
 @dataclass(slots=True)

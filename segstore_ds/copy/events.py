@@ -14,12 +14,12 @@ Source: the first approach of Pravega's copyStream.
 
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from segstore_ds.copy.destination import check_target, commit_first, find_done, first_position
+from segstore_ds.copy.destination import Destination, open_destination
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.staging import (
     CopyPlan,
@@ -71,29 +71,19 @@ class EventsCopy:
 
     Attributes:
         source: The source's folder.
-        target: The destination's folder.
-        request: What the caller asked for.
-        root: The source's version that is read first.
-        client: Who commits, for the history.
+        to: The destination, with the source's version that is read first.
         schema: Of the events in the destination.
         made_by: As in `StagedPiece`.
         plan: What the first run fixed; None if the copy is done.
-        position: The version that the first root gets.
-        done: The result if the copy had been made before; then there is nothing to do.
         properties: Of the destination.
         threads: How many threads read a piece.
     """
 
     source: Storage = field(repr=False)
-    target: Storage = field(repr=False)
-    request: CopyRequest
-    root: Root = field(repr=False)
-    client: str
+    to: Destination
     schema: Schema
     made_by: str
     plan: CopyPlan | None = None
-    position: int = 0
-    done: Copied | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
 
@@ -102,19 +92,21 @@ class EventsCopy:
         """The offsets that are copied."""
         if self.plan is not None:
             return self.plan.start, self.plan.end
-        return (self.done.start, self.done.end) if self.done else (0, 0)
+        return (self.to.done.start, self.to.done.end) if self.to.done else (0, 0)
 
     def missing(self, pieces: int = 1) -> list[Range]:
         """Return the ranges that are still to be staged, each of so many pieces at most."""
         if self.plan is None:
             return []
         most = self.plan.piece_rows * pieces
-        return find_gaps(self.target, self.request.copy_id, self.made_by, self.bounds, most=most)
+        return find_gaps(
+            self.to.storage, self.to.request.copy_id, self.made_by, self.bounds, most=most
+        )
 
-    def run(self, bounds: Range) -> int:
-        """Stage a range of the source's events and return in how many segments.
+    def run(self, rows: Iterable[Range]) -> Iterator[int]:
+        """Stage ranges of the source's events and yield in how many segments, one for each.
 
-        It is safe to repeat, and to run twice at once.
+        It is safe to repeat, and to run twice at once: the first attempt at a range counts.
 
         Raises:
             PositionError: The source's history was abandoned since the copy began.
@@ -122,24 +114,15 @@ class EventsCopy:
             SnapshotExpiredError: A segment was deleted while it was read.
         """
         context = StreamContext.of(StreamLog(self.source))
-        context.log.adopt(self.root)
-        root = self.root
-        while True:
-            try:
-                segments = self._stage(context, root, bounds)
-            except SnapshotExpiredError:
-                # Compacted and vacuumed meanwhile: the same events are in other segments now.
-                newer = context.log.refresh()
-                if newer.version == root.version:
-                    raise
-                root = newer
-            else:
-                piece = StagedPiece(*bounds, self.made_by, segments)
-                put_piece(self.target, self.request.copy_id, piece)
-                return len(segments)
+        context.log.adopt(self.to.source)
+        for bounds in rows:
+            segments = self._stage(context, bounds)
+            piece = StagedPiece(*bounds, self.made_by, segments)
+            counts = put_piece(self.to.storage, self.to.request.copy_id, piece)
+            yield len(segments) if counts else 0
 
-    def commit(self, *, clock: Clock = SYSTEM_CLOCK) -> Copied:
-        """Create the destination's first root, which lists all pieces.
+    def commit(self, _staged: Sequence[int] = (), *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+        """Create the destination's first root, which lists all pieces, whoever staged them.
 
         Returns what was copied; `repeated` if another run was first.
 
@@ -149,48 +132,54 @@ class EventsCopy:
             ConflictError: A stream was made and dropped there in the meantime.
             CommitUnknownError: The storage never said whether the destination was created.
         """
-        copy_id, plan = self.request.copy_id, self.plan
+        if self.to.done is not None:
+            return self.to.done
+        copy_id, plan = self.to.request.copy_id, self.plan
         try:
             segments: list[StagedSegment] = []
-            for piece in read_pieces(self.target, copy_id, self.made_by, self.bounds):
+            for piece in read_pieces(self.to.storage, copy_id, self.made_by, self.bounds):
                 segments += piece.segments
         except MissingObjectError:
             # A run that has finished deletes what it noted.
-            done = find_done(StreamLog(self.target, clock=clock), self.request, self.root)
+            done = self.to.find_done(clock)
             if done is None:
                 raise
             return done
         if plan is not None and plan.schema is not None:
-            _check_rows(segments, plan.end - plan.start, self.target.url)
+            _check_rows(segments, plan.end - plan.start, self.to.storage.url)
         return self.commit_segments(segments, clock=clock)
 
     def commit_segments(
         self, segments: Sequence[StagedSegment], *, clock: Clock = SYSTEM_CLOCK
     ) -> Copied:
         """Create the destination's first root, which lists these segments; raises as `commit`."""
-        if self.plan is None or self.done is not None:
-            return replace(self.done or Copied(0, 0, 0, 0), repeated=True)
-        context = StreamContext.of(StreamLog(self.target, clock=clock), client=self.client)
         entries = tuple(segment.entry(number) for number, segment in enumerate(segments))
-        record = replace(
-            self.request.begin(self.root, self.bounds, mode=EVENTS), version=self.plan.version
-        )
-        copied = commit_first(
-            context,
-            self.root,
-            self.request,
-            record,
-            epochs=[context.status.put_epoch(0, 0, 0, *self.schema)],
-            entries=entries,
-            bounds=(0, sum(entry.rows for entry in entries)),
-            next_segment=len(entries),
+        copied = self.to.commit(
+            entries,
+            (0, sum(entry.rows for entry in entries)),
+            copied=self.bounds,
+            mode=EVENTS,
+            epochs=[(0, *self.schema)],
             properties=self.properties,
-            position=self.position,
+            clock=clock,
         )
-        clear(self.target, self.request.copy_id)
+        clear(self.to.storage, self.to.request.copy_id)
         return copied
 
-    def _stage(
+    def discard(self, _staged: Sequence[int]) -> None:
+        """Leave what was staged to the next attempt."""
+
+    def _stage(self, context: StreamContext, bounds: Range) -> tuple[StagedSegment, ...]:
+        while True:
+            root = context.log.root
+            try:
+                return self._write(context, root, bounds)
+            except SnapshotExpiredError:
+                # Compacted and vacuumed meanwhile: the same events are in other segments now.
+                if context.log.refresh().version == root.version:
+                    raise
+
+    def _write(
         self, context: StreamContext, root: Root, bounds: Range
     ) -> tuple[StagedSegment, ...]:
         """Write the events of a range as a version of the source has them."""
@@ -216,7 +205,7 @@ class EventsCopy:
             for task in tasks
             for batch in run_task(reading, task, threads=self.threads)
         )
-        target = Target(self.target, schema, Layout(inline_bytes=0), self.request.token)
+        target = Target(self.to.storage, schema, Layout(inline_bytes=0), self.to.request.token)
         staged = TaskWriter(target, start, secrets.token_hex(6)).stage(batches)
         _check_rows(staged.segments, end - start, context.storage.url)
         return staged.segments
@@ -246,13 +235,13 @@ def run_copy_events(
     """
     context.log.refresh()
     copy = plan_copy_events(context, target, request, bind, client=context.client)
-    if copy.done is not None:
-        return copy.done
+    if copy.to.done is not None:
+        return copy.to.done
     copy = replace(copy, threads=min(os.cpu_count() or 1, READ_THREADS))
     missing, (start, end) = copy.missing(), copy.bounds
     done, staged = end - start - sum(last - first for first, last in missing), 0
-    for first, last in missing:
-        staged += copy.run((first, last))
+    for (first, last), segments in zip(missing, copy.run(missing), strict=True):
+        staged += segments
         done += last - first
         progress(done, end - start)
     copied = copy.commit(clock=context.clock)
@@ -279,9 +268,8 @@ def plan_copy_events(
         InvalidInputError: The destination is the source, or the id stands for another copy.
         PositionError: The source's history was abandoned since the copy began.
     """
-    source, root = context.storage, context.log.root
-    check_target(source, target)
-    log = StreamLog(target, clock=context.clock)
+    to = open_destination(context, target, request, client=client)
+    root = to.source
 
     def propose() -> CopyPlan:
         if bind is None:
@@ -302,27 +290,22 @@ def plan_copy_events(
             spark,
         )
 
-    done, position = first_position(log, request, root)
-    plan = None if done else open_plan(target, request.copy_id, propose)
+    plan = None if to.done else open_plan(target, request.copy_id, propose)
     if plan is None:
-        done = done or find_done(log, request, root)
-        if done is None:
+        to = replace(to, done=to.done or to.find_done(context.clock))
+        if to.done is None:
             raise ConflictError("the copy was made and dropped in the meantime", url=target.url)
-        return EventsCopy(source, target, request, root, client, rows or ("", None), "", done=done)
+        return EventsCopy(context.storage, to, rows or ("", None), "")
     if plan.source == root.stream_id:
         check_position(root, Position(plan.source, plan.generation, plan.start))
     request.check_digest(plan.digest, root, url=target.url)
     schema = rows or (plan.schema or "", plan.spark_schema)
     return EventsCopy(
-        source,
-        target,
-        request,
-        root,
-        client,
+        context.storage,
+        to,
         schema,
         made_by or digest_of(schema[0].encode())[:12],
         plan,
-        position,
         properties={} if rows else inherited_properties(root),
     )
 

@@ -6,6 +6,7 @@ when all its bytes were checked. An object that has arrived is never copied agai
 committed here.
 """
 
+import secrets
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,6 @@ from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
-from segstore_ds.log.clock import Clock
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.replication.property import followers_of
@@ -43,11 +43,9 @@ class SegmentCopier:
     As a context manager it ends its threads.
     """
 
-    def __init__(
-        self, job: CompactJob, target: Storage, root: Root, *, token: str, clock: Clock
-    ) -> None:
+    def __init__(self, job: CompactJob, target: Storage, root: Root, *, token: str) -> None:
         self._source, self._target, self._root = job.storage, target, root
-        self._job, self._token, self._clock = job, token, clock
+        self._job, self._token = job, token
         self._mirrors = FollowerMirrors(root.stream_id, root.version, followers_of(root))
         self.next_segment = root.next_segment
         self.reused = 0
@@ -115,7 +113,7 @@ class SegmentCopier:
                 return replace(entry, path=path, frame=None)
         # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
-        name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
+        name = f"{prefix}{secrets.token_hex(6)}{form.ending}"
         path = names.build_segment_path(self._token, name)
         self._copy(path, slice_)
         return replace(entry, path=path, frame=None)
@@ -189,7 +187,7 @@ class SegmentCopier:
             key_columns=self._job.key_columns,
             time_column=self._job.time_column,
         )
-        writer = TaskWriter(target, slice_.start + slice_.rows[0], self._clock.new_id()[:12])
+        writer = TaskWriter(target, slice_.start + slice_.rows[0], secrets.token_hex(6))
         return writer.stage(events_of(self._job, schema, [slice_])).segments
 
     def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:

@@ -9,26 +9,150 @@ lists all of them. If interrupted at any point and run again, the copy goes on w
 that have not arrived whole. Run again when done, it changes nothing and reports `repeated`. Events
 appended to the source meanwhile are not part of the copy.
 
+An engine's tasks may copy the segments (`SegmentsCopy.run`). They receive only the offset and id of
+each and look it up in the version that was planned on, so no size, name or checksum comes from
+outside.
+
 Source: the second approach of Pravega's copyStream.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
-from segstore_ds.compact.rewrite import plan_job
-from segstore_ds.copy.destination import check_target, commit_first, first_position
+from segstore_ds.compact.rewrite import CompactJob, plan_job
+from segstore_ds.copy.destination import Destination, open_destination
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
+from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.key_columns import inherited_properties
-from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsCopy:
+    """What all tasks of a copy by segments share; picklable.
+
+    Attributes:
+        job: The source's folder, and the schemas of its epochs.
+        to: The destination, with the source's version that is copied.
+    """
+
+    job: CompactJob = field(repr=False)
+    to: Destination
+
+    def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedSegment]:
+        """Copy whole segments and yield what the destination is to list.
+
+        Of each row the `start` and `segment_id` count. A segment that has arrived before is reused.
+
+        Raises:
+            ConflictError: The source does not list such a segment as of the planned version.
+            SnapshotExpiredError: A segment was deleted meanwhile.
+        """
+        if self.to.done is not None:
+            return
+        status = TableStatus(self.job.storage)
+        with self.copier() as copier:
+            for row in rows:
+                placed = self._find(status, row["start"], row["segment_id"])
+                yield PlacedSegment(placed.start, copier.copy(placed))
+
+    def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+        """Create the destination's first root, which lists the segments that tasks have copied.
+
+        Raises:
+            InvalidInputError: There are no segments, or they are not a range without a gap.
+            AlreadyExistsError: Another stream was made there in the meantime.
+            ConflictError: A stream was made and dropped there in the meantime.
+            CommitUnknownError: The storage never said whether the destination was created.
+        """
+        if self.to.done is not None:
+            return replace(self.to.done, repeated=True)
+        # A duplicated row was copied once, or by two attempts; only one of them counts.
+        ordered = sorted(
+            {placed.start: placed for placed in found}.values(), key=lambda placed: placed.start
+        )
+        if not ordered:
+            raise InvalidInputError(
+                "no segments to copy", remedy="write the rows of at least one segment"
+            )
+        for before, behind in pairwise(ordered):
+            if before.end != behind.start:
+                raise InvalidInputError(
+                    "the segments have a gap between them",
+                    remedy="write the rows of neighbouring segments",
+                    gap=f"[{before.end}, {behind.start})",
+                )
+        bounds = (max(ordered[0].start, self.to.source.head), ordered[-1].end)
+        entries = tuple(placed.entry for placed in ordered)
+        return self.commit_entries(entries, bounds, self.to.source.next_segment, clock=clock)
+
+    def commit_entries(
+        self,
+        entries: tuple[SegmentEntry, ...],
+        bounds: tuple[int, int],
+        next_segment: int,
+        *,
+        clock: Clock,
+    ) -> Copied:
+        """Create the destination's first root, with the source's epochs; raises as `commit`."""
+        root, status = self.to.source, TableStatus(self.job.storage)
+        return self.to.commit(
+            entries,
+            bounds,
+            copied=bounds,
+            mode=SEGMENTS,
+            epochs=[(epoch.since, *status.schema_texts(epoch)) for epoch in root.epochs],
+            properties=inherited_properties(root),
+            next_segment=next_segment,
+            clock=clock,
+        )
+
+    def discard(self, found: Sequence[PlacedSegment]) -> None:
+        """Leave what was copied to the next attempt."""
+
+    def copier(self) -> SegmentCopier:
+        """Return what copies segments to the destination."""
+        return SegmentCopier(self.job, self.to.storage, self.to.source, token=self.to.request.token)
+
+    def _find(self, status: TableStatus, start: int, segment_id: int) -> PlacedSegment:
+        inside = self.to.source.listed_start <= start < self.to.source.tail
+        listed = [*status.segments(self.to.source, start, start + 1)] if inside else []
+        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
+            raise ConflictError(
+                "the source does not list this segment",
+                remedy="read metadata=segments again, and write its rows unchanged",
+                start=start,
+                segment_id=segment_id,
+                version=self.to.source.version,
+            )
+        return listed[0]
+
+
+def plan_copy_segments(
+    context: StreamContext, target: Storage, request: CopyRequest, *, client: str
+) -> SegmentsCopy:
+    """Fix the version that is copied, and find out whether it was copied before.
+
+    `context` is the source's, refreshed.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+    """
+    to = open_destination(context, target, request, client=client)
+    rules, layout = CompactRules(), Layout(inline_bytes=0)
+    return SegmentsCopy(plan_job(context.storage, context.status, to.source, rules, layout), to)
 
 
 def run_copy(
@@ -41,75 +165,21 @@ def run_copy(
 ) -> Copied:
     """Copy a range to a stream that does not exist yet.
 
-    The version that `source` is at is copied. `bind` returns the range for that root, and is not
-    called if the copy is already done.
+    The version that `context` is at is copied. `bind` returns the range for that root, and is not
+    called if the copy is already done. Raises as `plan_copy_segments` and `SegmentsCopy.commit`.
 
     Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, or the id stands for another copy.
         SnapshotExpiredError: A segment was deleted while it was copied: copy again.
-        ConflictError: A stream was made and dropped there in the meantime: copy again.
-        CommitUnknownError: The storage never said whether the destination was created.
     """
-    root = context.log.root
-    check_target(context.storage, target)
-    log = StreamLog(target, clock=context.clock)
-    done, position = first_position(log, request, root)
-    if done is not None:
-        return done
-    bounds = bind(root)
-    job = plan_job(context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0))
-    with SegmentCopier(job, target, root, token=request.token, clock=context.clock) as work:
+    copy = plan_copy_segments(context, target, request, client=context.client)
+    if copy.to.done is not None:
+        return copy.to.done
+    bounds = bind(copy.to.source)
+    with copy.copier() as work:
         entries, rows = list[SegmentEntry](), 0
         for entry in work.entries(context.status, bounds):
             entries.append(entry)
             rows += entry.rows
             progress(rows, bounds[1] - bounds[0])
-    copied = commit_copy(
-        StreamContext.of(log, client=context.client),
-        root,
-        context.status,
-        request,
-        tuple(entries),
-        bounds=bounds,
-        next_segment=work.next_segment,
-        position=position,
-    )
+    copied = copy.commit_entries(tuple(entries), bounds, work.next_segment, clock=context.clock)
     return copied if copied.repeated else replace(copied, reused=work.reused)
-
-
-def commit_copy(
-    context: StreamContext,
-    source: Root,
-    source_status: TableStatus,
-    request: CopyRequest,
-    entries: tuple[SegmentEntry, ...],
-    *,
-    bounds: tuple[int, int],
-    next_segment: int,
-    position: int,
-) -> Copied:
-    """Create the destination's first root, with the source's epochs; as `commit_first`."""
-    return commit_first(
-        context,
-        source,
-        request,
-        request.begin(source, bounds, mode=SEGMENTS),
-        epochs=_copied_epochs(context, source, source_status),
-        entries=entries,
-        bounds=bounds,
-        next_segment=next_segment,
-        properties=inherited_properties(source),
-        position=position,
-    )
-
-
-def _copied_epochs(
-    context: StreamContext, source: Root, source_status: TableStatus
-) -> tuple[Epoch, ...]:
-    epochs: tuple[Epoch, ...] = ()
-    for epoch in source.epochs:
-        texts = source_status.schema_texts(epoch)
-        made = context.status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
-        epochs = (*epochs, made)
-    return epochs

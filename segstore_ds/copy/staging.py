@@ -86,8 +86,8 @@ def _read_plan(target: Storage, path: str) -> CopyPlan | None:
     return from_json(CopyPlan, value, where=where)
 
 
-def put_piece(target: Storage, copy_id: str, piece: StagedPiece) -> None:
-    """Note that a piece is staged, or delete its segments if another attempt was first.
+def put_piece(target: Storage, copy_id: str, piece: StagedPiece) -> bool:
+    """Note that a piece is staged; if another attempt was first, delete its segments: False.
 
     Raises:
         StorageError: It may or may not be noted; the next run finds out.
@@ -95,8 +95,10 @@ def put_piece(target: Storage, copy_id: str, piece: StagedPiece) -> None:
     path = names.build_piece(copy_id, piece.start, piece.end, piece.made_by)
     data = encode_envelope(build_json(to_json(piece)))
     # An answer that was lost may have been that of our own first try.
-    if not target.create(path, data) and target.get(path) != data:
-        delete_staged(target, piece.segments)
+    if target.create(path, data) or target.get(path) == data:
+        return True
+    delete_staged(target, piece.segments)
+    return False
 
 
 def find_gaps(

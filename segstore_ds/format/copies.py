@@ -24,7 +24,7 @@ class CopyRecord:
         mode: ``segments``, ``events`` or ``clone``.
         source: Id of the stream that was copied.
         generation: Of the source.
-        version: Of the source when the copy began.
+        version: Of the source when the run began that committed.
         start: First offset of the source that was copied.
         end: The offset after the last one.
         digest: Of the arguments of the copy.

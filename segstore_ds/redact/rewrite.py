@@ -5,7 +5,8 @@ redacted column is taken by an index that has nulls, so that the slots of its nu
 lists, strings and structs hold none of what was there.
 """
 
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,6 +44,11 @@ class RedactJob:
     job: CompactJob = field(repr=False)
     wanted: Mapping[int, Wanted] = field(repr=False)
     tail: int
+
+    def run(self, rows: Iterable[tuple[int, PlacedSegment]]) -> Iterator["RedactedSegment"]:
+        """Look through segments with numbers of their own; raises as `redact_segment`."""
+        for number, placed in rows:
+            yield redact_segment(self, placed, number=number, nonce=secrets.token_hex(6))
 
     def keys(self) -> dict[int, tuple[Key, ...]]:
         """Return what the filters look up in segments of each epoch."""

@@ -8,9 +8,7 @@ import segstore_ds.spark.worker_fsspec  # noqa: F401 - before anything else impo
 
 # isort: split
 from segstore_ds.spark.active import activated
-from segstore_ds.spark.jobs.compaction import compact
-from segstore_ds.spark.jobs.copy_helpers import clone, copy
-from segstore_ds.spark.jobs.redaction import redact
+from segstore_ds.spark.jobs import clone, compact, copy, redact
 from segstore_ds.spark.listener import listener
 from segstore_ds.spark.parquet_scan.read import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write

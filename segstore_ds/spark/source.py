@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import (
-    COPIED,
     NATIVE,
     READ,
     STREAM_READ,
@@ -29,6 +28,7 @@ from segstore_ds.options import (
     WRITE,
     parse_options,
 )
+from segstore_ds.spark.batch.job_writer import is_job, plan_job_writer, plan_rows
 from segstore_ds.spark.batch.metadata_reader import (
     PLAN,
     is_metadata_table,
@@ -39,9 +39,6 @@ from segstore_ds.spark.batch.metadata_reader import (
 from segstore_ds.spark.batch.reader import event_time_of, plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.jobs.compaction import plan_compact_writer, plan_rows, plan_schema
-from segstore_ds.spark.jobs.copying import SEGMENTS, check_copy_options, plan_copy_writer
-from segstore_ds.spark.jobs.event_copying import plan_events_writer, take_range
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
@@ -100,7 +97,7 @@ class SegstoreDataSource(DataSource):
         stream = self.open_stream(options)
         self._pinned = encode_pinned(stream.root)
         if options["metadata"] == PLAN:
-            return plan_schema()
+            return table_schema(PLAN)
         if is_metadata_table(options["metadata"]):
             return table_schema(options["metadata"])
         reading = stream.plan_read(
@@ -148,20 +145,15 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
-        given, copied = take_range(self.options)
-        options = {**parse_options(given, WRITE), APPLICATION: self.bound_application}
-        options[TRANSACTION] = self.options.get(TRANSACTION)
-        target = self.open_storage(options)
-        copied_as = check_copy_options(options)
-        if options["operation"] == "compact":
-            return plan_compact_writer(target, options, schema, overwrite=overwrite)
-        if copied_as is None:
-            return plan_append_writer(target, options, schema, overwrite=overwrite)
-        source = self.open_storage({**options, "path": options["copyFrom"]})
-        if copied_as == SEGMENTS:
-            return plan_copy_writer(source, target, options, schema, overwrite=overwrite)
-        options[COPIED] = copied
-        return plan_events_writer(source, target, options, schema, overwrite=overwrite)
+        more = {APPLICATION: self.bound_application, TRANSACTION: self.options.get(TRANSACTION)}
+        if is_job(self.options):
+            writer = plan_job_writer(
+                self.options, self.open_storage, schema, overwrite=overwrite, more=more
+            )
+            if writer is not None:
+                return writer
+        options = {**parse_options(self.options, WRITE), **more}
+        return plan_append_writer(self.open_storage(options), options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query; sends no request.

@@ -5,8 +5,8 @@ third. So each function here does one step of that, and the other names are valu
 between the steps.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from segstore_ds.copy.event_rows import (
 )
 from segstore_ds.copy.events import EventsCopy, plan_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
+from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
@@ -52,7 +52,6 @@ from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import Work
-from segstore_ds.redact.tasks import parse_answer, redact_place
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
@@ -84,11 +83,11 @@ __all__ = [
     "CompactTasks",
     "Condition",
     "Copied",
-    "CopyJob",
     "CopyRequest",
     "EventsCopy",
     "FilterLike",
     "Filters",
+    "Job",
     "Layout",
     "Location",
     "MicroBatches",
@@ -117,10 +116,8 @@ __all__ = [
     "check_offsets",
     "client_name",
     "commit_batch",
-    "commit_compaction",
+    "commit_job",
     "commit_rows_copy",
-    "commit_segments",
-    "copy_segments",
     "decode_pinned",
     "discard_staged",
     "encode_pinned",
@@ -131,16 +128,14 @@ __all__ = [
     "open_or_create",
     "open_storage",
     "open_to_commit",
-    "parse_answer",
     "parse_cut",
     "plan_batch_write",
     "plan_compaction",
     "plan_compaction_job",
-    "plan_copy_job",
     "plan_events_copy",
     "plan_parquet",
     "plan_rows_copy",
-    "redact_place",
+    "plan_segments_copy",
     "redact_stream",
     "resolve_location",
     "run_task",
@@ -217,11 +212,31 @@ def find_write(
     return Commit(version, transaction, start, row["tail"], attempts=row["attempts"])
 
 
-def commit_compaction(work: CompactTasks, done: Sequence[Replacement]) -> None:
-    """Commit what the tasks of a compaction wrote, then start upkeep; raises as `work.commit`."""
-    work.commit(done)
-    with best_effort("upkeep"):
-        AfterCommit(open_to_commit(work.job.storage).context).keep_up()
+class Job(Protocol):
+    """Work that an engine spreads over its tasks; planned in one process, committed in another.
+
+    Picklable. A compaction, a copy by segments and a copy by events are jobs.
+    """
+
+    def run(self, rows: Iterable[Any], /) -> Iterator[Any]:
+        """Do some rows in a task and yield what the commit takes, picklable.
+
+        Any attempt of any task may be repeated, killed, or run twice at once.
+        """
+
+    def commit(self, results: Sequence[Any], /) -> Any:
+        """Commit what all tasks have done, once."""
+
+    def discard(self, results: Sequence[Any], /) -> None:
+        """Delete what tasks did for a commit that was never tried; never raises."""
+
+
+def commit_job(job: Job, results: Sequence[Any]) -> None:
+    """Commit what the tasks of a job have done; a compaction then starts upkeep."""
+    job.commit(results)
+    if isinstance(job, CompactTasks):
+        with best_effort("upkeep"):
+            AfterCommit(open_to_commit(job.job.storage).context).keep_up()
 
 
 def redact_stream(
@@ -257,6 +272,13 @@ def plan_events_copy(
 ) -> EventsCopy:
     """Fix what a copy by events copies; its methods are its steps. Raises as they do."""
     return plan_copy_events(open_on(source).context, target, request, client=client)
+
+
+def plan_segments_copy(
+    source: Storage, target: Storage, request: CopyRequest, *, client: str
+) -> SegmentsCopy:
+    """Fix what a copy by segments copies; its methods are its steps. Raises as they do."""
+    return plan_copy_segments(open_on(source).context, target, request, client=client)
 
 
 def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:

@@ -68,7 +68,7 @@ def test_only_unchanged_rows_of_this_stream_are_accepted(spark, url, tmp_path):
     fill(other, 4)
     version = stream.version
     text = error(lambda: write(spark.range(3), url))
-    assert "takes the rows of a compaction plan" in text
+    assert "takes the rows of metadata=compactionPlan" in text
     plan = plan_of(spark, url)
     assert "takes the rows" in error(lambda: write(plan.select("stream", "version"), url))
     assert "was changed" in error(

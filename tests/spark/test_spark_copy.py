@@ -25,7 +25,7 @@ def fill(url: str, commits: int):
 
 
 def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkeypatch):
-    monkeypatch.setattr("segstore_ds.spark.jobs.copy_helpers.TASK_BYTES", 1)
+    monkeypatch.setattr("segstore_ds.spark.jobs.TASK_BYTES", 1)
     stream = fill(url, 4)
     target = f"file://{tmp_path}/copied"
     done = segstore.copy(spark, url, target, "night", seal=True)
@@ -209,7 +209,7 @@ def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypat
 def test_transformed_copy_goes_on_unless_the_transformation_changed(
     spark, url, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("segstore_ds.spark.jobs.copy_helpers.JOB_PIECES", 2)
+    monkeypatch.setattr("segstore_ds.spark.jobs.JOB_PIECES", 2)
     monkeypatch.setattr(copy_events, "PIECE_BYTES", 1)
     monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 10)
     fill(url, 8)

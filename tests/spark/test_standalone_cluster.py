@@ -10,7 +10,7 @@ from sessions import Sessions
 from standalone import Standalone, executor_settings
 
 import segstore_ds as segstore
-from segstore_ds.spark.jobs import copy_helpers
+from segstore_ds.spark import jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified")]
 
@@ -92,7 +92,7 @@ def test_a_compaction_changes_no_event(spark, cluster, stream, url):
 
 
 def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
-    monkeypatch.setattr(copy_helpers, "TASK_BYTES", 1)
+    monkeypatch.setattr(jobs, "TASK_BYTES", 1)
     cluster.lose_worker_during(spark, lambda: segstore.copy(spark, url, url + "-copy", "night"))
     assert events(url + "-copy") == expected()
     segstore.open(url + "-copy").verify().check()

@@ -25,9 +25,14 @@ START_LIMIT_S = 600.0
 # A call, the path of its file, and how many such calls of that process pass before.
 IN_A_TASK = {
     "copy": f"fsync /copy/segments/copy-{COPY_ID}/0+[3-7]- 0",
+    "events": f"link /copy/segments/copy-{COPY_ID}/[3-7]0-[0-9]+-[^/]*json$ 0",
     "compact": "fsync /stream/segments/.*/1-[^/]*$ 0",
 }
-AT_THE_COMMIT = {"copy": "link /copy/log/0+$ 0", "compact": f"link /stream/log/0*{SEGMENTS + 1}$ 0"}
+AT_THE_COMMIT = {
+    "copy": "link /copy/log/0+$ 0",
+    "events": "link /copy/log/0+$ 0",
+    "compact": f"link /stream/log/0*{SEGMENTS + 1}$ 0",
+}
 CALLS = ("open", "write", "fsync", "link", "unlink", "mkdir", "replace")
 
 
@@ -82,7 +87,7 @@ class Job:
         self.stream.refresh().append(pa.table({"id": [-1]}, SCHEMA))
         self.ids.append(-1)
         run(spark, self.verb, self.source, self.target)
-        url = self.target if self.verb == "copy" else self.source
+        url = self.source if self.verb == "compact" else self.target
         stream = segstore.open(url)
         assert stream.read().read_all()["id"].to_pylist() == self.ids[: stream.tail]
         assert stream.tail >= ROWS * SEGMENTS
@@ -108,6 +113,8 @@ class Job:
     [
         pytest.param("copy", IN_A_TASK, id="copy-in-a-task"),
         pytest.param("copy", AT_THE_COMMIT, id="copy-at-the-commit", marks=pytest.mark.sweep),
+        pytest.param("events", IN_A_TASK, id="events-in-a-task"),
+        pytest.param("events", AT_THE_COMMIT, id="events-at-the-commit", marks=pytest.mark.sweep),
         pytest.param("compact", AT_THE_COMMIT, id="compact-at-the-commit"),
     ],
 )
@@ -119,14 +126,14 @@ def test_killed_job_leaves_the_old_state_and_is_finished(tmp_path, spark, verb, 
     job.check_source()
     assert not segstore.exists(job.target)
     assert segstore.open(job.source).version == before
-    staged = [*(tmp_path / ("copy" if verb == "copy" else "stream")).glob("segments/*/*")]
-    assert len(staged) > (0 if verb == "copy" else SEGMENTS)
+    staged = [*(tmp_path / ("stream" if verb == "compact" else "copy")).glob("segments/*/*")]
+    assert len(staged) > (SEGMENTS if verb == "compact" else 0)
     job.finish(spark)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("verb", ["copy", "compact"])
+@pytest.mark.parametrize("verb", ["copy", "events", "compact"])
 def test_jobs_killed_anywhere_are_finished(tmp_path, spark, verb):
     """The long form: any call of any process, several times before it may finish."""
     chance = random.Random(int(os.environ.get("SEED", "1")))
@@ -142,7 +149,7 @@ def test_jobs_killed_anywhere_are_finished(tmp_path, spark, verb):
             if not job.killed_at(place):
                 break
             job.check_source()
-            if verb == "copy" and segstore.exists(job.target):
+            if verb != "compact" and segstore.exists(job.target):
                 ids = segstore.open(job.target).read().read_all()["id"].to_pylist()
                 assert ids == job.ids, place
         job.finish(spark)

@@ -14,7 +14,7 @@ import pytest
 from process_kit import plain_environment
 
 from segstore_ds.spark import boundary, worker_connection
-from segstore_ds.spark.jobs.compaction import PlanReader
+from segstore_ds.spark.batch.job_writer import PlanReader
 from segstore_ds.spark.source import SegstoreDataSource
 
 ROOT = Path(__file__).parents[2]

@@ -1,14 +1,16 @@
 """A driver that compacts or copies a stream with Spark's tasks, for tests that kill it.
 
-`python upkeep_driver.py <compact|copy> <source> <target>`
+`python upkeep_driver.py <compact|copy|events> <source> <target>`
 """
 
 import sys
+from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
-from segstore_ds.spark.jobs import copy_helpers
+from segstore_ds.copy import events
+from segstore_ds.spark import jobs
 
 COPY_ID = "night"
 ROWS = 10
@@ -23,15 +25,18 @@ def main(verb: str, source: str, target: str) -> None:
 
 
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
-    """Do the work, with a task per segment that is copied."""
+    """Do the work, with a task per segment, or per ten events, that is copied."""
     if verb == "compact":
         segstore.compact(spark, source, compactRows=4 * ROWS)
         return
-    whole, copy_helpers.TASK_BYTES = copy_helpers.TASK_BYTES, 1
-    try:
-        segstore.copy(spark, source, target, COPY_ID)
-    finally:
-        copy_helpers.TASK_BYTES = whole
+    with (
+        patch.object(jobs, "TASK_BYTES", 1),
+        patch.object(events, "PIECE_BYTES", 1),
+        patch.object(events, "LEAST_PIECE_ROWS", ROWS),
+    ):
+        segstore.copy(
+            spark, source, target, COPY_ID, mode="events" if verb == "events" else "segments"
+        )
 
 
 if __name__ == "__main__":

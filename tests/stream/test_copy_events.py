@@ -1,6 +1,7 @@
 """Copies by events: whole or no stream, and no event twice, whatever happens on the way."""
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.events import plan_copy_events, run_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segments import run_copy
 from segstore_ds.copy.staging import StagedPiece, put_piece, read_pieces
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -76,17 +78,15 @@ def _copy(
     end: object = "tail",
     *,
     seal: bool = False,
+    mode: str = "events",
 ) -> Copied:
     def bind(root) -> tuple[int, int]:
         first, last = (resolve_cut(stream._context, root, parse_cut(cut)) for cut in (start, end))
         return check_range(root, first, last, fail_on_data_loss=True)
 
-    return run_copy_events(
-        stream._context,
-        target,
-        CopyRequest(copy_id, str(start), str(end), seal, "events"),
-        bind,
-    )
+    request = CopyRequest(copy_id, str(start), str(end), seal, mode)
+    run = run_copy_events if mode == "events" else run_copy
+    return run(stream._context, target, request, bind)
 
 
 def _reopened(stream: Stream, target: Storage) -> Stream:
@@ -251,6 +251,37 @@ def test_copy_that_was_given_up_is_dropped() -> None:
     assert (values(copy), copy.version) == (list(range(40)), 1)
     with pytest.raises(NotFoundError):
         segstore.drop(empty := _place(), confirm=open_storage(empty).url)
+
+
+class _Following(Meddling):
+    """A storage where something else happens just after a call, once."""
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        done = work()
+        super().around(verb, path, lambda: None)
+        return done
+
+
+@pytest.mark.parametrize("mode", ["events", "segments"])
+def test_copy_does_not_name_what_a_drop_has_deleted(mode: str) -> None:
+    """It came when all was staged and checked: the version that the copy began with is taken."""
+    stream, _ = make_stream(4)
+    target, last = _target(stream), "get segments/copy-c/30-"
+    if mode == "segments":
+        last = f"commit segments/copy-c/{stream.root.entries[3].segment_id:016x}-"
+
+    def drop() -> None:
+        run_drop(target, confirm=target.url, clock=target.time.clock, client="")
+
+    with pytest.raises(ConflictError, match="made and dropped"):
+        _copy(stream, meddling := _Following(target, last, drop), mode=mode)
+    assert meddling.met
+    with pytest.raises(NotFoundError):
+        _reopened(stream, target)
+    _copy(stream, target, mode=mode)
+    copy = _reopened(stream, target)
+    copy.verify().check()
+    assert values(copy) == list(range(40))
 
 
 @pytest.mark.parametrize("place", ["open_staged segments/copy-c/30-", "create segments/copy-c/30-"])

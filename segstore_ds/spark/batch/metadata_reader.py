@@ -21,8 +21,8 @@ from segstore_ds.stream.connector import (
     list_streams_below,
 )
 
-PLAN = "compactionPlan"  # a table of jobs/compaction.py
-_EVENTS_ONLY = (
+PLAN = "compactionPlan"  # a table that jobs.py reads
+EVENTS_ONLY = (
     "columns",
     "filters",
     "startEventTime",
@@ -53,7 +53,7 @@ def plan_metadata_reader(
         InvalidInputError: Options for events, or a schema of the user's own, are given.
     """
     name = options["metadata"]
-    _check_whole(options, _EVENTS_ONLY, schema)
+    check_whole(options, EVENTS_ONLY, schema)
     return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
 
 
@@ -65,11 +65,12 @@ def plan_streams_reader(
     Raises:
         InvalidInputError: Options for events or for one stream, or a schema, are given.
     """
-    _check_whole(options, (*_EVENTS_ONLY, *_STREAM_ONLY), schema)
+    check_whole(options, (*EVENTS_ONLY, *_STREAM_ONLY), schema)
     return StreamsReader(folder, schema)
 
 
-def _check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
+def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
+    """Raise InvalidInputError if options of another table, or a schema of the user's, are given."""
     given = [option for option in refused if options[option] is not None]
     if given or schema.names != table_schema(options["metadata"]).names:
         raise InvalidInputError(

@@ -31,7 +31,7 @@ def test_rows_hold_the_events_of_commit_files() -> None:
     stream.compact()
     assert not any(entry.frame for entry in stream.root.entries)
     tasks = plan_compact_tasks(stream.context, RULES, Layout(), client="test")
-    done = tasks.run(rows)
+    done = [*tasks.run(rows)]
     assert [run.rows for run in done] == [30]
     before = stream.root
     with pytest.raises(ConflictError, match="no longer listed"):
@@ -47,7 +47,7 @@ def test_planned_rows_of_inline_segments_are_merged() -> None:
     rows = plan_compaction_rows(stream.context, stream.root, RULES, (0, 30))
     tasks = plan_compact_tasks(stream.context, RULES, Layout(), client="test")
     stream.append(numbers(30, 40))
-    tasks.commit(tasks.run(rows))
+    tasks.commit([*tasks.run(rows)])
     assert [entry.rows for entry in stream.refresh().root.entries] == [30, 10]
     assert values(stream) == [*range(40)]
     stream.verify().check()

@@ -80,7 +80,7 @@ def _commit(stream: Stream, work: RowsCopy, tasks: list[StagedTask]) -> None:
 
 
 def _done(stream: Stream, target: Storage, *, seal: bool = False) -> Copied:
-    done = _plan(stream, target, seal=seal).copy.done
+    done = _plan(stream, target, seal=seal).copy.to.done
     assert done is not None
     return done
 
@@ -129,7 +129,7 @@ def test_empty_sources_and_other_copies() -> None:
     stream, _ = make_stream(0)
     target = _target(stream)
     work = _plan(stream, target)
-    assert work.copy.done is None
+    assert work.copy.to.done is None
     _commit(stream, work, [])
     assert values(_open(stream, target)) == []
     with pytest.raises(InvalidInputError, match="another copy"):

@@ -1,41 +1,109 @@
-"""`copy` and `clone`: helpers for whole copies from a Spark session."""
+"""`compact`, `copy`, `clone` and `redact` of a session: jobs that Spark's tasks carry out."""
 
 import hashlib
 import inspect
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError, NotFoundError
-from segstore_ds.options import COPIED, WRITE, parse_options
+from segstore_ds.options import BY_NAME, COPIED, READ, WRITE, parse_options
 from segstore_ds.spark.active import activated
-from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
-from segstore_ds.spark.jobs.event_copying import plan_events_copy as plan_rows
+from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_event_rows
+from segstore_ds.spark.batch.metadata_reader import PLAN
+from segstore_ds.spark.batch.writer import client_of
+from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
     Copied,
     CopyRequest,
+    FilterLike,
+    PlacedSegment,
+    Redacted,
+    RedactedSegment,
+    RedactJob,
+    RedactRequest,
     RowsCopy,
     Storage,
-    client_name,
     open_on,
-    plan_copy_job,
     plan_events_copy,
+    plan_segments_copy,
+    redact_stream,
 )
 
-_WHOLE = ("head", "tail")
+TASK_BYTES = 32 << 20
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
+ROUNDS = 8
+_WHOLE = ("head", "tail")
+
+
+def launch(spark: SparkSession, run: Callable[[list[Any]], Iterator[Any]], rows: Any) -> list[Any]:
+    """Run each row in a task and return the results; an attempt that fails is made again."""
+
+    def run_row(number: int) -> bytes:
+        return pickle.dumps([*run([rows[number]])])
+
+    # Functions of Arrow batches need pandas, which a job has no other use for.
+    task = udf(run_row, "binary", useArrow=False).asNondeterministic()
+    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
+    done = numbers.select(task("id")).collect() if rows else []
+    return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks
+
+
+@in_sparks_words
+def compact(spark: SparkSession, path: str, **options: Any) -> int:
+    """Compact a stream with Spark's tasks: plan, merge and commit until there is nothing to do.
+
+    Each round is one commit. It is safe to repeat, and to run beside readers and writers.
+
+    Args:
+        spark: A session with the format registered.
+        path: The stream.
+        options: As in docs/options.md, for example ``compactBytes="256m"``.
+
+    Returns:
+        How many groups of segments were rewritten.
+
+    Raises:
+        InvalidInputError: An option or the location is not valid.
+        pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
+    """
+    path = as_location(path)
+    reads, writes = _split(options, READ), _split(options, WRITE)
+    known = {*reads, *writes}
+    if known != {*options}:
+        raise InvalidInputError("unknown options", options=sorted({*options} - known))
+    total, planned = 0, -1
+    for _ in range(ROUNDS):
+        plan = spark.read.format("segstore").options(**reads, metadata=PLAN).load(path)
+        groups, version = plan.selectExpr("count(*)", "max(version)").collect()[0]
+        # Planned on the same version again: the result was no gain, so it was not committed.
+        if not groups or version == planned:
+            break
+        planned = version
+        writer = plan.write.format("segstore").mode("append")
+        with activated(spark):
+            writer.options(**writes, operation="compact").save(path)
+        total += groups
+    return total
+
+
+def _split(options: Mapping[str, Any], scope: str) -> dict[str, Any]:
+    def takes(name: str) -> bool:
+        option = BY_NAME.get(name.lower())
+        return option is not None and scope in option.scopes
+
+    return {name: value for name, value in options.items() if takes(name)}
 
 
 def copy(
@@ -151,32 +219,30 @@ def _copy_events(
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     if transform is None:
         request = CopyRequest(options["copyId"], *cuts, options["seal"], EVENTS)
-        copy = plan_events_copy(old, new, request, client=_client())
-        if copy.done is not None:
-            return copy.done
-        launch(spark, copy.run, copy.missing())
+        copy = plan_events_copy(old, new, request, client=client_of({}))
+        if copy.to.done is None:
+            launch(spark, copy.run, copy.missing())
         return copy.commit()
 
-    def plan(**more: Any) -> RowsCopy:
-        known = {**parsed, COPIED: json.dumps({"cuts": cuts, **more})}
-        return plan_rows(old, new, known, schema)
-
     asked = {**options, "copyMode": EVENTS}
-    parsed = parse_options(asked, WRITE)
     schema = transform(_rows(spark, options)).schema
-    made_by = _made_by(transform, schema)
-    copy = plan(made_by=made_by).copy
-    if copy.done is not None:
-        return copy.done
+    copied: dict[str, Any] = {"cuts": cuts, "made_by": _made_by(transform, schema)}
+
+    def plan() -> RowsCopy:
+        return plan_event_rows(old, new, parse_options(asked, WRITE), schema, copied)
+
+    copy = plan().copy
+    if copy.to.done is not None:
+        return copy.to.done
     spans = copy.missing(JOB_PIECES)
     for span in spans:
         rows = read_in_order(
             spark, options["copyFrom"], singleWriter=single, startCut=span[0], endCut=span[1]
         )
-        copied = json.dumps({"cuts": cuts, "span": span, "made_by": made_by})
-        save(transform(rows), target, "append", as_texts({**asked, COPIED: copied}))
+        part = json.dumps({**copied, "made_by": copy.made_by, "span": span})
+        save(transform(rows), target, "append", as_texts({**asked, COPIED: part}))
     if spans == [copy.bounds]:  # one job of everything has committed it
-        return replace(plan().copy.done or Copied(0, 0, 0, 0), repeated=False)
+        return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
     return copy.commit()
 
 
@@ -194,33 +260,15 @@ def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) ->
     return hashlib.blake2b(code + text + schema.json().encode(), digest_size=6).hexdigest()
 
 
-def launch(spark: SparkSession, run: Callable[[Any], Any], rows: Sequence[Any]) -> list[Any]:
-    """Run each row in a task and return the results; an attempt that fails is made again."""
-
-    def run_row(number: int) -> bytes:
-        return pickle.dumps(run(rows[number]))
-
-    # Functions of Arrow batches need pandas, which a job has no other use for.
-    task = udf(run_row, "binary", useArrow=False).asNondeterministic()
-    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
-    done = numbers.select(task("id")).collect() if rows else []
-    return [pickle.loads(row[0]) for row in done]  # noqa: S301 - our own tasks' results
-
-
-def _client() -> str:
-    return f"{client_name()} pyspark/{pyspark.__version__}"
-
-
-def _rows(spark: SparkSession, options: Mapping[str, Any], **asked: Any) -> DataFrame:
-    reader = spark.read.format("segstore").options(singleWriter=options["singleWriter"], **asked)
-    return reader.load(options["copyFrom"])
-
-
 def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any]) -> Copied:
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
-    done = plan_copy_job(old, new, request).done
+
+    def find() -> Copied | None:
+        return plan_segments_copy(old, new, request, client="").to.done
+
+    done = find()
     if done is not None:
         return done
     rows = _rows(spark, options, metadata=SEGMENTS)
@@ -231,12 +279,62 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
     writer = rows.write.format("segstore").mode("append")
     with activated(spark):
         writer.options(operation="copy", **options).save(target)
-    done = plan_copy_job(old, new, request).done
+    done = find()
     if done is None:
         raise NotFoundError("the copy was dropped in the meantime", url=new.url)
-    return Copied(done.start, done.end, done.segments, done.bytes)
+    return replace(done, repeated=False)
+
+
+def _rows(spark: SparkSession, options: Mapping[str, Any], **asked: Any) -> DataFrame:
+    reader = spark.read.format("segstore").options(singleWriter=options["singleWriter"], **asked)
+    return reader.load(options["copyFrom"])
 
 
 def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> Storage:
     source = bound_source(spark)({"path": url})
     return source.open_storage(parse_options({"path": url, "singleWriter": single_writer}, WRITE))
+
+
+@in_sparks_words
+def redact(
+    spark: SparkSession,
+    path: str,
+    filters: FilterLike,
+    *,
+    columns: Sequence[str],
+    reason: str = "",
+    redact_id: str | None = None,
+    forget: bool = False,
+    short_grace: bool = False,
+) -> Redacted:
+    """Set columns of matching events to null with Spark's tasks.
+
+    As `segstore_ds.Stream.redact`, which says what is guaranteed. Tasks look through segments and
+    write them; this process plans and commits.
+
+    Args:
+        spark: A session with the format registered; this process opens the stream as well.
+        path: The stream.
+        filters: Conditions that the events satisfy; at least one.
+        columns: The columns to set to null.
+        reason: What the stream keeps about it: a request's number, never the person.
+        redact_id: The same id again is the same redaction; None makes a random one.
+        forget: Delete what still holds the values.
+        short_grace: With `forget`: don't wait for the grace.
+
+    Returns:
+        What was redacted.
+
+    Raises:
+        SegstoreError: As `segstore_ds.Stream.redact`.
+        pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
+    """
+    storage = _storage(spark, as_location(path))
+
+    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+        return launch(spark, job.run, [*enumerate(chosen)])
+
+    stream = open_on(storage)
+    redact_id = stream.context.clock.new_id() if redact_id is None else redact_id
+    request = RedactRequest(filters, columns, reason, redact_id)
+    return redact_stream(stream, request, work, forget=forget, short_grace=short_grace)

@@ -7,7 +7,7 @@ import pytest
 from stream_kit import make_stream, numbers, values
 
 from segstore_ds.copy.request import CopyRequest
-from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
+from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,14 +26,14 @@ def _target() -> Storage:
     return open_storage(f"memory://{uuid.uuid4().hex}")
 
 
-def _named(stream: Stream) -> list[tuple[int, int]]:
-    root = stream.root
-    listed = stream._status.segments(root, root.head, root.tail)
-    return [(segment.start, segment.entry.segment_id) for segment in listed]
+def _named(stream: Stream) -> list[dict[str, int]]:
+    rows = stream.segments().read_all().select(["start", "segment_id"]).to_pylist()
+    return [{**row, "rows": -1} for row in rows]  # no other column counts
 
 
-def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> CopyJob:
-    return plan_copy_job(open_storage(stream.url), target, request)
+def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> SegmentsCopy:
+    source = open_on(open_storage(stream.url))
+    return plan_copy_segments(source.context, target, request, client="")
 
 
 def test_driver_lists_the_segments_that_tasks_copied() -> None:
@@ -45,13 +45,13 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
     wanted = _named(stream)
     stream.append(numbers(60, 70))
     found = [
-        *copy_segments(job, wanted[3:]),
-        *copy_segments(job, wanted[:3]),
-        *copy_segments(job, wanted[2:4]),
+        *job.run(wanted[3:]),
+        *job.run(wanted[:3]),
+        *job.run(wanted[2:4]),
     ]
     with pytest.raises(NotFoundError):
         open_on(target)
-    done = commit_segments(job, found, client="")
+    done = job.commit(found)
     copy = open_on(target)
     assert (done.start, done.end, done.segments) == (5, 60, 6)
     assert (copy.head, _named(copy)) == (5, wanted)
@@ -59,16 +59,16 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
     copy.append(numbers(60, 61))
     copy.verify().check()
     again = _plan(stream, target)
-    assert again.done is not None
-    assert commit_segments(again, [], client="").repeated
+    assert again.to.done is not None
+    assert again.commit([]).repeated
 
 
 def test_a_second_attempt_takes_what_has_arrived() -> None:
     """A job that failed deletes nothing, and nothing is copied twice."""
     stream, _ = make_stream(3)
     target = _target()
-    first = copy_segments(_plan(stream, target), _named(stream))
-    second = copy_segments(_plan(stream, target), _named(stream))
+    first = [*_plan(stream, target).run(_named(stream))]
+    second = [*_plan(stream, target).run(_named(stream))]
     assert [segment.entry.path for segment in first] == [segment.entry.path for segment in second]
 
 
@@ -77,12 +77,12 @@ def test_a_range_may_be_copied_but_no_gap() -> None:
     stream, _ = make_stream(5)
     wanted, target = _named(stream), _target()
     job = _plan(stream, target, CopyRequest("c", "segments", "segments", seal=True))
-    found = copy_segments(job, wanted)
+    found = [*job.run(wanted)]
     with pytest.raises(InvalidInputError, match=r"gap='\[10, 20\)'"):
-        commit_segments(job, [found[0], *found[2:]], client="")
+        job.commit([found[0], *found[2:]])
     with pytest.raises(InvalidInputError, match="no segments"):
-        commit_segments(job, [], client="")
-    commit_segments(job, found[1:3], client="")
+        job.commit([])
+    job.commit(found[1:3])
     copy = open_on(target)
     assert values(copy, offset=True) == [(n, n) for n in range(10, 30)]
     with pytest.raises(SealedError):
@@ -94,12 +94,13 @@ def test_altered_and_stale_rows_are_refused() -> None:
     stream, _ = make_stream(4)
     wanted = _named(stream)
     job = _plan(stream, _target())
-    for start, segment in ((wanted[0][0], wanted[1][1]), (5, wanted[0][1]), (999, 1)):
+    ids = [row["segment_id"] for row in wanted]
+    for start, segment in ((0, ids[1]), (5, ids[0]), (999, 1)):
         with pytest.raises(ConflictError, match="does not list"):
-            copy_segments(job, [(start, segment)])
+            [*job.run([{"start": start, "segment_id": segment}])]
     stream.compact()
     with pytest.raises(ConflictError, match="rows unchanged"):
-        copy_segments(_plan(stream, _target()), wanted)
+        [*_plan(stream, _target()).run(wanted)]
 
 
 def test_destinations_that_are_taken_are_refused() -> None:
@@ -112,7 +113,7 @@ def test_destinations_that_are_taken_are_refused() -> None:
         _plan(stream, open_storage(stream.url))
     target = _target()
     job, rival = _plan(stream, target), _plan(stream, target, CopyRequest("d", "x", "x"))
-    found = copy_segments(job, _named(stream))
-    commit_segments(rival, copy_segments(rival, _named(stream)), client="")
+    found = [*job.run(_named(stream))]
+    rival.commit([*rival.run(_named(stream))])
     with pytest.raises(AlreadyExistsError):
-        commit_segments(job, found, client="")
+        job.commit(found)

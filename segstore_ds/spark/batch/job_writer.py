@@ -1,0 +1,331 @@
+"""Writes whose rows are a plan's, or a copy's: the options `operation` and `copyMode`.
+
+A `Job` (`stream.connector`) is planned in the driver, does some rows in each task, and commits once
+what all of them have done (`JobWriter`). A copy by events takes rows of a DataFrame
+(`EventsCopyWriter`).
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from segstore_ds.errors import InternalError, InvalidInputError
+from segstore_ds.options import COPIED, WRITE, parse_options
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
+from segstore_ds.spark.batch.writer import (
+    SegstoreWriter,
+    StagedMessage,
+    build_request,
+    client_of,
+    compact_rules,
+    staged_of,
+)
+from segstore_ds.spark.boundary import at_boundary
+from segstore_ds.spark.schemas import to_arrow
+from segstore_ds.stream.connector import (
+    ROWS,
+    CopyRequest,
+    Job,
+    OffsetCheck,
+    Root,
+    RowsCopy,
+    Storage,
+    Stream,
+    check_offsets,
+    commit_job,
+    commit_rows_copy,
+    parse_cut,
+    plan_compaction,
+    plan_compaction_job,
+    plan_rows_copy,
+    plan_segments_copy,
+)
+
+SEGMENTS, EVENTS = "segments", "events"
+MOST_TASKS = 256
+_OPTIONS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})
+_RANGE = ("startcut", "endcut", "offsetcolumn")
+_FIXED = ("offset", "position", "version")
+_OF_APPENDS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
+
+
+@dataclass(frozen=True)
+class ResultsMessage(WriterCommitMessage):
+    """What one task of a job has done, sent to the driver."""
+
+    results: tuple[Any, ...]
+
+
+@at_boundary
+class JobWriter(DataSourceArrowWriter):
+    """Runs a job's rows in tasks and commits in the driver; every copy of it holds the same job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Run the rows of one task; raises as the job does."""
+        results: list[Any] = []
+        try:
+            for result in self._job.run(row for batch in iterator for row in batch.to_pylist()):
+                results.append(result)  # noqa: PERF402 - a failure must find what was done
+        except BaseException:
+            self._job.discard(results)
+            raise
+        return ResultsMessage(tuple(results))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks have done; raises as the job does."""
+        commit_job(self._job, _results(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Clean up after a failed job; never raises.
+
+        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
+        """
+        if any(message is None for message in messages):
+            self._job.discard(_results(messages))
+
+
+def _results(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
+    sent = (message for message in messages if isinstance(message, ResultsMessage))
+    return [result for message in sent for result in message.results]
+
+
+def is_job(given: Mapping[str, str]) -> bool:
+    """Tell whether a write's options, as Spark has them, name a job's."""
+    return not _OPTIONS.isdisjoint(name.lower() for name in given)
+
+
+def plan_job_writer(
+    given: Mapping[str, str],
+    open_storage: Callable[[Mapping[str, Any]], Storage],
+    schema: StructType,
+    *,
+    overwrite: bool,
+    more: Mapping[str, Any],
+) -> DataSourceArrowWriter | None:
+    """Return the writer of a job; None if the options ask for an append after all.
+
+    `more` holds what is in a writer's options beside those of the table.
+
+    Raises:
+        InvalidInputError: An option is missing or belongs to another write, or the rows are others.
+        NotFoundError: There is no stream to compact or copy.
+    """
+    given, copied = _take_range(given)
+    options = {**parse_options(given, WRITE), **more}
+    mode = _check_options(options)
+    if options["operation"] == "append" and mode is None:
+        return None
+    target, client = open_storage(options), client_of(options)
+    if mode is None:
+        _check_rows(schema, PLAN, operation="compact", overwrite=overwrite)
+        auto = compact_rules(options)
+        return JobWriter(plan_compaction_job(target, auto.rules, auto.layout, client=client))
+    source = open_storage({**options, "path": options["copyFrom"]})
+    if mode == SEGMENTS:
+        _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
+        request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
+        return JobWriter(plan_segments_copy(source, target, request, client=client))
+    column = copied.get("column")
+    if column is not None and column not in schema.names:
+        raise InvalidInputError(
+            "the rows have no such column", remedy="load them with offsetColumn", column=column
+        )
+    rows = StructType([field for field in schema if field.name != column])
+    work = plan_event_rows(source, target, options, rows, copied, overwrite=overwrite)
+    return EventsCopyWriter(work, column)
+
+
+def _check_options(options: Mapping[str, Any]) -> str | None:
+    """Return how a write copies, ``segments`` or ``events``; None if it is not a copy."""
+    copies, mode = options["operation"] == "copy", options["copyMode"]
+    expected = [name for name in ("expectedTail", "expectedVersion") if options[name] is not None]
+    if expected and (options["operation"] != "append" or mode is not None):
+        raise InvalidInputError(
+            "a copy or a compaction takes no expected tail or version",
+            remedy="remove the option",
+            options=expected,
+        )
+    if copies and mode == EVENTS:
+        raise InvalidInputError(
+            "operation=copy takes the rows of metadata=segments",
+            remedy="leave operation out to write rows of events with copyMode=events",
+        )
+    given = [name for name in ("copyFrom", "copyId") if options[name] is not None]
+    if copies or mode == EVENTS:
+        if len(given) < 2:
+            raise InvalidInputError(
+                "a copy needs copyFrom and copyId",
+                remedy="give both: the source's location, and a name for the copy",
+                given=given,
+            )
+        return mode or SEGMENTS
+    if given or options["seal"] or mode is not None:
+        raise InvalidInputError(
+            "the options belong to a copy",
+            remedy="give them with operation=copy or copyMode=events only",
+            options=given or ["seal" if options["seal"] else "copyMode"],
+        )
+    return None
+
+
+def _check_rows(schema: StructType, table: str, *, operation: str, overwrite: bool) -> None:
+    found, wanted = (
+        [(field.name, field.dataType) for field in each] for each in (schema, table_schema(table))
+    )
+    if overwrite or found != wanted:
+        raise InvalidInputError(
+            f"operation={operation} takes the rows of metadata={table}, in mode append",
+            remedy=f'write spark.read.format("segstore").option("metadata", "{table}").load(...)',
+            columns=schema.names,
+        )
+
+
+def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Take what a copy by events says about its rows out of a write's options.
+
+    The rows of a DataFrame are those of the moment it was loaded. So a write without the helper
+    must name its range, in cuts that still mean the same events now, and the column of the offsets.
+    """
+    named = {name.lower(): value for name, value in given.items()}
+    if str(named.get("copymode")).strip().lower() != EVENTS:
+        return given, {}
+    others = {name: value for name, value in given.items() if name.lower() not in _RANGE}
+    if COPIED in given:
+        return others, json.loads(given[COPIED])
+    *cuts, column = [named.get(name) for name in _RANGE]
+    fixed = all(cut is not None and parse_cut(cut).kind in _FIXED for cut in cuts)
+    if not fixed or column is None:
+        raise InvalidInputError(
+            "a copy by events needs the range of its rows, in offsets, and their offsetColumn",
+            remedy="use segstore.copy(spark, source, target, copy_id, transform); or load the "
+            "DataFrame with startCut, endCut and offsetColumn, and give the same ones here",
+            startCut=cuts[0],
+            endCut=cuts[1],
+            offsetColumn=column,
+        )
+    return others, {"cuts": cuts, "column": column}
+
+
+def plan_rows(
+    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
+) -> "PlanReader":
+    """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`.
+
+    Raises:
+        InvalidInputError: Options for events, or a schema of the user's own, are given.
+    """
+    check_whole(options, EVENTS_ONLY, schema)
+    rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
+    reading = stream.plan_read(options["startCut"], options["endCut"], root=root)
+    return PlanReader(plan_compaction(stream, rules, reading, root))
+
+
+@at_boundary
+@dataclass(frozen=True)
+class PlanReader(DataSourceReader):
+    """Reads the rows of a plan: one partition per group, 256 at most."""
+
+    rows: list[dict[str, Any]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rows": []}  # each partition carries its own rows
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "rows", state["rows"])
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the partitions."""
+        count = min(len(self.rows), MOST_TASKS)
+        borders = [len(self.rows) * n // count for n in range(count + 1)] if count else [0]
+        return [InputPartition(self.rows[first:last]) for first, last in pairwise(borders)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition."""
+        if partition is not None and partition.value:
+            yield pa.RecordBatch.from_pylist(partition.value, to_arrow(table_schema(PLAN)))
+
+
+@dataclass(frozen=True)
+class CheckedMessage(StagedMessage):
+    """What one task staged, and the first and last offset of its rows; -1 if they are unknown."""
+
+    offsets: tuple[int, int] = (-1, -1)
+
+
+@at_boundary
+class EventsCopyWriter(SegstoreWriter):
+    """Stages rows in tasks and commits them as the whole of a new stream, or notes a part of it.
+
+    `column` names the offsets of the rows, which are checked and not stored.
+    """
+
+    def __init__(self, work: RowsCopy, column: str | None) -> None:
+        super().__init__(work.job)
+        self._work, self._column = work, column
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one task's rows; raises as `SegstoreWriter.write`.
+
+        Raises:
+            InvalidInputError: The rows are not of the copy's range, or in another order.
+        """
+        context = TaskContext.get()
+        if context is None:
+            raise InternalError("write runs outside a Spark task")
+        check = OffsetCheck(self._column or "", self._work.span)
+        rows = map(check.take, iterator) if self._column else iterator
+        # All attempts of all jobs of a copy share one folder.
+        staged = self._job.stage(context.partitionId(), secrets.token_hex(6), rows)
+        return CheckedMessage(staged, offsets=(check.first, check.last))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Fill the destination, all at once, in partition order."""
+        sent = [message for message in messages if isinstance(message, CheckedMessage)]
+        sent.sort(key=lambda message: message.staged.task)
+        check_offsets([message.offsets for message in sent])
+        commit_rows_copy(self._work, staged_of(sent))
+
+
+def plan_event_rows(
+    source: Storage,
+    target: Storage,
+    options: Mapping[str, Any],
+    schema: StructType,
+    copied: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+) -> RowsCopy:
+    """Fix the range and what all tasks share.
+
+    `copied` holds `cuts`, the range that was asked for; if the rows are of a part of it, `span` and
+    `made_by`.
+    """
+    given = [name for name in _OF_APPENDS if options[name]]
+    if overwrite or given or options["compact"] == "auto":
+        raise InvalidInputError(
+            "copyMode=events creates a new stream once, in mode append",
+            remedy="the copy's id makes it safe to repeat; leave these options out",
+            options=given,
+        )
+    first, last = copied["cuts"]
+    request = CopyRequest(options["copyId"], first, last, options["seal"], ROWS)
+    write = build_request(options, schema, overwrite=False, writer=None)
+    span = tuple(copied["span"]) if "span" in copied else None
+    return plan_rows_copy(source, target, request, write, span=span, made_by=copied.get("made_by"))

@@ -1,1 +1,0 @@
-"""Compactions and copies as Spark jobs."""
