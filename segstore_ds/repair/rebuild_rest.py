@@ -64,6 +64,10 @@ class HistoryFacts:
         }
         return {name: row for name, row in last.items() if first <= row.version < end}
 
+    def know(self, first: int, end: int) -> bool:
+        """Tell whether the rows of all versions ``[first, end)`` can be read."""
+        return all(self.operation(n) not in (None, Operation.UNKNOWN) for n in range(first, end))
+
     def appended(self, start: int, end: int, *, before: int) -> list[HistoryRow] | None:
         """Return the commits that appended exactly the events of `[start, end)`, in order.
 
@@ -294,17 +298,31 @@ class BlobRebuilder:
     def _writers_by_history(self, ref: PartRef) -> FoundBlob | None:
         """Find writers by the history rows of their last batches; None if a row is missing.
 
-        The history holds neither owners nor fingerprints.
+        The history holds neither owners nor fingerprints. Parts that were joined also hold rows
+        that newer ones supersede: which ones makes no difference.
         """
+        facts, table = self._facts(), self._kept.status.writers
         made = names.parse_status_version(ref.path) or 0
-        found = {
-            name: Writer("", row.batch_id, row.version, row.rows, row.tail)
-            for name, row in self._facts().writers(made + 1, ref.start, ref.end).items()
-            if row.batch_id is not None
-        }
-        if len(found) != ref.count:
+        last = facts.writers(made + 1, ref.start, ref.end)
+        within = facts.writers(ref.end - 1, ref.start, ref.end)
+        ends = (ref.start, ref.end - 1)
+        superseded = sorted(
+            (row.version not in ends, name, row) for name, row in within.items() if name not in last
+        )
+        rows = [*last.items(), *((name, row) for _, name, row in superseded)][: ref.count]
+        found = table.join(
+            [
+                {
+                    name: Writer("", row.batch_id, row.version, row.rows, row.tail)
+                    for name, row in rows
+                    if row.batch_id is not None
+                }
+            ]
+        )
+        told = len(last) <= ref.count and facts.know(ref.start, made + 1)
+        if not told or not found or table.ref_of(ref.path, ref.bytes, found) != ref:
             return None
-        data = encode_object(WRITERS, self._kept.status.writers.join([found]))
+        data = encode_object(WRITERS, found)
         return FoundBlob(data, partial=not is_proven(ref, data))
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
