@@ -1,4 +1,4 @@
-"""Events that say who wrote them. Child processes import this file, so it imports little."""
+"""Events that say who wrote them."""
 
 from typing import Any
 
@@ -21,10 +21,3 @@ def numbered(writer: int, start: int, count: int) -> pa.Table:
 def reopen(place: dict[str, Any]) -> segstore.Stream:
     """Open the stream at a place."""
     return segstore.open(place["url"], storage_options=place.get("storage_options"))
-
-
-def append_in_child(place: dict[str, Any], writer: int, batches: int) -> None:
-    """Append three events at a time to a stream that others append to as well."""
-    stream = reopen(place)
-    for batch in range(batches):
-        stream.append(numbered(writer, batch * 3, 3))

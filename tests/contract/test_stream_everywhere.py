@@ -1,4 +1,4 @@
-"""The same life of a stream on every filesystem: appended to, raced for, read, verified."""
+"""The same life of a stream on every filesystem: appended to, read, verified."""
 
 import pickle
 import uuid
@@ -11,8 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
-from numbered_kit import SCHEMA, append_in_child, numbered, reopen
-from process_kit import forkserver
+from numbered_kit import SCHEMA, numbered, reopen
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -82,25 +81,6 @@ def test_other_libraries_take_a_reader(place: dict[str, Any]) -> None:
     assert duckdb.sql("SELECT count(*), sum(n) FROM reader").fetchall() == [(11, 52)]
     assert pl.from_arrow(stream.read()).height == 11
     assert stream.read(10).read_pandas()["text"].tolist() == ["pandas"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
-def test_processes_append_at_once(place: dict[str, Any]) -> None:
-    """Four processes lose nothing, repeat nothing, and each keeps its order."""
-    stream = make(place)
-    context = forkserver()
-    children = [context.Process(target=append_in_child, args=(place, w, 6)) for w in range(4)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(300)
-        assert child.exitcode == 0
-    rows = stream.refresh().read(offset_column="offset").read_all().to_pylist()
-    assert [row["offset"] for row in rows] == list(range(4 * 18))
-    for writer in range(4):
-        assert [row["n"] for row in rows if row["writer"] == writer] == list(range(18))
-    stream.verify().check()
 
 
 def test_commit_whose_answers_are_lost_lands_once(s3_server: S3Server) -> None:
