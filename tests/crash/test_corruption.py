@@ -401,7 +401,7 @@ def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
 
 
 def some_of_each_kind(paths: list[str]) -> Iterator[str]:
-    """Yield up to eight objects of each kind, from the oldest to the newest.
+    """Yield up to five objects of each kind, from the oldest to the newest.
 
     With Parquet segments only kinds that differ from those with Arrow segments.
     """
@@ -412,7 +412,7 @@ def some_of_each_kind(paths: list[str]) -> Iterator[str]:
     for kind, found in kinds.items():
         if not parquet or kind in ("segment", "part", "delta", "iceberg", "own file"):
             last = len(found) - 1
-            few = min(8, len(found))
+            few = min(5, len(found))
             yield from (found[last * n // max(few - 1, 1)] for n in range(few))
 
 
