@@ -17,7 +17,7 @@ from segstore_ds.write.layout import Layout
 KINDS = ("missing", "empty", "cut", "flipped", "flipped behind")
 SCATTERED = Layout(inline_bytes=0, segment_rows=2)
 _STATUS = "segstore_ds.status."
-# Few commits fill parts, merge them, and fill lists and blobs.
+# Few commits fill parts, merge them, and fill lists.
 TIGHT: Mapping[str, int] = {
     f"{_STATUS}table.SEGMENTS.rows": 3,
     f"{_STATUS}table.SEGMENTS.fan_in": 2,
