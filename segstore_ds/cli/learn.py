@@ -11,7 +11,11 @@ import typer
 from segstore_ds.cli.arguments import Json
 from segstore_ds.cli.show import Table, print_json
 
-_PAGES = {"design": "DESIGN.md", "format": "format/FORMAT.md"}
+_PAGES = {
+    "design": "DESIGN.md",
+    "format": "format/FORMAT.md",
+    "tables": "publish/TABLES.md",
+}
 
 
 def docs(
