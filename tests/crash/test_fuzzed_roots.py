@@ -9,7 +9,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -115,8 +114,7 @@ def made() -> Iterator[dict[str, Made]]:
     url = f"memory://{uuid.uuid4().hex}"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (*TIGHT.items(), ("segstore_ds.status.table.HISTORY.rows", 4)):
-            module, _, attribute = name.rpartition(".")
-            patch.setattr(import_module(module), attribute, value)
+            patch.setattr(name, value)
         make_rich(url)
         places = {"rich": f"{url}/rich", "clone": f"{url}/clone"}
         yield {name: (place, files_of(open_storage(place))) for name, place in places.items()}
