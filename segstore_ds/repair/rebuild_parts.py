@@ -447,7 +447,7 @@ def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
 
 def _order(version: int, path: str) -> tuple[int, str, int, str, int, str]:
     token, _, name = path.partition("/")
-    match = _STAGED.fullmatch(name) if version >= 0 else None
+    match = _STAGED.fullmatch(name)
     task, attempt, place = (int(match[1]), match[2], int(match[3])) if match else (0, "", 0)
     return (version, token, task, attempt, place, name)
 

@@ -48,6 +48,8 @@ class HistoryFacts:
     def numbers(self, version: int) -> range | None:
         """Return the segment numbers that a commit assigned; None if they are not known."""
         first, end = self._next.get(version - 1), self._next.get(version)
+        if first is None and end is not None and version == min(self._rows):
+            first = end - self._rows[version].segments  # a copy made the stream with segments
         return None if first is None or end is None else range(first, end)
 
     def writers(self, version: int, first: int, end: int) -> dict[str, HistoryRow]:

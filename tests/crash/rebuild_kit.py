@@ -9,6 +9,7 @@ import pytest
 from crash_kit import SCHEMA, events, files_of, restore
 
 from benchmarks.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.copy import events as copy_events
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write import append
@@ -179,6 +180,21 @@ def listed() -> Made:
     return _made(storage, time)
 
 
+def copied() -> Made:
+    """Return a copy by events of many segments, which went on by itself."""
+    stream, _, time = _begin()
+    _append(stream, time, 12)
+    target = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copy_events, "LEAST_PIECE_ROWS", 2)
+        patch.setattr(copy_events, "PIECE_BYTES", 1)
+        stream.copy_to(target.url, copy_id="c", mode="events", start=3)
+    copy = open_on(target, clock=time.clock)
+    _append(copy, time, 2)
+    assert copy.root.parts[0].path.startswith(f"status/{0:020d}")
+    return _made(target, time)
+
+
 def cloned() -> Made:
     """Return a clone that went on by itself; its origin is sound."""
     stream, storage, time = _begin()
@@ -193,6 +209,7 @@ def cloned() -> Made:
 
 MAKERS: tuple[Callable[[], Made], ...] = (
     appended,
+    copied,
     scattered,
     evolved,
     compacted,
