@@ -122,7 +122,7 @@ class EventsCopy:
             yield len(segments) if counts else 0
 
     def commit(self, _staged: Sequence[int] = (), *, clock: Clock = SYSTEM_CLOCK) -> Copied:
-        """Create the destination's first root, which lists all pieces, whoever staged them.
+        """Create the destination's first root, which lists the pieces of all runs.
 
         Returns what was copied; `repeated` if another run was first.
 

@@ -70,7 +70,7 @@ def open_plan(target: Storage, copy_id: str, propose: Callable[[], CopyPlan]) ->
     path = names.build_copy_plan(copy_id)
     found = _read_plan(target, path)
     if found is None:
-        # Whoever wins, and whatever the answer was: what lies there counts.
+        # The plan that is stored counts, also if the answer was lost.
         target.create(path, encode_envelope(build_json(to_json(propose()))))
         found = _read_plan(target, path)
     return found

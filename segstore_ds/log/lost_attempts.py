@@ -10,12 +10,12 @@ import logging
 
 from segstore_ds.errors import FormatError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import CONFIRM_S, Base
 from segstore_ds.status.references import status_objects
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import TableStatus, parts_and_lists
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -27,16 +27,19 @@ def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
         return []
     known = {*status_objects(base), *status_objects(winner), *(old.path for old in winner.retired)}
     if _moves_parts(base, lost, winner):
-        known.update(part.path for part in lost.parts)
+        known.update(part.path for part in parts_and_lists(lost))
     return sorted(path for path in _made_on(base, lost) if path not in known)
 
 
 def _moves_parts(base: Root, lost: Root, winner: Root) -> bool:
     # Then the roots alone can't distinguish new parts from parts that came out of a list of the
     # base or went into a list of the winner: keep them all.
-    unlisted = not set(base.lists) <= set(lost.lists)
-    relisted = not set(winner.lists) <= set(base.lists)
-    return unlisted or relisted
+    before = _lists(base)
+    return not before <= _lists(lost) or not _lists(winner) <= before
+
+
+def _lists(root: Root) -> set[PartRef]:
+    return {*root.lists, *root.history_lists, *root.retired_lists, *root.writers_lists}
 
 
 def _made_on(base: Root, root: Root) -> set[str]:

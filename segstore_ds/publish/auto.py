@@ -48,6 +48,6 @@ def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
         if not at_once and codec.written_us(context.storage) + EVERY_US > root.time_us:
             continue
         done = run_publish(context, kind)
-        # A table that was removed meanwhile was made anew: whoever removed it wants none.
+        # A table that was removed meanwhile was made anew: its user wants none.
         if done.table_version == codec.FIRST and kind not in auto_publish_of(context.log.follow()):
             run_unpublish(context, kind)

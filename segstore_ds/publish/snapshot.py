@@ -186,7 +186,7 @@ class Codec(Protocol):
         KIND: Its name, and that of the folder with the table's own files.
         TITLE: Its name for people.
         METADATA_FOLDER: Where the metadata lies.
-        MAKES_TABLE: Objects of that folder that make a table, whoever wrote them.
+        MAKES_TABLE: Objects of that folder that make a table, also those of other programs.
         FIRST: The number of a table's first commit.
         LARGE_BYTES: A commit that is larger is cleaned up after at once.
         TRAVELS: Whether superseded metadata stays as long as files do.

@@ -1,9 +1,10 @@
 """The tables of writers and of retired objects, whose parts are read whole.
 
-A writer that has committed again stands in the root or in a newer part, too: the newest row counts.
+A writer that has committed again is in the root or in a newer part, too: the newest row counts.
 Retired objects leave their table when they are deleted.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from segstore_ds.status.table import Fields, Limits, Table
 V = TypeVar("V")
 
 
-class _RecordTable(Table, Generic[V]):
+class _RecordTable(Table, ABC, Generic[V]):
     def __init__(self, store: ObjectStore, kind: Kind[V], fields: Fields, limits: Limits) -> None:
         super().__init__(store, fields, limits, join=self._joined, tiled=False)
         self._kind = kind
@@ -38,13 +39,13 @@ class _RecordTable(Table, Generic[V]):
         stored = self._store.put(version, self._kind, rows)
         return self.ref_of(stored.path, stored.bytes, rows)
 
+    @abstractmethod
     def ref_of(self, path: str, size: int, rows: V) -> PartRef:
         """Return the reference to a part. Pure."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, parts: Sequence[V]) -> V:
         """Return the rows of several parts as those of one. Pure."""
-        raise NotImplementedError
 
     def _joined(self, version: int, refs: Sequence[PartRef]) -> PartRef:
         return self.put(version, self.join([*map(self.part, refs)]))

@@ -163,7 +163,7 @@ class Table:
         if len(parts) <= (most if slot.attempt == 0 else 2 * most):
             return root
         if root.operation == Operation.MERGE:
-            return root  # whoever looks for what a merge wrote finds it in its root
+            return root  # seams look for what a merge wrote among the root's own parts
         kept = parts[-(most // 2) :]
         moved, lists = parts[: len(parts) - len(kept)], list(self.lists(root))
         gone: list[PartRef] = []

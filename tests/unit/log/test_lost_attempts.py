@@ -144,9 +144,12 @@ def test_only_what_was_put_on_the_base_goes() -> None:
     assert plan_discard(base, lost, replace(winner, parent="another")) == []
 
 
-def test_parts_that_lists_may_name_stay() -> None:
-    """A part came out of a list of the base, or went into one of the winner's."""
+@pytest.mark.parametrize("table", ["", "history_", "retired_", "writers_"])
+def test_parts_that_lists_may_name_stay(table: str) -> None:
+    """A part came out of a list of the base, or went into one of the winner's, of any table."""
     base, lost, winner = _roots()
-    lost = replace(lost, parts=(_part(7, "b"),))
-    assert plan_discard(replace(base, lists=(_list(6),)), lost, winner) == []
-    assert plan_discard(base, lost, replace(winner, lists=(_list(7),))) == []
+    lost = replace(lost, **{f"{table}parts": (_part(7, "b"),)})
+    assert plan_discard(base, lost, winner) == [_part(7, "b").path]
+    lists = f"{table}lists"
+    assert plan_discard(replace(base, **{lists: (_list(6),)}), lost, winner) == []
+    assert plan_discard(base, lost, replace(winner, **{lists: (_list(7),)})) == []
