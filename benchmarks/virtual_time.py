@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, Storage
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.datasets import EVENTS, events
-from benchmarks.faults import LatencyStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload
+from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.layout import Layout

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.faults import WrappedStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import commit_entries, fill
 from benchmarks.workloads.table_status_rivals import pyiceberg_table
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.faults import LatencyStorage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
+from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.datasets import events
-from benchmarks.faults import WrappedStorage, WrappedWriter
 from benchmarks.object_servers import MINIO, running
 from benchmarks.places import S3Meter
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes, race
+from benchmarks.wrapped_storage import WrappedStorage, WrappedWriter
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder

@@ -59,7 +59,6 @@ SERVER = (
     "copy_segments_s3",
     "copy_between_stores",
     "month_of_commits",
-    "repeated_scan",
 )
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+from faults import Fault
 
-from benchmarks.faults import Fault
 from segstore_ds.errors import NotFoundError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on

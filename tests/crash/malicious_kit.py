@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from crash_kit import discard, events, files_of, fresh_storage, restore
+from faults import FaultStorage
 from limits import memory_limit
 
-from benchmarks.faults import FaultStorage
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope, envelope_digest
 from segstore_ds.format.root import encode_root

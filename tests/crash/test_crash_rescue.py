@@ -22,8 +22,8 @@ from crash_kit import (
     quick_folder,
     restore,
 )
+from faults import Crash, Fault, FaultStorage
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
 from segstore_ds.log.clock import Clock

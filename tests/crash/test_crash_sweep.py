@@ -25,10 +25,10 @@ from crash_kit import (
     quick_folder,
     restore,
 )
+from faults import Crash, Fault, FaultStorage
 from fixtures_servers import MOST_FETCH_S, Server
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CommitUnknownError,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
+from faults import FaultStorage
 from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 
-from benchmarks.faults import FaultStorage
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, to_json

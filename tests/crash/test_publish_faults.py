@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
+from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import Meddling
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock

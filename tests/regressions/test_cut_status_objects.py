@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
+from faults import Crash
 from stream_kit import values
 
-from benchmarks.faults import Crash, WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
 

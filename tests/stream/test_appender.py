@@ -10,7 +10,7 @@ import pytest
 from unit.cache.suites import until
 
 import segstore_ds as segstore
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,

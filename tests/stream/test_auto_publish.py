@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from faults import FaultStorage
 from publish_kit import DELTA, ICEBERG, shown
 from stream_kit import HOUR, Meddling, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from benchmarks.faults import FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import (
     DAY,
     HOUR,
@@ -27,7 +28,6 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing

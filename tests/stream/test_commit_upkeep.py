@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 from stream_kit import STAGED, TIGHT, make_stream, numbers, values
 
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on

@@ -6,6 +6,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import (
     DAY,
     SCHEMA,
@@ -18,7 +19,6 @@ from stream_kit import (
     values,
 )
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import (
     KINDS,
     SCHEMA,
@@ -21,7 +22,7 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage, WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.copy.request import CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import (
     DAY,
     HOUR,
@@ -24,7 +25,6 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.events import plan_copy_events, run_copy_events

@@ -5,10 +5,10 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,

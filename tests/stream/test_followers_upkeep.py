@@ -5,10 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from faults import Crash
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
-from benchmarks.faults import Crash, WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,

@@ -9,11 +9,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
+from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from pyiceberg.table import StaticTable
 from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths

@@ -17,7 +17,7 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from faults import FaultStorage
 
 import segstore_ds as segstore
-from benchmarks.faults import FaultStorage
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from faults import FaultStorage
 
 import segstore_ds as segstore
-from benchmarks.faults import FaultStorage, WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.read import segments
 from segstore_ds.read.cached import PROCESS_CACHE

@@ -4,9 +4,9 @@ import datetime as dt
 import uuid
 
 import pytest
+from faults import FaultStorage
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
-from benchmarks.faults import FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import (
     AlreadyExistsError,

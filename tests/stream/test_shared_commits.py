@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,

@@ -8,7 +8,7 @@ import pytest
 from stream_kit import SCHEMA, STAGED, Meddling, numbers
 
 import segstore_ds as segstore
-from benchmarks.faults import WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.copy.event_rows import CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.errors import InvalidInputError, NotFoundError

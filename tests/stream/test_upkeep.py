@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import DAY, HOUR, SCHEMA, STAGED, Meddling, numbers, objects, staged_job, values
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError

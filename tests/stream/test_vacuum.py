@@ -19,8 +19,8 @@ from stream_kit import (
     wait,
 )
 
-from benchmarks.faults import WrappedStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
 
-from benchmarks.faults import Crash, Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy.event_rows import (
     ROWS,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from faults import Fault, FaultStorage
 from stream_kit import Meddling
 
-from benchmarks.faults import Fault, FaultStorage
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CommitUnknownError,

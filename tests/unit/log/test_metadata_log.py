@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import Fault, FaultStorage
 from process_kit import forkserver
 
-from benchmarks.faults import Fault, FaultStorage
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,

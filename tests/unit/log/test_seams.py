@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from faults import Crash
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
-from benchmarks.faults import Crash, WrappedStorage
+from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import StorageError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.log.seams import best_effort

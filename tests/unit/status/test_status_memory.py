@@ -1,9 +1,9 @@
 """What upkeep reads and holds of a long table status: what it needs, not all of it."""
 
 import pytest
+from faults import FaultStorage
 from stream_kit import STAGED, make_stream, numbers
 
-from benchmarks.faults import FaultStorage
 from segstore_ds.compact.replace import Replacement, listed_runs
 from segstore_ds.format.parts.kinds import WRITERS
 from segstore_ds.format.retention import RetentionPolicy

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from faults import Crash, Fault, FaultStorage
 
 import segstore_ds as segstore
-from benchmarks.faults import Crash, Fault, FaultStorage
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
 from segstore_ds.format.arrow.frame import encode_frame

@@ -5,8 +5,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from faults import Crash, Fault, FaultStorage
 
-from benchmarks.faults import Crash, Fault, FaultStorage, LatencyStorage
+from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageError
 from segstore_ds.storage import Storage, open_storage
 
