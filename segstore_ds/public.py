@@ -4,8 +4,7 @@ from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
-from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.lookup import Outcome, OutcomeState
 from segstore_ds.observe.figures import Metrics
 from segstore_ds.publish.snapshot import Published

@@ -184,7 +184,7 @@ FEATURES = re.compile(
     r"follower|(?<!Under)replica|publish|redact|clone|observe|monitor|picture", re.IGNORECASE
 )
 NAMED = {
-    "log/operations.py": {"redact"},
+    "log/transition.py": {"redact"},
     "log/origins.py": {"clone"},
     "read/cuts.py": {"follower", "replica"},
     "read/metadata_tables.py": {"clone"},

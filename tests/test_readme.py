@@ -12,8 +12,8 @@ from process_kit import plain_environment, spark_environment
 
 from segstore_ds import options
 from segstore_ds.compact.rows import PLAN_SCHEMA
+from segstore_ds.read.find_streams import STREAMS_SCHEMA
 from segstore_ds.read.metadata_tables import METADATA_TABLES
-from segstore_ds.read.streams_table import STREAMS_SCHEMA
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

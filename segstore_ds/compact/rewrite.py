@@ -30,13 +30,12 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame, with_bounds, with_filters
 from segstore_ds.format.arrow.index import count_raws
-from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
-from segstore_ds.format.time_column import time_column_of
 from segstore_ds.options.compaction import MERGE, SPLIT, STITCH, CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
@@ -49,8 +48,8 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
+from segstore_ds.write.request import Target
 from segstore_ds.write.staged import StagedSegment, delete_staged
-from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)

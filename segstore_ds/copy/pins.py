@@ -18,8 +18,8 @@ from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.log.transition import GRACE_S
 from segstore_ds.status.slot import Slot
 
 _LOG = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
+from segstore_ds.write.request import Target
 from segstore_ds.write.staged import StagedSegment
-from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 _SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits

@@ -27,7 +27,7 @@ from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.copies import SEGMENTS
-from segstore_ds.format.key_columns import inherited_properties
+from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext

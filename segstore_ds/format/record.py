@@ -16,7 +16,7 @@ A class may have `check_stored`, which checks the fields against each other, or 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from operator import attrgetter
@@ -251,9 +251,7 @@ def _composed(kind: Any, name: str) -> _Load:
     if kind is bool:
         return _tested(lambda value: type(value) is bool, "a boolean", name)
     if origin in (tuple, list):
-        inner, _ = _notes(args[0])
-        rows = isinstance(inner, type) and issubclass(inner, Row)
-        return (_rows if rows else _items)(origin, inner if rows else args[0], name)
+        return _items(origin, args[0], name)
     if origin in (dict, Mapping):
         return _values(args[1], name)
     if type(None) in args:
@@ -323,54 +321,6 @@ def _items(kind: Any, each: Any, name: str) -> _Load:
     return lambda value, where: kind([item(each, where) for each in whole(value, where)])
 
 
-def _rows(kind: Any, row: Any, name: str) -> _Load:
-    """Return what checks a list of rows, column by column: roots have hundreds of cells."""
-    whole, one = _tested(lambda value: type(value) is list, "a list", name), _loader(row, name)
-    columns = [_column(each, field) for field, each in stored_fields(row).items()]
-    check = getattr(row, "check_stored", None)
-
-    def load(value: Any, where: str) -> Any:
-        rows = whole(value, where)
-        if not rows or {*map(type, rows)} != {list} or min(map(len, rows)) < len(columns):
-            return kind([one(each, where) for each in rows])
-        cells = zip(columns, zip(*rows, strict=False), strict=False)
-        found = kind(map(row, *[load_all(each, where) for load_all, each in cells]))
-        if check is not None:
-            for each in found:
-                check(each, where=where)
-        return found
-
-    return load
-
-
-def _column(kind: Any, name: str) -> _Load:
-    """Return what checks one cell of many rows: by loops in C where it is a plain type."""
-    load = _loader(kind, name)
-    plain, notes = _notes(kind)
-    if type(None) in get_args(plain):
-        plain, more = _notes(get_args(plain)[0])
-        notes, known = (*notes, *more), {type(None)}
-    else:
-        known = set()
-    told = {type(note): note for note in notes}
-    bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())
-
-    def fits(values: Any) -> bool:
-        if plain is int:
-            return bool(bounds.least <= min(values) <= max(values) <= bounds.most)
-        return bool(max(map(len, values)) <= limit.characters)
-
-    def load_all(values: Any, where: str) -> Any:
-        if {*map(type, values)} <= {plain, *known}:
-            some = [value for value in values if value is not None] if known else values
-            if not some or fits(some):
-                return values
-        return [load(value, where) for value in values]
-
-    simple = plain in (int, str) and not any(map(callable, notes))
-    return load_all if simple else lambda values, where: [load(value, where) for value in values]
-
-
 def _values(kind: Any, name: str) -> _Load:
     whole = _tested(lambda value: type(value) is dict, "an object", name)
     if kind is Any:
@@ -382,15 +332,60 @@ def _values(kind: Any, name: str) -> _Load:
 
 
 def _row(kind: Any) -> _Load:
-    loads = [_loader(each, name) for name, each in stored_fields(kind).items()]
-    columns = tuple(stored_fields(kind))
+    stored = stored_fields(kind)
+    columns, loads = tuple(stored), [_loader(each, name) for name, each in stored.items()]
+    are_plain = _plain_cells([*stored.values()])
+    checks = [(n, check) for n, each in enumerate(stored.values()) for check in _checks_of(each)]
 
     def load(value: Any, where: str) -> Any:
         if type(value) is not list or len(value) < len(loads):
             raise CorruptionError("not a row", where=where, columns=columns)
+        if are_plain is not None and are_plain(value):
+            for place, check in checks:
+                if value[place] is not None:
+                    check(value[place], where=where)
+            return kind(*value[: len(loads)])
         return kind(*[load(cell, where) for load, cell in zip(loads, value, strict=False)])
 
     return load
+
+
+def _checks_of(kind: Any) -> list[Callable[..., Any]]:
+    """Return what checks the values of a type further."""
+    plain, notes = _notes(kind)
+    inner = _checks_of(get_args(plain)[0]) if type(None) in get_args(plain) else []
+    return [*filter(callable, notes), *inner]
+
+
+def _plain_cells(kinds: Sequence[Any]) -> Callable[[list[Any]], bool] | None:
+    """Return what tells whether all cells of a row are sound; None for other types than plain ones.
+
+    It is one expression, since roots have hundreds of cells and a call for each takes longer.
+    """
+    tests = [_plain_test(each, f"c{place}") for place, each in enumerate(kinds)]
+    if not all(tests):
+        return None
+    cells = "".join(f"c{place}, " for place in range(len(tests)))
+    source = f"def are_plain(row):\n {cells}*_ = row\n return {' and '.join(map(str, tests))}"
+    made: dict[str, Any] = {}
+    exec(source, made)  # noqa: S102 - of the types of our own fields, as dataclasses do
+    found: Callable[[list[Any]], bool] = made["are_plain"]
+    return found
+
+
+def _plain_test(kind: Any, cell: str) -> str | None:
+    """Return a test of a cell, as code; None if its type is not a plain one."""
+    kind, notes = _notes(kind)
+    if type(None) in get_args(kind):
+        test = _plain_test(Annotated[get_args(kind)[0], *notes, None], cell)
+        return test and f"({cell} is None or {test})"
+    told = {type(note): note for note in notes}
+    bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())
+    if kind not in (int, str):
+        return None
+    size = f"len({cell}) <= {limit.characters}"
+    within = f"{bounds.least} <= {cell} <= {bounds.most}" if kind is int else size
+    return f"type({cell}) is {kind.__name__} and {within}"
 
 
 def _object(kind: Any) -> _Load:

@@ -15,7 +15,6 @@ from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import ALIGNMENT
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.record import (
     ABSENT,
     Limit,
@@ -30,11 +29,13 @@ from segstore_ds.format.record import (
     take_format,
     to_json,
 )
-from segstore_ds.format.tag import Tag
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
 ROOT_RAW_LIMIT_BYTES = 4 << 20
+TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
+TAG_BYTES = 30  # of a tag, besides its name
+SHOWN_TAGS = 50  # the most that an error lists
 # On disk: names of features that this version can read, or write. Format 1 needs none: a later
 # version adds a name where this one would misread its streams, or damage them.
 READER_FEATURES: frozenset[str] = frozenset()
@@ -43,6 +44,7 @@ WRITER_FEATURES: frozenset[str] = frozenset()
 
 T = TypeVar("T")
 _Id = Annotated[str, Limit(100)]
+_Text = Annotated[str, Limit(1000)]
 _SegmentPath = Annotated[str, Limit(300), names.check_segment_path]
 _StatusPath = Annotated[str, Limit(300), names.check_status_path]
 _Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
@@ -247,6 +249,58 @@ class Writer(Row):
     rows: int
     end: int
     fingerprint: _Fingerprint = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag(Row):
+    """A named cut: its offset, and the version and time of the commit that named it."""
+
+    offset: int
+    version: int
+    time_us: TimeUs
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow(Row):
+    """What one commit did and what it cost.
+
+    Attributes:
+        version: The version that it committed.
+        time_us: Its commit time.
+        operation: The name of the operation.
+        head: The stream's head after the commit.
+        tail: The stream's tail after the commit.
+        rows: Events added.
+        segments: Segments added.
+        bytes: Encoded bytes of these segments.
+        writer_id: The idempotent writer, or None.
+        batch_id: The batch of that writer, or None.
+        client: The software that committed.
+        application: The application in which it ran, or "".
+        attempts: How often the change was planned, including the last time.
+        races_lost: How often another commit came first.
+        requests: Storage requests of the commit, without staging.
+        request_bytes: Bytes that these wrote, without the commit file.
+        transaction: The id of the commit; "" where it is not known.
+    """
+
+    version: int
+    time_us: TimeUs
+    operation: _Text
+    head: int
+    tail: int
+    rows: int = 0
+    segments: int = 0
+    bytes: int = 0
+    writer_id: _Text | None = None
+    batch_id: int | None = None
+    client: _Text = ""
+    application: _Text = ""
+    attempts: int = 1
+    races_lost: int = 0
+    requests: int = 0
+    request_bytes: int = 0
+    transaction: _Text = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ import logging
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, TypeVar
 
-from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import HistoryRow, Root
 from segstore_ds.status.history import NO_NOTE, Note
 from segstore_ds.storage.base import StorageStats
 

@@ -2,7 +2,7 @@
 
 Each seam of `rooms.COMMIT_SEAMS` runs before the put and before the acknowledgement, and may raise
 to refuse. After the acknowledgement nothing can fail any more: the log writes its hint, and what a
-write is followed by is the list in `stream/after_commit.py`, which `best_effort` runs.
+write is followed by is the list in `stream/commits.py`, which `best_effort` runs.
 """
 
 import logging

@@ -17,14 +17,13 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import SHOWN_TAGS
+from segstore_ds.format.root import SHOWN_TAGS, Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment, version_at
 from segstore_ds.log.seen import Seen, is_gone
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.options.quantities import parse_duration
-from segstore_ds.read.event_cuts import resolve_event_time
+from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
 from segstore_ds.replication.replicas import newest_replicated
 

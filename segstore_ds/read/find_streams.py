@@ -1,6 +1,8 @@
 """Finding streams: folders that hold a log, searched from the top.
 
-Folders are searched level by level, several at the same time; each is listed once.
+Folders are searched level by level, several at the same time; each is listed once. In the metadata
+table `streams`, a stream that can't be read, and a folder that can't be searched, is a row as well:
+it has the code and the text of the error. So one damaged stream hides no other.
 """
 
 import logging
@@ -8,13 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from segstore_ds.errors import NotFoundError, StorageError
+import pyarrow as pa
+
+from segstore_ds.errors import NotFoundError, SegstoreError, StorageError
 from segstore_ds.format import names
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import first_version
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.read.metadata_tables import build_batches
 from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)
@@ -108,3 +114,72 @@ def _look(
 def _holds_commits(folder: Storage) -> str | None:
     log = MetadataLog(folder, names.LOG_FOLDER, ROOT_CODEC)
     return folder.url if first_version(log) is None else None
+
+
+STREAMS_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("url", pa.string()),
+        ("stream_id", pa.string()),
+        ("version", pa.int64()),
+        ("generation", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("head", pa.int64()),
+        ("tail", pa.int64()),
+        ("events", pa.int64()),
+        ("sealed", pa.bool_()),
+        ("code", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+
+def read_streams(storage: Storage, *, depth: int) -> pa.Table:
+    """Return the streams of a folder, or the folder itself if it is one, ordered by location.
+
+    Each folder takes one listing, and each stream the few requests of an open.
+
+    Raises:
+        NotFoundError: The folder does not exist.
+        InvalidInputError: The location is a file.
+        StorageError: The folder itself could not be listed.
+    """
+    rows = [
+        _row_of_error(found.url, found.error) if isinstance(found, Unsearched) else found
+        for found in search(storage, _read_stream, depth=depth)
+    ]
+    for row in rows:
+        row["path"] = row["url"].removeprefix(storage.url).lstrip("/") or "."
+    rows.sort(key=lambda row: str(row["url"]))
+    return pa.Table.from_batches(build_batches(rows, STREAMS_SCHEMA), STREAMS_SCHEMA)
+
+
+_DELETED = tuple(name for name in names.FOLDERS if name != names.LOG_FOLDER)  # by a drop
+
+
+def _read_stream(folder: Storage) -> dict[str, Any] | None:
+    """Return the row of a folder that holds a log; None if there is no commit in it."""
+    log = StreamLog(folder)
+    try:
+        root = log.open()
+    except NotFoundError as error:
+        unfinished = any(True for name in _DELETED for _ in folder.list(name))
+        gone = first_version(log.files) is not None and not unfinished
+        return None if gone else _row_of_error(folder.url, error)
+    except SegstoreError as error:
+        return _row_of_error(folder.url, error)
+    return {
+        "url": folder.url,
+        "stream_id": root.stream_id,
+        "version": root.version,
+        "generation": root.generation,
+        "time": root.time_us,
+        "head": root.head,
+        "tail": root.tail,
+        "events": root.tail - root.head,
+        "sealed": root.sealed,
+    }
+
+
+def _row_of_error(url: str, error: SegstoreError) -> dict[str, Any]:
+    return {"url": url, "code": error.code, "error": str(error)}

@@ -16,11 +16,11 @@ from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredEr
 from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.policies import build_upkeep, upkeep_of
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
-from segstore_ds.format.upkeep import build_upkeep, upkeep_of
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.operations import GRACE_S
+from segstore_ds.log.transition import GRACE_S
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import open_segment
 from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows

@@ -2,10 +2,10 @@
 
 A plan is bound to one version and picklable; a task needs only the storage. Large segments are
 split without opening them: a task claims the frames that *start* within its rows, so exactly one
-task decodes each frame.
+task decodes each frame. The end of a micro-batch applies all limits of a trigger together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -21,12 +21,11 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.key_filters import Key
-from segstore_ds.read.key_filters import may_match as may_hold_keys
-from segstore_ds.read.prune import part_test, segments_to_read
+from segstore_ds.read.prune import Key, part_test, segments_to_read
+from segstore_ds.read.prune import may_match as may_hold_keys
 from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 
@@ -235,3 +234,52 @@ def date_tasks(
         span = (first.start + first.rows[0], last.start + last.rows[1])
         dated.append(replace(task, times=times.within(*span)))
     return dated
+
+
+_ANY = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The most that one micro-batch may hold; each is >= 1, or None for no limit."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    segments: int | None = None
+
+
+def plan_batch_end(
+    segments: Iterable[PlacedSegment], start: int, end: int, limits: BatchLimits
+) -> int:
+    """Return the end offset, in ``(start, end]``, of the batch that starts at `start`. Pure.
+
+    The first n events of a segment count as ``bytes * n // rows`` encoded bytes, so the pieces of a
+    segment add up to its size however it is cut. A segment counts if the batch holds any of its
+    events. `segments` holds ``[start, end)`` in offset order, and is consumed as far as needed.
+    """
+    rows, size = limits.rows or _ANY, limits.bytes or _ANY
+    most_segments = limits.segments or _ANY
+    cursor = start
+    for count, placed in enumerate(segments, 1):
+        first, last = cursor - placed.start, min(end, placed.end) - placed.start
+        taken = _take_bytes(placed, first, last, size)
+        taken = min(taken, first + rows)
+        if cursor == start:
+            taken = max(taken, first + 1)
+        cursor = placed.start + taken
+        if taken < last or count == most_segments:
+            break
+        rows -= taken - first
+        size -= _encoded(placed, taken) - _encoded(placed, first)
+    return cursor
+
+
+def _take_bytes(placed: PlacedSegment, first: int, last: int, size: int) -> int:
+    """Return the end of the longest run of rows from `first` that stays within `size` bytes."""
+    budget = size + _encoded(placed, first)
+    fitting = ((budget + 1) * placed.entry.rows - 1) // placed.entry.bytes
+    return max(first, min(last, fitting))
+
+
+def _encoded(placed: PlacedSegment, rows: int) -> int:
+    return placed.entry.bytes * rows // placed.entry.rows

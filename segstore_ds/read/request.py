@@ -7,16 +7,15 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.indexed_columns import key_columns_of, time_field
 from segstore_ds.format.root import Root
-from segstore_ds.format.time_column import time_field
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cuts, take_range
 from segstore_ds.read.event_time import EventTime, time_conditions
 from segstore_ds.read.filters import FilterLike, Filters, parse_filters
-from segstore_ds.read.key_filters import looks_up
 from segstore_ds.read.plan import Reading
+from segstore_ds.read.prune import looks_up
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
 

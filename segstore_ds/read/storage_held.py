@@ -14,8 +14,8 @@ from segstore_ds.errors import SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.references import read_references
 

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
+from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.root import Root
-from segstore_ds.format.time_column import find_time_field
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.prune import limits_of, time_bounds
 from segstore_ds.status.epochs import epoch_schema

@@ -14,9 +14,9 @@ from segstore_ds.errors import StorageError
 from segstore_ds.format import names
 from segstore_ds.format.clones import origins_of, pins_of
 from segstore_ds.format.copies import parse_copy
+from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest

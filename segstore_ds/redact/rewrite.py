@@ -18,14 +18,14 @@ from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.read.key_filters import Key, find_keys
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
+from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.write.target import Target
+from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 _OFFSET = "offset"

@@ -27,8 +27,8 @@ from segstore_ds.format.root import PartRef, Root, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.read.key_filters import looks_up, segments_holding
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.read.prune import looks_up, segments_holding
 from segstore_ds.redact.plan import (
     RedactRequest,
     Wanted,

@@ -21,10 +21,10 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import count_raws
-from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
+from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.format.segment import FORMATS, find_end
 from segstore_ds.format.statistics import entry_stats, merge

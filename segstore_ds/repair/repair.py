@@ -27,9 +27,8 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.redactions import redactions_of
-from segstore_ds.format.root import Root, check_writable
+from segstore_ds.format.root import HistoryRow, Root, check_writable
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps

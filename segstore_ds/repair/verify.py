@@ -17,8 +17,8 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.rows import column_values
+from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from segstore_ds.compact.merges import run_due_merge
-from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
+from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.storage_held import name_reason
 from segstore_ds.retention.purge import run_purge

@@ -25,21 +25,20 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
+from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.parts.rows import Ints
-from segstore_ds.format.retention import (
-    PROPERTY,
+from segstore_ds.format.policies import (
+    RETENTION_PROPERTY,
     RetentionPolicy,
     as_policy,
     has_maximum,
     parse_policy,
 )
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import Tag
-from segstore_ds.format.time_column import find_time_field
+from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
-from segstore_ds.read.event_cuts import resolve_event_time
+from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
     MOST_NAMED,
@@ -251,7 +250,7 @@ def _reaches(context: StreamContext, root: Root, offset: int, age_s: int) -> dt.
 
 def policy_of(root: Root) -> RetentionPolicy | None:
     """Return the policy that is applied after commits; CorruptionError if it can't be read."""
-    text = root.properties.get(PROPERTY)
+    text = root.properties.get(RETENTION_PROPERTY)
     return None if text is None else parse_policy(text)
 
 
@@ -264,7 +263,7 @@ def run_set_policy(
         root = context.log.refresh()
         check_event_age(find_time_field(root, epoch_schema(context.status, root.epoch)))
     text = None if policy is None else policy.to_json()
-    run_set_properties(context, {PROPERTY: text})
+    run_set_properties(context, {RETENTION_PROPERTY: text})
 
 
 class AutoRetain:
@@ -276,7 +275,7 @@ class AutoRetain:
 
     def apply_if_due(self) -> None:
         """Apply the policy if there is one and a minute has passed since the last time."""
-        text = self._context.log.root.properties.get(PROPERTY)
+        text = self._context.log.root.properties.get(RETENTION_PROPERTY)
         now = self._context.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:
             return

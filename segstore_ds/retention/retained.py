@@ -4,8 +4,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import Tag
+from segstore_ds.format.root import Root, Tag
 from segstore_ds.read.reader_records import SeenReader
 
 MOST_NAMED = 20

@@ -9,8 +9,7 @@ from dataclasses import replace
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Tag
+from segstore_ds.format.root import SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Root, Tag
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut

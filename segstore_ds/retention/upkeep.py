@@ -22,20 +22,20 @@ from dataclasses import dataclass, field, replace
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
-from segstore_ds.format.upkeep import (
+from segstore_ds.format.policies import (
     DEFAULT_POLICY,
-    PROPERTY,
+    UPKEEP_PROPERTY,
     UpkeepPolicy,
     build_upkeep,
     upkeep_of,
 )
+from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
-from segstore_ds.log.operations import ObjectState, check_move
 from segstore_ds.log.seams import best_effort
 from segstore_ds.log.seen import hint_of
+from segstore_ds.log.transition import ObjectState, check_move
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages, purge_followers
 from segstore_ds.retention.purge import find_log_start, may_delete_below
@@ -124,7 +124,7 @@ def run_set_upkeep(context: StreamContext, policy: UpkeepPolicy | None) -> None:
             type=type(policy).__name__,
         )
     text = None if policy == DEFAULT_POLICY else build_upkeep(policy)
-    run_set_properties(context, {PROPERTY: text})
+    run_set_properties(context, {UPKEEP_PROPERTY: text})
 
 
 def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | None:

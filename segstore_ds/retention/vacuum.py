@@ -28,7 +28,7 @@ from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
-from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
+from segstore_ds.log.transition import GRACE_S, ObjectState, check_move
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages

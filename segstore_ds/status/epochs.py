@@ -13,10 +13,58 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
-from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.parts.kinds import SCHEMA
+from segstore_ds.format.root import BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.store import ObjectStore
+from segstore_ds.storage import Storage
+
+SCHEMA_INLINE_BYTES = 6_000
+SCHEMAS_INLINE_BYTES = 12_000
+
+
+class SchemaTexts:
+    """Reads and writes the schemas of one stream."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._store = ObjectStore(storage)
+
+    @property
+    def storage(self) -> Storage:
+        """The stream's folder."""
+        return self._store.storage
+
+    def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
+        """Return an epoch's Arrow schema (base64) and Spark's JSON of it."""
+        if epoch.schema is not None:
+            return epoch.schema, epoch.spark
+        if epoch.blob is None:
+            raise CorruptionError("epoch has no schema", epoch=epoch.number)
+        return self._store.get(epoch.blob, SCHEMA)
+
+    def put_epoch(
+        self,
+        version: int,
+        number: int,
+        since: int,
+        schema: str,
+        spark: str | None,
+        *,
+        beside: Sequence[Epoch] = (),
+    ) -> Epoch:
+        """Return an epoch; a schema that is too big for the root is written to a blob.
+
+        `version` is the newest version that the writer has seen, `since` the tail at which the
+        epoch begins. `beside` holds the epochs that the root already lists: all inline schemas
+        share one size limit.
+        """
+        size = len(schema) + len(spark or "")
+        used = sum(len(known.schema or "") + len(known.spark or "") for known in beside)
+        if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
+            return Epoch(number, since, schema, spark)
+        stored = self._store.put(version, SCHEMA, (schema, spark))
+        return Epoch(number, since, None, None, BlobRef(stored.path, stored.bytes, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +84,13 @@ class SchemaChange:
     replace: bool = False
 
 
-def epoch_schema(status: TableStatus, epoch: Epoch) -> pa.Schema:
+def epoch_schema(status: SchemaTexts, epoch: Epoch) -> pa.Schema:
     """Return an epoch's schema."""
     return decode_schema(status.schema_texts(epoch)[0])
 
 
 def plan_epochs(
-    root: Root, change: SchemaChange, status: TableStatus
+    root: Root, change: SchemaChange, status: SchemaTexts
 ) -> tuple[tuple[Epoch, ...], int]:
     """Return the stream's epochs after a commit, and the number of the staged bytes' epoch.
 
@@ -113,7 +161,7 @@ def _spark_fields(text: str) -> dict[str, Any]:
 
 
 def _extend(
-    root: Root, status: TableStatus, schemas: Sequence[tuple[pa.Schema, str | None]]
+    root: Root, status: SchemaTexts, schemas: Sequence[tuple[pa.Schema, str | None]]
 ) -> tuple[Epoch, ...]:
     epochs = list(root.epochs)
     for schema, spark in schemas:

@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import HISTORY_SCHEMA, to_batch
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.kinds import HISTORY
 from segstore_ds.format.parts.rows import Ints, column_values
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root import HistoryRow, PartRef, Root
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.status.table import HISTORY as LIMITS

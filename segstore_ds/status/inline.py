@@ -18,12 +18,11 @@ from segstore_ds.format.arrow.frame import (
     with_filters,
 )
 from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
-from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
-from segstore_ds.format.time_column import time_column_of
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from segstore_ds.errors import FormatError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.key_columns import key_columns_of
-from segstore_ds.format.parts.key_filters import SegmentFilters, join_frames
+from segstore_ds.format.indexed_columns import key_columns_of
+from segstore_ds.format.parts.segments import SegmentFilters, join_frames
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.segment import find_format
 from segstore_ds.status.table_status import TableStatus

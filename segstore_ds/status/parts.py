@@ -10,9 +10,14 @@ import numpy as np
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format.parts.columns import SegmentColumns, concat, from_entries
-from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
-from segstore_ds.format.parts.segments import Part, build_part, read_filters, read_stats
+from segstore_ds.format.parts.segments import (
+    Part,
+    SegmentFilters,
+    build_part,
+    read_filters,
+    read_stats,
+)
 from segstore_ds.format.parts.stats import Schemas, StatsColumns, from_texts
 from segstore_ds.format.parts.stats import concat as concat_stats
 from segstore_ds.format.root import PartRef, SegmentEntry

@@ -20,11 +20,11 @@ import numpy as np
 
 from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.indexed_columns import find_time_field, key_columns_of
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
-from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
-from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.rows import Ints
+from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.parts.stats import Schemas, StatsColumns, label_of, lacking_epochs
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import (
@@ -37,11 +37,10 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.statistics import to_json
-from segstore_ds.format.time_column import find_time_field
+from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
 from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts, stats_of
 from segstore_ds.status.record_tables import RetiredTable, WritersTable, text_bytes
-from segstore_ds.status.schema_texts import SchemaTexts
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table import SEGMENTS, Fields, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage

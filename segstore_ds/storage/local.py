@@ -29,13 +29,13 @@ from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.local_files import (
     NO_COPY,
     TEMPORARY,
+    LocalFolders,
     Reader,
     link,
     temporary_name,
     write,
     write_all,
 )
-from segstore_ds.storage.local_folders import LocalFolders
 from segstore_ds.storage.locations import Location, resolve_location
 
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.options.arguments import check_whole
-from segstore_ds.read.find_streams import DEPTH, find_streams
-from segstore_ds.read.streams_table import read_streams
+from segstore_ds.read.find_streams import DEPTH, find_streams, read_streams
 from segstore_ds.retention.drop import Dropped, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.stream import client_name

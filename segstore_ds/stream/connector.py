@@ -41,12 +41,10 @@ from segstore_ds.publish.life import forget_tables
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
-from segstore_ds.read.find_streams import DEPTH
+from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES
-from segstore_ds.read.micro_batch import BatchLimits
-from segstore_ds.read.plan import Reading, ReadTask
+from segstore_ds.read.plan import BatchLimits, Reading, ReadTask
 from segstore_ds.read.scan import run_task
-from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
@@ -58,7 +56,7 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
-from segstore_ds.stream.after_commit import AfterCommit
+from segstore_ds.stream.commits import AfterCommit
 from segstore_ds.stream.micro_batches import BoundEnd, MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.stream import Stream, client_name

@@ -19,7 +19,7 @@ from segstore_ds.read.cuts import (
     resolve_cut,
     take_range,
 )
-from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.replication.replicas import newest_replicated
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream, context_of

@@ -7,10 +7,15 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.retention import PROPERTY as RETENTION
-from segstore_ds.format.retention import RetentionPolicy, as_policy
-from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
-from segstore_ds.format.upkeep import PROPERTY as UPKEEP
+from segstore_ds.format.policies import (
+    DEFAULT_POLICY,
+    RETENTION_PROPERTY,
+    UPKEEP_PROPERTY,
+    RetentionPolicy,
+    UpkeepPolicy,
+    as_policy,
+    build_upkeep,
+)
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
@@ -94,13 +99,13 @@ def create_on(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
-    properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP: build_upkeep(upkeep)}
+    properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP_PROPERTY: build_upkeep(upkeep)}
     if retention is not None:
         policy = as_policy(retention)
         if policy.max_event_age is not None and isinstance(schema, pa.Schema):
             named = time_column in schema.names
             check_event_age(schema.field(time_column) if named else None)
-        properties[RETENTION] = policy.to_json()
+        properties[RETENTION_PROPERTY] = policy.to_json()
     log = run_create(
         storage,
         schema,

@@ -21,20 +21,21 @@ from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import Pin, pins_of
+from segstore_ds.format.indexed_columns import (
+    KEY_COLUMNS,
+    build_key_columns,
+    build_time_column,
+    find_time_field,
+    key_columns_of,
+)
 from segstore_ds.format.inline import FRAME_MOST_BYTES
-from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
-from segstore_ds.format.key_columns import build_key_columns, key_columns_of
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
-from segstore_ds.format.retention import RetentionPolicy, as_policy
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import Tag
-from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
-from segstore_ds.format.time_column import build_time_column, find_time_field
-from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
+from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy, as_policy, upkeep_of
+from segstore_ds.format.root import TIME_COLUMN, Root, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, find_outcome
-from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.log.transition import GRACE_S
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import build_cell, build_page

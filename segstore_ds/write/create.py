@@ -6,14 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
-from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
-from segstore_ds.format.key_columns import build_key_columns
+from segstore_ds.format.indexed_columns import (
+    KEY_COLUMNS,
+    build_key_columns,
+    build_time_column,
+)
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
-from segstore_ds.format.time_column import build_time_column
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext

@@ -14,18 +14,16 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
-from segstore_ds.format.time_column import time_column_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
-from segstore_ds.write.request import WriteRequest
+from segstore_ds.write.request import Target, WriteRequest
 from segstore_ds.write.staged import StagedTask
-from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 

@@ -11,7 +11,7 @@ from threading import Lock
 
 from segstore_ds.format.parquet.encodings import Encodings
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.write.target import Target
+from segstore_ds.write.request import Target
 
 REUSED_ROWS = 1 << 19  # rows that one trial serves: its two writes of 2^14 rows are 6 % of them
 _LARGER = 1.5  # a segment with so many times the trial's bytes per row ends the use of its choice

@@ -26,9 +26,8 @@ from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import check_stream
 from segstore_ds.write.job import WriteJob, plan_job
-from segstore_ds.write.request import WriteRequest
+from segstore_ds.write.request import Target, WriteRequest
 from segstore_ds.write.staged import StagedTask
-from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 

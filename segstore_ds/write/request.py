@@ -1,4 +1,4 @@
-"""What a caller asks of a write; made once, at the door, and carried to the commit."""
+"""What a caller asks of a write, and where its tasks stage; made once, carried to the commit."""
 
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import WriterKey
+from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 
 
@@ -54,3 +55,24 @@ class WriteRequest:
             raise ConflictError("tail has moved", expected=tail, actual=root.tail)
         if version is not None and version != root.version:
             raise ConflictError("version has changed", expected=version, actual=root.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What all tasks of a write share; picklable.
+
+    Attributes:
+        storage: The stream's folder.
+        schema: The stored schema, which batches are converted to.
+        layout: Sizes and compression.
+        token: The folder of the staged objects; None to stage nothing and only count the rows.
+        key_columns: The columns of which frames get a Bloom filter.
+        time_column: The column whose bounds are kept whatever the layout says.
+    """
+
+    storage: Storage = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+    layout: Layout
+    token: str | None
+    key_columns: tuple[str, ...] = ()
+    time_column: str | None = None

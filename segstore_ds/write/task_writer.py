@@ -38,6 +38,7 @@ from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.read_back import WrittenFrame, decode_inline
+from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import (
     StagedSegment,
@@ -45,7 +46,6 @@ from segstore_ds.write.staged import (
     delete_staged,
     staged_segment,
 )
-from segstore_ds.write.target import Target
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from storage_contract import StorageContract
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.log.metadata_log import Codec, MetadataLog
-from segstore_ds.storage import Storage, local_files, local_folders, open_storage
+from segstore_ds.storage import Storage, local_files, open_storage
 
 _NOBODY = 65534
 
@@ -422,6 +422,6 @@ def test_tasks_of_a_job_sync_the_folders_above_once_in_a_process(tmp_path, synce
 
 def test_a_process_remembers_few_jobs(tmp_path):
     """The newest ones."""
-    for number in range(local_folders._MOST_JOBS + 1):
-        local_folders._note_job(f"{tmp_path}/segments/{number}")
-    assert len(local_folders._JOBS) == local_folders._MOST_JOBS
+    for number in range(local_files._MOST_JOBS + 1):
+        local_files._note_job(f"{tmp_path}/segments/{number}")
+    assert len(local_files._JOBS) == local_files._MOST_JOBS

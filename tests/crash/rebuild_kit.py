@@ -25,7 +25,7 @@ TIGHT: Mapping[str, int] = {
     f"{_STATUS}table.SEGMENTS.parts": 4,
     f"{_STATUS}table.RETIRED.rows": 3,
     f"{_STATUS}table.WRITERS.rows": 4,
-    f"{_STATUS}schema_texts.SCHEMA_INLINE_BYTES": 10,
+    f"{_STATUS}epochs.SCHEMA_INLINE_BYTES": 10,
     f"{_STATUS}table.HISTORY.rows": 4,
     f"{_STATUS}table.HISTORY.fan_in": 2,
     f"{_STATUS}table.HISTORY.parts": 3,

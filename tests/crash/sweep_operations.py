@@ -10,8 +10,7 @@ from crash_kit import SCHEMA, events
 from benchmarks.virtual_time import VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
-from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status import table, table_status

@@ -18,8 +18,7 @@ from stream_kit import TIGHT
 
 from segstore_ds.errors import InternalError, SegstoreError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
-from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on

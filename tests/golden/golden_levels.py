@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout

@@ -20,8 +20,7 @@ from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.names import Hint, build_hint
-from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.root import Epoch, Root, SegmentEntry, encode_root
+from segstore_ds.format.root import Epoch, HistoryRow, Root, SegmentEntry, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 
 PAGE = Path(__file__).parents[2] / "segstore_ds/format/FORMAT.md"

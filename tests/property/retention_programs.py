@@ -32,10 +32,9 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.policies import UPKEEP_PROPERTY, RetentionPolicy, UpkeepPolicy
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.format.upkeep import PROPERTY, UpkeepPolicy
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
@@ -416,7 +415,7 @@ def first_files() -> dict[str, bytes]:
     root = replace(
         first_root(),
         epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),),
-        properties={PROPERTY: UpkeepPolicy(keep_s=0, grace_s=GRACE_S).to_json()},
+        properties={UPKEEP_PROPERTY: UpkeepPolicy(keep_s=0, grace_s=GRACE_S).to_json()},
     )
     return {f"log/{0:020d}": encode_envelope(encode_root(root))}
 

@@ -12,7 +12,7 @@ from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.filters import parse_filters
-from segstore_ds.read.key_filters import find_keys, may_match
+from segstore_ds.read.prune import find_keys, may_match
 
 _DAY = dt.date(2026, 1, 1)
 _TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001

@@ -22,7 +22,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     TruncatedError,
 )
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.drop import run_drop

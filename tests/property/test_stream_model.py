@@ -31,7 +31,7 @@ from segstore_ds.errors import (
     TruncatedError,
     WriterConflictError,
 )
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on

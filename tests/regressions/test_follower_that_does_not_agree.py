@@ -11,8 +11,8 @@ from stream_kit import DAY, make_stream, numbers, values, wait
 from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.format.root import encode_root
-from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.log.context import StreamContext
 from segstore_ds.replication.property import PROPERTY, Replication
 from segstore_ds.retention.upkeep import run_upkeep

@@ -10,8 +10,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import Tag
+from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import WriterKey

@@ -8,7 +8,7 @@ import pytest
 from stream_kit import STAGED, TIGHT, make_stream, numbers, values
 
 from benchmarks.wrapped_storage import WrappedStorage
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 

@@ -35,7 +35,7 @@ from segstore_ds.format import names
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
-from segstore_ds.stream import Stream, after_commit, open_on
+from segstore_ds.stream import Stream, commits, open_on
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules
 
@@ -403,7 +403,7 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
             finally:
                 faulty.fault = None
 
-        monkeypatch.setattr(after_commit, "run_auto_compact", strike)
+        monkeypatch.setattr(commits, "run_auto_compact", strike)
         slow.commit(job, [staged])
         assert values(stream.refresh()) == list(range(40))
         stream.verify().check()

@@ -149,7 +149,7 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
-    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     for n in range(4):
         stream.tag(f"t{n}", n)

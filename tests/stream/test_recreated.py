@@ -10,7 +10,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import NotFoundError, PositionError
 from segstore_ds.read.cuts import Position
-from segstore_ds.read.micro_batch import BatchLimits
+from segstore_ds.read.plan import BatchLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.write.layout import Layout

@@ -141,7 +141,7 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     for name in ("status.table.HISTORY.rows", "status.table.HISTORY.parts"):
         monkeypatch.setattr(f"segstore_ds.{name}", 2)
     monkeypatch.setattr("segstore_ds.status.table.WRITERS.rows", 2)
-    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
     stream, _ = make_stream(0)
     for n in range(8):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)

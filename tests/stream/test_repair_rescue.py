@@ -195,7 +195,7 @@ def test_salvage_reads_what_a_compaction_replaced():
 def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     """Segments tell both."""
     monkeypatch.setattr(SOFT, 3)
-    monkeypatch.setattr("segstore_ds.status.schema_texts.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     lose(storage, stream.root.parts[0].path)
     cut(storage, stream.root.epochs[0].blob.path)

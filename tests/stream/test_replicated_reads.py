@@ -5,7 +5,7 @@ from follower_kit import Pair, found
 from stream_kit import numbers
 
 from segstore_ds.errors import FencedError, InvalidInputError, StorageError, UnderReplicatedError
-from segstore_ds.read.micro_batch import BatchLimits
+from segstore_ds.read.plan import BatchLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
 from segstore_ds.stream.micro_batches import MicroBatches

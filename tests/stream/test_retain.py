@@ -13,7 +13,7 @@ from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, object
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
-from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
+from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.retention.retain import Offsets, plan_retain
 from segstore_ds.status.table_status import PlacedSegment, Run
@@ -216,7 +216,7 @@ def test_policy_that_cannot_be_applied_never_fails_the_commit(caplog):
 )
 def test_policy_of_a_later_version_is_not_half_applied(text):
     """What is not understood is an error, not another policy."""
-    with pytest.raises(CorruptionError, match=PROPERTY):
+    with pytest.raises(CorruptionError, match=RETENTION_PROPERTY):
         parse_policy(text)
 
 

@@ -13,7 +13,7 @@ from segstore_ds.compact import merges
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.parquet.filters import CAN_WRITE
-from segstore_ds.format.parts.key_filters import SegmentFilters
+from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
 

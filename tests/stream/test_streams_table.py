@@ -13,7 +13,7 @@ from segstore_ds.copy.event_rows import CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
+from segstore_ds.read.find_streams import STREAMS_SCHEMA, read_streams
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
 

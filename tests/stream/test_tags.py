@@ -14,7 +14,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.record import from_json
-from segstore_ds.format.tag import Tag
+from segstore_ds.format.root import Tag
 from segstore_ds.retention import tags
 from segstore_ds.stream import open_on
 

@@ -13,7 +13,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read import segments
-from segstore_ds.read.micro_batch import BatchLimits
+from segstore_ds.read.plan import BatchLimits
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage

@@ -15,7 +15,7 @@ import segstore_ds as segstore
 from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
-from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
+from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.request import ReadRequest, plan_reading

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stream_kit import HOUR, age_files, days_later, make_old, numbers, wait
 
-from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
 

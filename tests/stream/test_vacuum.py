@@ -31,7 +31,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.commit import Change
-from segstore_ds.log.operations import ObjectState
+from segstore_ds.log.transition import ObjectState
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on

@@ -9,7 +9,7 @@ values of maps get no dictionary: Spark's code of `transform`, `filter`, `distin
 up a null's value, too, by an id of an earlier row group, and fails.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,3 +127,20 @@ def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.Data
 def suits_delta(data_type: pa.DataType) -> bool:
     """Tell whether a leaf is stored as an integer whose steps may be smaller than itself."""
     return t.is_integer(data_type) or (t.is_temporal(data_type) and not t.is_time32(data_type))
+
+
+MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster
+_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+
+
+def find_dictionaries(group: pq.RowGroupMetaData, leaves: Iterable[int]) -> tuple[int, ...]:
+    """Return those of some leaves of a row group that decode faster as dictionaries."""
+    return tuple(leaf for leaf in leaves if _has_many_words(group.column(leaf)))
+
+
+def _has_many_words(column: pq.ColumnChunkMetaData) -> bool:
+    return (
+        column.physical_type == "BYTE_ARRAY"
+        and column.num_values >= MANY_VALUES
+        and not _DICTIONARY_ENCODINGS.isdisjoint(column.encodings)
+    )

@@ -44,8 +44,7 @@ from segstore_ds.format.arrow.index import (
     FrameEntry,
     parse_index_value,
 )
-from segstore_ds.format.parquet.dictionaries import find_dictionaries
-from segstore_ds.format.parquet.encodings import leaf_types
+from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION

@@ -10,11 +10,12 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.format.parts.history_rows import TEXTS, HistoryRow
 from segstore_ds.format.parts.rows import decode_rows, encode_rows, integers_of
 from segstore_ds.format.record import MAX_INT, MAX_TIME_US, escape_text
+from segstore_ds.format.root import HistoryRow
 
 _UTC = pa.timestamp("us", "UTC")
+_TEXTS = ("operation", "writer_id", "client", "application", "transaction")
 HISTORY_SCHEMA = pa.schema(
     [
         ("version", pa.int64()),
@@ -36,7 +37,7 @@ HISTORY_SCHEMA = pa.schema(
         ("transaction", pa.string()),
     ]
 )
-_NUMBERS = tuple(field.name for field in HISTORY_SCHEMA if field.name not in (*TEXTS, "batch_id"))
+_NUMBERS = tuple(field.name for field in HISTORY_SCHEMA if field.name not in (*_TEXTS, "batch_id"))
 _numbers_of = attrgetter(*("time_us" if name == "time" else name for name in _NUMBERS))
 
 

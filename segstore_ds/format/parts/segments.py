@@ -5,7 +5,7 @@ their statistics, and filters of their key columns. The first one holds length a
 other two. So its digest covers everything, and a reader that needs neither stops at its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format.bloom import BLOCK_BYTES, Filters, unite
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
 from segstore_ds.format.parts.columns import SCHEMA, SegmentColumns, from_batch, to_batch
-from segstore_ds.format.parts.key_filters import SegmentFilters, measure, parse_filters, to_array
 from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
 from segstore_ds.format.parts.stats import StatsColumns, decode_stats, encode_stats
 from segstore_ds.format.record import MAX_INT
@@ -24,6 +24,12 @@ RAW_LIMIT_BYTES = 128 << 20  # of the body of an envelope in a status object
 STATS_BYTES = 64 << 20  # of all statistics of one part, decoded; further columns have none
 FILTER_BYTES = 64 << 20  # of all filters of one part; further segments have none
 _FILTERS = "filters"
+SHARE = 0.004  # of a segment's bytes, for the filters of all of its key columns
+LEAST_BYTES, MOST_BYTES = 512, 16 << 10  # of one segment, however small or large it is
+_TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))  # On disk: by column.
+
+# The filters of each column of a segment; None: nobody has looked at its frames' filters yet.
+SegmentFilters = Mapping[str, Sequence[bytes]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +135,54 @@ def decode_part(body: bytes, *, where: str) -> Part:
     if not 0 <= looked <= len(columns):
         raise CorruptionError("filters are of other segments", where=where)
     return Part(columns, found["statistics"], found["filters"], looked)
+
+
+# Filters of whole segments: those of its frames, united where they fit into one another. So a read
+# that looks a key up need not open the segments that surely lack it.
+
+
+def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str, Sequence[bytes]]:
+    """Return the filters of a segment, of those columns of which every frame has one.
+
+    Columns that would pass the segment's share are left out.
+    """
+    left = min(max(int(segment_bytes * SHARE), LEAST_BYTES), MOST_BYTES)
+    found: dict[str, Sequence[bytes]] = {}
+    for name in sorted(set.intersection(*map(set, frames))) if frames else ():
+        filters = unite([frame[name] for frame in frames])
+        size = sum(map(len, filters))
+        if size <= left:
+            found[name] = filters
+            left -= size
+    return found
+
+
+def measure(filters: SegmentFilters) -> int:
+    """Return how many bytes the filters of a segment take."""
+    return sum(len(data) for column in (filters or {}).values() for data in column)
+
+
+def to_array(segments: Sequence[SegmentFilters]) -> pa.Array:
+    """Return filters as a column: null where nobody has looked."""
+    cells = [
+        None if filters is None else [(name, list(filters[name])) for name in sorted(filters)]
+        for filters in segments
+    ]
+    return pa.array(cells, _TYPE)
+
+
+def parse_filters(batch: pa.RecordBatch, name: str, *, where: str) -> list[SegmentFilters]:
+    """Return the filters that a column of decoded rows holds."""
+    column = batch.column(name) if name in batch.schema.names else None
+    if column is None or not column.type.equals(_TYPE):
+        raise CorruptionError("filters of segments are malformed", where=where)
+    found: list[SegmentFilters] = []
+    for cells in column.to_pylist():
+        if cells is not None and not all(key and _are_blocks(each) for key, each in cells):
+            raise CorruptionError("filters of a segment are malformed", where=where)
+        found.append(None if cells is None else {key: tuple(each) for key, each in cells})
+    return found
+
+
+def _are_blocks(filters: Any) -> bool:
+    return bool(filters) and all(data and not len(data) % BLOCK_BYTES for data in filters)

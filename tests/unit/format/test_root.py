@@ -6,21 +6,21 @@ from dataclasses import fields, replace
 import pytest
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,
+    HistoryRow,
     LastUpkeep,
     PartRef,
     Retired,
     Root,
     SegmentEntry,
+    Tag,
     Writer,
     check_writable,
     decode_root,
     encode_root,
 )
-from segstore_ds.format.tag import Tag
 
 DIGEST = "0123456789abcdef" * 2
 STATUS = f"status/{7:020d}-segments-{DIGEST}"

@@ -6,8 +6,13 @@ import pytest
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import PartRef, Retired
-from segstore_ds.log.operations import MOVES, ObjectState, broken_by_operation, check_move
-from segstore_ds.log.transition import check_transition
+from segstore_ds.log.transition import (
+    MOVES,
+    ObjectState,
+    broken_by_operation,
+    check_move,
+    check_transition,
+)
 from unit.log.test_transition import NEW, OLD, part
 
 SAME = replace(OLD, version=8, transaction="t8", parent="t7")

@@ -10,7 +10,7 @@ from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
 from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import StorageError
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.log.seams import best_effort
 from segstore_ds.stream import open_on
 

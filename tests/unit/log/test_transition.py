@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.root import Epoch, PartRef, Retired, Root, SegmentEntry, Writer
+from segstore_ds.format.root import Epoch, HistoryRow, PartRef, Retired, Root, SegmentEntry, Writer
 from segstore_ds.log.transition import broken_invariants, broken_rules, check_transition
 
 DIGEST = "ab" * 16

@@ -12,22 +12,24 @@ from stream_kit import ROOT_BYTES, make_stream
 from segstore_ds.copy import pins
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import (
+    TAG_BYTES,
+    TAGS_BYTES,
     BlobRef,
     Epoch,
+    HistoryRow,
     PartRef,
     Retired,
     Root,
     SegmentEntry,
+    Tag,
     Writer,
     encode_root,
 )
-from segstore_ds.format.tag import TAG_BYTES, TAGS_BYTES, Tag
 from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import plan_drop
-from segstore_ds.status import schema_texts, table, table_status
+from segstore_ds.status import epochs, table, table_status
 from segstore_ds.status.history import History
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -137,7 +139,7 @@ def _parts(chance: Chance) -> dict[str, object]:
 
 def _full(chance: Chance) -> dict[str, object]:
     """Return every field that grows, as large as the next commit would leave it."""
-    half = schema_texts.SCHEMAS_INLINE_BYTES // 2
+    half = epochs.SCHEMAS_INLINE_BYTES // 2
     blobs = [chance.named("status", "schema") for _ in range(32)]
     writers = 100
     text = table.WRITERS.text_bytes // writers // 3 - 1

@@ -6,7 +6,7 @@ from stream_kit import STAGED, make_stream, numbers
 
 from segstore_ds.compact.replace import Replacement, listed_runs
 from segstore_ds.format.parts.kinds import WRITERS
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.retention.retain import apply_policy
 from segstore_ds.status import store

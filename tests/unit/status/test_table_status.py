@@ -9,9 +9,9 @@ from stream_kit import ROOT_BYTES
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import (
     Epoch,
+    HistoryRow,
     PartRef,
     Retired,
     Root,
@@ -21,8 +21,8 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.log.transition import broken_invariants, check_transition
 from segstore_ds.status import store
+from segstore_ds.status.epochs import SCHEMA_INLINE_BYTES
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.schema_texts import SCHEMA_INLINE_BYTES
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table import RETIRED, SEGMENTS, WRITERS
 from segstore_ds.status.table_status import (

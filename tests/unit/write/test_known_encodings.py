@@ -14,8 +14,8 @@ from segstore_ds.write import known_encodings
 from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.known_encodings import recall_encodings
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import Target
 from segstore_ds.write.staged import StagedSegment
-from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -23,7 +23,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.target import Target
+from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 from unit.cache.suites import until
 

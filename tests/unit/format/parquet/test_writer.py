@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.parquet import dictionaries
+from segstore_ds.format.parquet import encodings
 from segstore_ds.format.parquet import writer as parquet_writer
 from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetEncoder, can_store
 from segstore_ds.format.segment import PARQUET, find_format
@@ -170,7 +170,7 @@ def test_texts_that_come_again_are_stored_once() -> None:
 
 def test_texts_read_as_words_of_a_dictionary_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nested, null and no UTF-8: what is read as numbers of words is what it was."""
-    monkeypatch.setattr(dictionaries, "MANY_VALUES", 0)
+    monkeypatch.setattr(encodings, "MANY_VALUES", 0)
     texts = ["x" * (n % 3) if n % 5 else None for n in range(1000)]
     texts[7] = "x" * 50_000
     odd = pa.array([b"\xff\xfe", None] * 500).cast(pa.binary())
@@ -190,7 +190,7 @@ def test_texts_read_as_words_of_a_dictionary_come_back(monkeypatch: pytest.Monke
     )
     data, footer = write(batch)
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
-    assert len(dictionaries.find_dictionaries(group, range(group.num_columns))) >= 6
+    assert len(encodings.find_dictionaries(group, range(group.num_columns))) >= 6
     assert list(read(data, footer, batch.schema)) == [batch]
 
 

@@ -12,7 +12,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import bloom
 from segstore_ds.format.parts import segments
 from segstore_ds.format.parts.columns import from_entries
-from segstore_ds.format.parts.key_filters import (
+from segstore_ds.format.parts.segments import (
     LEAST_BYTES,
     MOST_BYTES,
     SegmentFilters,

@@ -10,8 +10,7 @@ import pytest
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema import conversion
-from segstore_ds.format.schema.conversion import conform
-from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
+from segstore_ds.format.schema.conversion import conform, decimal_columns, find_overlong
 from segstore_ds.status.table_status import SegmentEntry
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on

@@ -1,16 +1,17 @@
-"""The property that holds a stream's retention policy (FORMAT.md 3.1)."""
+"""The properties that hold a stream's retention and upkeep policies (FORMAT.md 3.1)."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.record import parse_json
+from segstore_ds.format.record import MAX_INT, parse_json
+from segstore_ds.format.root import Root
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import Duration, Size
 
-PROPERTY = "retention"  # On disk: the property that holds a policy. Never change.
+RETENTION_PROPERTY = "retention"  # On disk: the property that holds the policy. Never change.
 # On disk: the names in that property of the policy's attributes. Never change.
 _KEYS = {
     "max_bytes": "max_bytes",
@@ -123,7 +124,7 @@ def parse_policy(text: str) -> RetentionPolicy:
         CorruptionError: The text is not a policy that this version understands.
     """
     try:
-        stored = dict(parse_json(text, where=PROPERTY).items())
+        stored = dict(parse_json(text, where=RETENTION_PROPERTY).items())
         values = {name: stored.pop(key, None) for name, key in _KEYS.items() if key in stored}
         policy = RetentionPolicy(**values)
     except (ValueError, TypeError, AttributeError, InvalidInputError) as error:
@@ -131,3 +132,70 @@ def parse_policy(text: str) -> RetentionPolicy:
     if stored or any(isinstance(value, str) for value in values.values()):
         raise CorruptionError("retention property has other values than numbers", text=text)
     return policy
+
+
+UPKEEP_PROPERTY = "upkeep"  # On disk: the property that holds the policy. Never change.
+OFF = "off"  # On disk: the property's text on a stream without upkeep. Never change.
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepPolicy:
+    """What upkeep keeps; every version is kept for an hour, whatever the policy says.
+
+    Attributes:
+        keep_s: Forget versions that were superseded longer ago, in seconds.
+        keep_versions: Keep at most this many versions.
+        grace_s: Delete objects this many seconds after they were dropped (at least a day); also how
+            long a job may stage before it commits.
+    """
+
+    keep_s: int = DAY_S
+    keep_versions: int = 10_000
+    grace_s: int = 7 * DAY_S
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidInputError: A bound is not an int, or too small.
+        """
+        bounds = ((self.keep_s, 0), (self.keep_versions, 1), (self.grace_s, DAY_S))
+        most = MAX_INT // 10**6  # as microseconds
+        if any(type(bound) is not int or not least <= bound <= most for bound, least in bounds):
+            raise InvalidInputError(
+                "bounds of upkeep are out of range",
+                remedy="give whole numbers: keep_s from 0, keep_versions from 1, grace_s from "
+                f"{DAY_S}",
+                policy=str(self),
+            )
+
+    def to_json(self) -> str:
+        """Return the text that a stream's property holds."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+DEFAULT_POLICY = UpkeepPolicy()
+
+
+def build_upkeep(policy: UpkeepPolicy | None) -> str:
+    """Return the property's text for a policy; None switches upkeep off."""
+    return OFF if policy is None else policy.to_json()
+
+
+def upkeep_of(root: Root) -> UpkeepPolicy | None:
+    """Return the upkeep policy of a stream, the default one unless it says otherwise.
+
+    Raises:
+        CorruptionError: The property can't be read.
+    """
+    text = root.properties.get(UPKEEP_PROPERTY)
+    if text is None:
+        return DEFAULT_POLICY
+    if text == OFF:
+        return None
+    try:
+        value: Any = parse_json(text, where=UPKEEP_PROPERTY)
+        return UpkeepPolicy(**value)
+    except (ValueError, TypeError, InvalidInputError) as error:
+        raise CorruptionError("upkeep property can't be read", text=text) from error
