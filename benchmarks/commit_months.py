@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
+from virtual_time import TimedStorage, VirtualTime
 
 from benchmarks.datasets import EVENTS, events
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on

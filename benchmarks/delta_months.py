@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from object_servers import MINIO, Server, running
+
 from benchmarks.datasets import EVENTS, events
-from benchmarks.object_servers import MINIO, Server, running
 from benchmarks.request_counter import counting
 
 BATCH_ROWS = 10

@@ -10,7 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.kafka_broker import CONNECTOR
+from kafka_broker import CONNECTOR
+
 from benchmarks.spark_peers import INSTALLATIONS, say, start_session
 from benchmarks.workload import cpu_seconds
 

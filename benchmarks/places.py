@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.wrapped_storage import LatencyStorage
+from wrapped_storage import LatencyStorage
+
 from segstore_ds.storage import Storage, open_storage
 
 

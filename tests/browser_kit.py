@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.object_servers import Program, ServerUnavailableError, fetch
+from object_servers import Program, ServerUnavailableError, fetch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from benchmarks.wrapped_storage import WrappedParts, WrappedStorage, WrappedWriter
+from wrapped_storage import WrappedParts, WrappedStorage, WrappedWriter
+
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.storage.base import ScatteredWriter, StagedWriter, Storage
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from benchmarks.object_servers import (
+from object_servers import (
     AZURITE,
     FAKE_GCS,
     MINIO,

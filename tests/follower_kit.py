@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 from stream_kit import SCHEMA
+from virtual_time import TimedStorage, VirtualTime
+from wrapped_storage import WrappedStorage
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on

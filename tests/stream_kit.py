@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from virtual_time import TimedStorage, VirtualTime
+from wrapped_storage import WrappedStorage
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.job import WriteJob

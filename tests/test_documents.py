@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from object_servers import PROGRAMS
 
-from benchmarks.object_servers import PROGRAMS
 from segstore_ds.format import root
 from segstore_ds.log import transition
 from segstore_ds.storage.stores import STORES

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.virtual_time import START_US
+from virtual_time import START_US
+
 from segstore_ds.log.clock import Clock
 
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from object_servers import MINIO, running
+
 from benchmarks.datasets import EVENTS, events
-from benchmarks.object_servers import MINIO, running
 from benchmarks.places import Place, S3Meter
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile

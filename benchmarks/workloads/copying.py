@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from object_servers import MINIO, running
+
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.object_servers import MINIO, running
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import fill

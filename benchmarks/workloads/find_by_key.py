@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
+from wrapped_storage import LatencyStorage
 
 import segstore_ds as segstore
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.session import delayable_requests, spark_session
 from benchmarks.workload import Settings, Workload, folder_bytes
-from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
 

@@ -6,11 +6,11 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+from wrapped_storage import LatencyStorage
 
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload
-from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.layout import Layout

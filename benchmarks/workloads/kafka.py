@@ -6,7 +6,8 @@ import statistics
 import subprocess
 from collections import defaultdict
 
-from benchmarks.kafka_broker import CONNECTOR, KAFKA, running_broker
+from kafka_broker import CONNECTOR, KAFKA, running_broker
+
 from benchmarks.kafka_works import BATCHES
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.spark_peers import DELTA_JAR, INSTALLATIONS

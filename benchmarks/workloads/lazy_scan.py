@@ -10,10 +10,10 @@ import fsspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from object_servers import MINIO, running
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.object_servers import MINIO, running
 from benchmarks.places import Place
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload

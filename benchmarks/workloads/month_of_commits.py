@@ -7,6 +7,8 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
+from object_servers import ServerUnavailableError
+
 from benchmarks import delta_months
 from benchmarks.commit_months import (
     BATCH_ROWS,
@@ -19,7 +21,6 @@ from benchmarks.commit_months import (
 )
 from benchmarks.delta_months import DeltaRun, kept_text, project, run_delta
 from benchmarks.graph import Panel, draw
-from benchmarks.object_servers import ServerUnavailableError
 from benchmarks.prices import PRICE_LIST, price_requests, price_storage
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
@@ -16,7 +17,6 @@ from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import commit_entries, fill
 from benchmarks.workloads.table_status_rivals import pyiceberg_table
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from wrapped_storage import LatencyStorage
+
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
-from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.rival_stores import STORES, installed
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+from object_servers import MINIO, running
 
 import segstore_ds as segstore
-from benchmarks.object_servers import MINIO, running
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload
 from segstore_ds.storage import open_storage

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from object_servers import MINIO, running
+from wrapped_storage import WrappedStorage, WrappedWriter
 
 from benchmarks.datasets import events
-from benchmarks.object_servers import MINIO, running
 from benchmarks.places import S3Meter
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes, race
-from benchmarks.wrapped_storage import WrappedStorage, WrappedWriter
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder

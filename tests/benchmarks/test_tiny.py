@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from fixtures_servers import FETCHES, fetch_or_skip
+from object_servers import MINIO
 from process_kit import spark_environment
-
-from benchmarks.object_servers import MINIO
 
 pytestmark = FETCHES
 

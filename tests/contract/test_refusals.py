@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
 from fixtures_servers import FETCHES, LARGE_BODIES
+from object_servers import Server
 
 import segstore_ds as segstore
-from benchmarks.object_servers import Server
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, objects, open_storage
 

@@ -10,8 +10,8 @@ import pytest
 from crash_kit import discard, files_of, restore
 from publish_kit import shown, shown_iceberg
 from rebuild_kit import TIGHT
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format import names
 from segstore_ds.publish import paths

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 from crash_kit import SCHEMA, events, files_of, restore
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.copy import events as copy_events
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on

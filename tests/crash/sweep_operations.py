@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pyarrow as pa
 from crash_kit import SCHEMA, events
+from virtual_time import VirtualTime
 
-from benchmarks.virtual_time import VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy

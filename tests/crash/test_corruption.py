@@ -14,8 +14,8 @@ from crash_kit import content_on, discard, events, files_of, fresh_storage, rest
 from everything_kit import WAYS, Everything, ask_all, make_everything, named_in, spoil
 from everything_kit import kind_of as object_kind
 from limits import memory_limit
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,

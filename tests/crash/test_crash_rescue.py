@@ -23,8 +23,8 @@ from crash_kit import (
     restore,
 )
 from faults import Crash, Fault, FaultStorage
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.drop import run_drop

@@ -28,8 +28,8 @@ from crash_kit import (
 from faults import Crash, Fault, FaultStorage
 from fixtures_servers import MOST_FETCH_S, Server
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from crash_kit import content_on, discard, events, fresh_storage
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on

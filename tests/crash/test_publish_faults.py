@@ -15,8 +15,8 @@ from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_stora
 from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import Meddling
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import NotFoundError, SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.publish import delta, life

@@ -14,8 +14,8 @@ import pytest
 from crash_kit import SCHEMA, events
 from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
 from fixtures_servers import FETCHES, LARGE_BODIES, hasty_options
+from object_servers import Server
 
-from benchmarks.object_servers import Server
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on

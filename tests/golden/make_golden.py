@@ -2,12 +2,12 @@
 
 ::
 
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-levels
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-parquet
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-keys
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-times
-    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-segment-filters
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-levels
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-parquet
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-keys
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-times
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-segment-filters
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -34,8 +34,8 @@ import golden_levels
 import golden_parquet
 import golden_times
 import pyarrow as pa
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import table, table_status

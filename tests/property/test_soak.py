@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 from stream_kit import SCHEMA, make_stream, numbers, objects, values, wait
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream import Stream

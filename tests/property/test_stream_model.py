@@ -23,8 +23,8 @@ from strategies import (
     layouts,
     to_table,
 )
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     NotFoundError,
     PositionError,

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from faults import Crash
 from stream_kit import values
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from stream_kit import DAY, make_stream, numbers, values, wait
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.policies import UpkeepPolicy

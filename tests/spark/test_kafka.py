@@ -20,11 +20,11 @@ from typing import Any
 import fastavro
 import pytest
 from fixtures_servers import FETCHES
+from kafka_broker import fetch_broker, running_broker
+from object_servers import ServerUnavailableError
 from process_kit import spark_environment
 
 import segstore_ds as segstore
-from benchmarks.kafka_broker import fetch_broker, running_broker
-from benchmarks.object_servers import ServerUnavailableError
 
 pytestmark = FETCHES
 

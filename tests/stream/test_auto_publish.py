@@ -9,9 +9,9 @@ import pytest
 from faults import FaultStorage
 from publish_kit import DELTA, ICEBERG, shown
 from stream_kit import HOUR, Meddling, make_stream, numbers, wait
+from virtual_time import TimedStorage
 
 import segstore_ds as segstore
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock

@@ -26,9 +26,9 @@ from stream_kit import (
     values,
     wait,
 )
+from virtual_time import TimedStorage
 
 import segstore_ds as segstore
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing
 from segstore_ds.copy.request import CopyRequest

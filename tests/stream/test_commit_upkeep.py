@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import pytest
 from stream_kit import STAGED, TIGHT, make_stream, numbers, values
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import TINY_THREADS, frames_of, plan_job
 from segstore_ds.options.compaction import CompactRules

@@ -20,9 +20,9 @@ from stream_kit import (
     objects,
     values,
 )
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.copy.request import CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (

@@ -23,9 +23,9 @@ from stream_kit import (
     values,
     wait,
 )
+from virtual_time import TimedStorage
 
 import segstore_ds as segstore
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.events import plan_copy_events, run_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest

@@ -10,8 +10,8 @@ import pytest
 from faults import Crash
 from follower_kit import content, found
 from stream_kit import SCHEMA, STAGED, numbers
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on

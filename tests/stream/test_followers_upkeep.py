@@ -8,8 +8,8 @@ import pytest
 from faults import Crash
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,

@@ -13,8 +13,8 @@ from erasure_kit import NEEDLE, holders
 from faults import Crash, Fault, FaultStorage
 from follower_kit import Pair
 from stream_kit import DAY, HOUR, make_stream, numbers, wait
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.options.compaction import CompactRules

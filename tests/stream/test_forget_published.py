@@ -13,8 +13,8 @@ from faults import Crash, Fault, FaultStorage
 from publish_kit import DELTA, ICEBERG, TABLES, Table
 from pyiceberg.table import StaticTable
 from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths
 from segstore_ds.redact.report import Forgotten

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from stream_kit import ROOT_BYTES
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root

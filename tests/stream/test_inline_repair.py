@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 from stream_kit import make_stream, numbers, values, wait
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.log.newest import ROOT_CODEC

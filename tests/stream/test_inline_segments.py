@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from faults import FaultStorage
 from stream_kit import CHOSEN, SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
+from virtual_time import TimedStorage
+from wrapped_storage import WrappedStorage
 
-from benchmarks.virtual_time import TimedStorage
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root

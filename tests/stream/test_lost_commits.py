@@ -15,9 +15,9 @@ from stream_kit import (
     values,
     wait,
 )
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,

@@ -2,9 +2,8 @@
 
 import pytest
 from browser_kit import running_page
+from object_servers import ServerUnavailableError
 from picture_kit import EVIL, make_shown
-
-from benchmarks.object_servers import ServerUnavailableError
 
 pytestmark = pytest.mark.slow
 # The texts of the drawings that show, and the boxes that they take.

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.read import segments
 from segstore_ds.read.cached import PROCESS_CACHE

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from stream_kit import STAGED, Meddling, make_stream, numbers, objects
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError, StorageError

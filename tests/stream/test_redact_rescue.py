@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 from follower_kit import Pair
 from stream_kit import TIGHT, make_stream, numbers, objects
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redactions_of

@@ -6,8 +6,8 @@ import uuid
 import pytest
 from faults import FaultStorage
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,

@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
+from virtual_time import TimedStorage
+from wrapped_storage import WrappedStorage
 
-from benchmarks.virtual_time import TimedStorage
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, values, wait
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.errors import SealedError, WriterConflictError
 from segstore_ds.stream import Stream
 

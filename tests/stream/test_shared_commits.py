@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,

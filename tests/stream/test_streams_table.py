@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from stream_kit import SCHEMA, STAGED, Meddling, numbers
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.copy.event_rows import CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.errors import InvalidInputError, NotFoundError

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from stream_kit import TIGHT, make_stream, numbers
+from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats

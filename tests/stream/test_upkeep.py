@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from faults import Crash, Fault, FaultStorage
 from stream_kit import DAY, HOUR, SCHEMA, STAGED, Meddling, numbers, objects, staged_job, values
+from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
 from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy

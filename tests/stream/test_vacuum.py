@@ -18,9 +18,9 @@ from stream_kit import (
     values,
     wait,
 )
+from virtual_time import TimedStorage, VirtualTime
+from wrapped_storage import WrappedStorage
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from stream_kit import STAGED, make_stream, numbers
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
 from segstore_ds.stream import Stream, open_on

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stream_kit import numbers
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from faults import Crash, Fault, FaultStorage
+from wrapped_storage import LatencyStorage
 
-from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageError
 from segstore_ds.storage import Storage, open_storage
 

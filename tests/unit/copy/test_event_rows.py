@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
 from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
+from virtual_time import TimedStorage
 
-from benchmarks.virtual_time import TimedStorage
 from segstore_ds.copy.event_rows import (
     ROWS,
     OffsetCheck,

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from faults import Fault, FaultStorage
 from stream_kit import Meddling
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,

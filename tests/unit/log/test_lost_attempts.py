@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from faults import Crash
 from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, values, wait
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.lost_attempts import plan_discard

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 import pytest
 from faults import Crash
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import StorageError
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.log.seams import best_effort

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from virtual_threads import VirtualThreads
+from wrapped_storage import LatencyStorage
 
-from benchmarks.wrapped_storage import LatencyStorage
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.commit import Change

@@ -5,8 +5,8 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from virtual_time import TimedStorage, VirtualTime
 
-from benchmarks.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from follower_kit import Pair, content, found
 from stream_kit import SCHEMA, STAGED, numbers
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.channel import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
 from stream_kit import SCHEMA, make_stream
+from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names

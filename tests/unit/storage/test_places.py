@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from faults import Crash, Fault, FaultStorage
+from wrapped_storage import WrappedStorage
 
-from benchmarks.wrapped_storage import WrappedStorage
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.storage import Overlap, Storage, compare_names, find_overlap, open_storage
 from segstore_ds.storage.base import PROBE

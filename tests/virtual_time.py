@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from benchmarks.wrapped_storage import WrappedStorage
+from wrapped_storage import WrappedStorage
+
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, Storage
 
@@ -51,22 +52,22 @@ class TimedStorage(WrappedStorage):
         self.since_us: int = like.since_us if like else time.now_us
         self.made_us: dict[str, int] = dict(like.made_us) if like else {}
 
-    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
         done = work()
         if verb in ("put", "commit") or (verb in ("create", "copy_from") and done):
             self.made_us[path] = self.time.now_us
         return done
 
-    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+    def info(self, path: str) -> ObjectInfo:
         return self._dated(super().info(path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return map(self._dated, super().list(prefix))
 
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
         return map(self._dated, super().list_named(folder, start))
 
-    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
+    def temporaries(self) -> Iterator[ObjectInfo]:
         return map(self._dated, super().temporaries())
 
     def _dated(self, info: ObjectInfo) -> ObjectInfo:

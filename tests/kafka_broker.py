@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-
-from benchmarks.object_servers import (
+from object_servers import (
     MOST_START_S,
     Program,
     ServerUnavailableError,

@@ -1,7 +1,7 @@
 """Real object store servers: each is fetched once, then runs on a free loopback port.
 
 A server is built or installed by the ordinary client of its registry into the user's cache folder,
-under its version; `python -m benchmarks.object_servers` fetches all of them. A running server is
+under its version; `python tests/object_servers.py` fetches all of them. A running server is
 bounded: it ends with the process that started it, or after three hours; no file of it may exceed
 1 GiB.
 """
@@ -195,8 +195,8 @@ def fetch(program: Program) -> Path:
     for tool in () if program.source and program.executable.exists() else program.tools:
         if shutil.which(tool) is None:
             raise ServerUnavailableError(
-                f"{program.name}: {tool} is missing: install it, then `python -m "
-                f"benchmarks.object_servers` fetches the server by `{shlex.join(program.command)}`"
+                f"{program.name}: {tool} is missing: install it, then `python tests/"
+                f"object_servers.py` fetches the server by `{shlex.join(program.command)}`"
             )
     if program.executable.exists():
         return program.executable

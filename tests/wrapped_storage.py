@@ -26,36 +26,34 @@ class WrappedStorage(Storage):
         """Call `work`; `verb` is its method, or a staged object's ``write`` or ``commit``."""
         return work()
 
-    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
         return self.around("get", path, lambda: self.inner.get(path, limit_bytes=limit_bytes))
 
-    def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+    def get_range(self, path: str, start: int, end: int) -> bytes:
         return self.around("get_range", path, lambda: self.inner.get_range(path, start, end))
 
-    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+    def info(self, path: str) -> ObjectInfo:
         return self.around("info", path, lambda: self.inner.info(path))
 
-    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
+    def create(self, path: str, data: bytes) -> bool:
         return self.around("create", path, lambda: self.inner.create(path, data))
 
-    def put(self, path: str, data: bytes) -> None:  # noqa: D102
+    def put(self, path: str, data: bytes) -> None:
         self.around("put", path, lambda: self.inner.put(path, data))
 
-    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
         inner = self.around(
             "open_staged", path, lambda: self.inner.open_staged(path, replace=replace)
         )
         return WrappedWriter(self, path, inner)
 
-    def open_scattered(  # noqa: D102
-        self, path: str, size: int, part_bytes: int
-    ) -> ScatteredWriter | None:
+    def open_scattered(self, path: str, size: int, part_bytes: int) -> ScatteredWriter | None:
         inner = self.around(
             "open_scattered", path, lambda: self.inner.open_scattered(path, size, part_bytes)
         )
         return inner and WrappedParts(self, path, inner)
 
-    def copy_from(  # noqa: D102
+    def copy_from(
         self, source: Storage, source_path: str, path: str, *, replace: bool = False
     ) -> bool:
         # A store only copies from its own kind, so it has to see what the source wraps.
@@ -67,40 +65,38 @@ class WrappedStorage(Storage):
             lambda: self.inner.copy_from(source, source_path, path, replace=replace),
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
         path = f"{folder}/{start}"
         yield from self.around("list", path, lambda: list(self.inner.list_named(folder, start)))
 
-    def names_from(self, folder: str, start: str) -> Sequence[str]:  # noqa: D102
+    def names_from(self, folder: str, start: str) -> Sequence[str]:
         return self.around("list", folder, lambda: self.inner.names_from(folder, start))
 
-    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
+    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:
         return self.around("list", prefix, lambda: self.inner.peek(prefix, limit))
 
-    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
+    def temporaries(self) -> Iterator[ObjectInfo]:
         yield from self.around("list", "", lambda: list(self.inner.temporaries()))
 
-    def sibling(self, url: str) -> Storage:  # noqa: D102
+    def sibling(self, url: str) -> Storage:
         return self.inner.sibling(url)
 
-    def outer(self) -> Storage | None:  # noqa: D102
+    def outer(self) -> Storage | None:
         return self.inner.outer()
 
-    def rights(self) -> str | None:  # noqa: D102
+    def rights(self) -> str | None:
         return self.inner.rights()
 
-    def share(  # noqa: D102
-        self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
-    ) -> None:
+    def share(self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]) -> None:
         self.inner.share(url, folders, agrees)
 
-    def delete(self, path: str) -> None:  # noqa: D102
+    def delete(self, path: str) -> None:
         self.around("delete", path, lambda: self.inner.delete(path))
 
-    def ensure_exclusive(self) -> None:  # noqa: D102
+    def ensure_exclusive(self) -> None:
         self.around("ensure_exclusive", "", self.inner.ensure_exclusive)
 
 
@@ -113,14 +109,14 @@ class WrappedWriter(StagedWriter):
         self._path = path
         self._inner = inner
 
-    def write(self, data: Any) -> None:  # noqa: D102
+    def write(self, data: Any) -> None:
         self._storage.around("write", self._path, lambda: self._inner.write(data))
         self.size = self._inner.size
 
-    def commit(self) -> int:  # noqa: D102
+    def commit(self) -> int:
         return self._storage.around("commit", self._path, self._inner.commit)
 
-    def abort(self) -> None:  # noqa: D102
+    def abort(self) -> None:
         self._inner.abort()
 
 
@@ -132,14 +128,14 @@ class WrappedParts(ScatteredWriter):
         self._path = path
         self._inner = inner
 
-    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
         path = f"{self._path}@{start}"
         self._storage.around("write_at", path, lambda: self._inner.write_at(start, pieces))
 
-    def commit(self) -> int:  # noqa: D102
+    def commit(self) -> int:
         return self._storage.around("commit", self._path, self._inner.commit)
 
-    def abort(self) -> None:  # noqa: D102
+    def abort(self) -> None:
         self._inner.abort()
 
 
@@ -156,7 +152,7 @@ class LatencyStorage(WrappedStorage):
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         return LatencyStorage, (self.inner, self._latency_s)
 
-    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
         # All bytes of a staged object are sent together: one request, at its commit.
         if verb not in ("open_staged", "open_scattered", "write", "ensure_exclusive"):
             self._sleep(self._latency_s)
