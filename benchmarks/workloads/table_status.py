@@ -26,7 +26,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.stats import StatsColumns
-from segstore_ds.format.root import PartRef, Root, encode_root
+from segstore_ds.format.root import PartRef, Root, StagedSegment, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -36,7 +36,6 @@ from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.staged import StagedSegment
 
 MEANING = (
     "commits, plans and bytes of the table status at 10^3 to 10^6 segments (rows: most of them)"

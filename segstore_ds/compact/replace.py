@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import PartRef, Root, SegmentEntry
+from segstore_ds.format.root import PartRef, Root, SegmentEntry, StagedSegment
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
-from segstore_ds.write.staged import StagedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from segstore_ds.format.arrow.frame import Frame, decode_frame, with_bounds, wit
 from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
-from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
@@ -44,12 +44,11 @@ from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
 from segstore_ds.status.inline import with_inline
-from segstore_ds.status.slices import Slice
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
 from segstore_ds.write.request import Target
-from segstore_ds.write.staged import StagedSegment, delete_staged
+from segstore_ds.write.staged import delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
@@ -157,7 +156,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         SnapshotExpiredError: An input was replaced, retired and deleted since.
     """
     token = names.build_token(job.version, nonce)
-    slices = [Slice.of(placed, placed.start, placed.end) for placed in group.inputs]
+    slices = [*group.inputs]
     outputs: list[StagedSegment] = []
     try:
         if job.rules.mode == STITCH:
@@ -176,7 +175,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
     return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs), count)
 
 
-def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
+def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[PlacedSegment]]:
     if group.pieces == 1:
         yield slices
         return
@@ -189,7 +188,7 @@ def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
 
 
 def _write_piece(
-    job: CompactJob, epoch: int, slices: Sequence[Slice], place: tuple[int, int], token: str
+    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment], place: tuple[int, int], token: str
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
     form = output_format(job.layout, schema, slices)
@@ -210,7 +209,7 @@ def _write_as(
     form: str,
     job: CompactJob,
     epoch: int,
-    slices: Sequence[Slice],
+    slices: Sequence[PlacedSegment],
     *,
     place: tuple[int, int],
     token: str,
@@ -235,7 +234,7 @@ def _write_as(
     return TaskWriter(target, place[0], attempt).stage(read_ahead(contents, depth=AHEAD)).segments
 
 
-def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:
+def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:
     """Return the `segmentFormat` option that holds for the outputs of a group. Pure.
 
     If any input is Parquet-backed, `HOT` becomes `auto`, which writes small outputs as Arrow;
@@ -248,7 +247,7 @@ def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) ->
 
 
 def _contents(
-    job: CompactJob, epoch: int, slices: Sequence[Slice]
+    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch | Frame]:
     """Yield the events of whole segments; frames that are already large are passed on encoded.
 
@@ -256,7 +255,7 @@ def _contents(
     """
     schema = decode_schema(job.epochs[epoch])
 
-    def has_large_frames(segment: Slice) -> bool:
+    def has_large_frames(segment: PlacedSegment) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
         return kept and _is_large(job.layout, segment.entry.rows, segment.entry.bytes)
 
@@ -270,7 +269,7 @@ def _contents(
 
 
 def _large_frames(
-    job: CompactJob, schema: pa.Schema, segment: Slice
+    job: CompactJob, schema: pa.Schema, segment: PlacedSegment
 ) -> Iterator[pa.RecordBatch | Frame]:
     """Yield a segment's large frames as they are, and the events of its small ones."""
     for frame in _raw_frames(job, [segment]):
@@ -292,7 +291,7 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
 
 
 def events_of(
-    job: CompactJob, schema: pa.Schema, slices: Sequence[Slice]
+    job: CompactJob, schema: pa.Schema, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch]:
     """Return the events of slices, converted to a schema; raises as `run_task`."""
     reading = Reading(
@@ -333,7 +332,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
+def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Frame]:
     for part in slices:
         schema = decode_schema(job.epochs[part.entry.epoch])
         expected = fingerprint(schema)

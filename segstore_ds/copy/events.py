@@ -41,7 +41,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.copies import EVENTS
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import inherited_properties
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, StagedSegment
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
@@ -56,7 +56,6 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
-from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.task_writer import TaskWriter
 
 PIECE_BYTES = 256 << 20  # encoded bytes of the source per piece, approximately

@@ -19,7 +19,7 @@ from typing import Self
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.read.decode import read_frames
@@ -27,11 +27,9 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.replication.property import followers_of
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
-from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.request import Target
-from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.task_writer import TaskWriter
 
 _SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
@@ -56,7 +54,7 @@ class SegmentCopier:
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
         """Copy the segments of a range and yield the entries that the destination lists."""
-        slices = (Slice.of(placed, *bounds) for placed in status.segments(self._root, *bounds))
+        slices = (placed.cut(*bounds) for placed in status.segments(self._root, *bounds))
         copied = map_ahead(self._part, slices, threads=_SYNCED)
         with closing(copied):
             for epoch, part in copied:
@@ -72,7 +70,7 @@ class SegmentCopier:
             SnapshotExpiredError: The segment was deleted meanwhile.
         """
         try:
-            return self._whole(Slice.of(placed, placed.start, placed.end))
+            return self._whole(placed)
         except MissingObjectError as error:
             raise self._expired() from error
 
@@ -87,7 +85,7 @@ class SegmentCopier:
     ) -> None:
         self._transfer.__exit__(kind, error, traceback)
 
-    def _part(self, slice_: Slice) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+    def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
         entry = slice_.entry
         try:
             if slice_.rows == (0, entry.rows):
@@ -103,7 +101,7 @@ class SegmentCopier:
             version=self._root.version,
         )
 
-    def _whole(self, slice_: Slice) -> SegmentEntry:
+    def _whole(self, slice_: PlacedSegment) -> SegmentEntry:
         entry = slice_.entry
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
@@ -141,7 +139,7 @@ class SegmentCopier:
             return False
         return zlib.crc32(end) == entry.footer_crc
 
-    def _copy(self, path: str, slice_: Slice) -> None:
+    def _copy(self, path: str, slice_: PlacedSegment) -> None:
         name = names.segment_object(path)
         source_name = names.segment_object(slice_.entry.path)
         if self._target.copy_from(self._source.holder(source_name), source_name, name):
@@ -161,7 +159,7 @@ class SegmentCopier:
         with self._reading:
             self._transfer.copy(copied)
 
-    def _is_sound(self, path: str, slice_: Slice) -> bool:
+    def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
         there, name = replace(slice_.entry, path=path, frame=None), names.segment_object(path)
         where = self._target.describe(name)
@@ -177,7 +175,7 @@ class SegmentCopier:
             return False
         return True
 
-    def _edge(self, slice_: Slice) -> tuple[StagedSegment, ...]:
+    def _edge(self, slice_: PlacedSegment) -> tuple[StagedSegment, ...]:
         schema = decode_schema(self._job.epochs[slice_.entry.epoch])
         target = Target(
             self._target,

@@ -17,9 +17,8 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
-from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry, StagedSegment
 from segstore_ds.format.statistics import entry_stats, parse_stats
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
@@ -29,19 +28,9 @@ SHARE_HARD_BYTES = 24 << 10  # after a lost race
 
 def inline_entry(segment_id: int, rows: int, frame: InlineFrame, stats: str | None) -> SegmentEntry:
     """Return the entry of an inline segment."""
-    _, summary = _lay_out(frame, rows, stats)
-    return SegmentEntry(
-        segment_id=segment_id,
-        path=names.build_inline_path(segment_id),
-        rows=rows,
-        bytes=summary.bytes,
-        footer_bytes=summary.footer_bytes,
-        footer_crc=summary.footer_crc,
-        stats=stats,
-        frame=frame,
-        frames=len(summary.frames),
-        frame_raws=summary.frame_raws,
-    )
+    _, laid = _lay_out(frame, rows, stats)
+    path = names.build_inline_path(segment_id)
+    return replace(laid, path=path, stats=stats).entry(segment_id, frame)
 
 
 def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
@@ -66,13 +55,13 @@ def stored_frame(entry: SegmentEntry, frame: InlineFrame) -> Frame:
     return _frame(frame, entry.rows, entry.stats)
 
 
-def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentSummary]:
-    """Return an Arrow segment of some frames as bytes, and its summary."""
+def lay_out(frames: Iterable[Frame]) -> tuple[bytes, StagedSegment]:
+    """Return an Arrow segment of some frames as bytes, and as a segment without a path."""
     writer = ArrowEncoder()
     pieces = [writer.start()]
     pieces += [data.to_pybytes() for frame in frames for data in writer.add(frame)]
-    end, summary = writer.finish()
-    return b"".join((*pieces, end)), summary
+    end, laid = writer.finish()
+    return b"".join((*pieces, end)), laid
 
 
 def frames_of(root: Root) -> bytes:
@@ -119,7 +108,7 @@ def attach_to(entries: Sequence[SegmentEntry], frames: bytes) -> tuple[SegmentEn
 
 
 @lru_cache(maxsize=256)
-def _lay_out(frame: InlineFrame, rows: int, stats: str | None) -> tuple[bytes, SegmentSummary]:
+def _lay_out(frame: InlineFrame, rows: int, stats: str | None) -> tuple[bytes, StagedSegment]:
     return lay_out([_frame(frame, rows, stats)])
 
 

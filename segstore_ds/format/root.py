@@ -150,6 +150,41 @@ _cells_of = attrgetter(*(each.name for each in fields(SegmentEntry)[:8]))
 
 
 @dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A finished segment that no commit names; the other fields are those of its entry.
+
+    `mirrors` are the folders that hold the whole object, too.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+    stats: str | None
+    format: str = "arrow"
+    mirrors: tuple[str, ...] = ()
+    frames: int = 0
+    frame_raws: int = 0
+
+    def entry(self, segment_id: int, frame: InlineFrame | None = None) -> SegmentEntry:
+        """Return the root's entry for this segment, which is inline if its frame is given."""
+        return SegmentEntry(
+            segment_id=segment_id,
+            path=self.path,
+            rows=self.rows,
+            bytes=self.bytes,
+            footer_bytes=self.footer_bytes,
+            footer_crc=self.footer_crc,
+            format=self.format,
+            stats=self.stats,
+            frame=frame,
+            frames=self.frames,
+            frame_raws=self.frame_raws,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class _FramesCells(Row):
     frames: Positive = 0
     frame_raws: int = 0

@@ -207,9 +207,13 @@ def to_json(stats: Stats) -> dict[str, list[Any]]:
 
 def entry_stats(stats: Stats) -> str | None:
     """Return a segment's statistics as JSON, for as many columns as `ENTRY_STATS_BYTES` allows."""
+    found = to_json(stats)
+    whole = build_json(found)
+    if len(whole) + len(found) < ENTRY_STATS_BYTES:  # as counted below, and all of them fit
+        return whole.decode() if found else None
     kept: dict[str, Any] = {}
     used = 2
-    for name, value in to_json(stats).items():
+    for name, value in found.items():
         used += len(build_json({name: value}))
         if used > ENTRY_STATS_BYTES:
             break

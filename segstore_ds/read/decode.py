@@ -20,7 +20,7 @@ from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment
-from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
 ROWS_WITHOUT_DATA = 65_536  # of a batch that has no column of the stream
@@ -81,7 +81,7 @@ class SliceDecoder:
     """
 
     decoder: Decoder
-    slice: Slice
+    slice: PlacedSegment
     times: CommitTimes | None
     opened: OpenSegment | None = None
 
@@ -167,7 +167,7 @@ def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, memoryview]]:
+def read_frames(storage: Storage, slice_: PlacedSegment) -> Iterator[tuple[FrameEntry, memoryview]]:
     """Yield the stored, checked bytes of a slice's frames, each with its index entry."""
     segment = _open(storage, slice_)
     numbers = [number for number, _ in plan_frames(segment.frames, slice_, Filters())]
@@ -176,7 +176,7 @@ def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, m
 
 
 def _open(
-    storage: Storage, slice_: Slice, cache: ScanCache | None = None, *, whole: bool = True
+    storage: Storage, slice_: PlacedSegment, cache: ScanCache | None = None, *, whole: bool = True
 ) -> OpenSegment:
     segment = open_segment(storage, slice_.entry, cache=cache, whole=whole)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:

@@ -23,7 +23,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.inline import with_inline
-from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def read_or_fall_back(
     raise damage
 
 
-def _is_listed(reading: Reading, slice_: Slice) -> bool:
+def _is_listed(reading: Reading, slice_: PlacedSegment) -> bool:
     """Tell whether the newest version still has a slice's segment."""
     context = StreamContext.of(StreamLog(reading.storage))
     root = context.log.reopen()

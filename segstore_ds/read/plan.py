@@ -24,7 +24,7 @@ from segstore_ds.read.filters import Filters
 from segstore_ds.read.prune import Key, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
 from segstore_ds.status.history import History
-from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
+from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
@@ -34,7 +34,7 @@ from segstore_ds.storage.base import Mirrors
 class ReadTask:
     """The slices that one task reads, in offset order, and commit times if requested."""
 
-    slices: Sequence[Slice]
+    slices: Sequence[PlacedSegment]
     times: CommitTimes | None = None
 
 
@@ -158,7 +158,7 @@ def plan_tasks(
 
 
 def plan_frames(
-    frames: Sequence[FrameEntry], slice_: Slice, filters: Filters, keys: Sequence[Key] = ()
+    frames: Sequence[FrameEntry], slice_: PlacedSegment, filters: Filters, keys: Sequence[Key] = ()
 ) -> Iterator[tuple[int, int]]:
     """Yield the number of each frame of a segment to read, and its first row. Pure.
 

@@ -23,7 +23,6 @@ from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
-from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter
@@ -127,7 +126,7 @@ def find_matches(
         offset_column=offset,
     )
     found = np.zeros(placed.entry.rows, np.bool_)
-    for batch in run_task(reading, ReadTask((Slice.of(placed, placed.start, end),))):
+    for batch in run_task(reading, ReadTask((placed.cut(placed.start, end),))):
         held = np.zeros(batch.num_rows, np.bool_)
         for name in wanted.columns:
             held |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
@@ -143,7 +142,7 @@ def _without(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's events with nulls where they matched."""
     columns, row = job.wanted[placed.entry.epoch].columns, 0
-    for batch in events_of(job.job, schema, [Slice.of(placed, placed.start, placed.end)]):
+    for batch in events_of(job.job, schema, [placed]):
         part = matched[row : row + batch.num_rows]
         row += batch.num_rows
         yield with_nulls(batch, columns, part) if part.any() else batch

@@ -22,7 +22,6 @@ from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
-from segstore_ds.format.statistics import entry_stats
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
@@ -90,20 +89,10 @@ def _put_run(
         else frame
         for frame in _joined(root, run, schema)
     ]
-    data, summary = lay_out(frames)
+    data, laid = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
     put_named(storage, names.segment_object(path), data)
-    return SegmentEntry(
-        segment_id=run[-1].segment_id,
-        path=path,
-        rows=summary.rows,
-        bytes=summary.bytes,
-        footer_bytes=summary.footer_bytes,
-        footer_crc=summary.footer_crc,
-        stats=entry_stats(summary.stats),
-        frames=len(summary.frames),
-        frame_raws=summary.frame_raws,
-    )
+    return replace(laid, path=path).entry(run[-1].segment_id)
 
 
 def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame:

@@ -1,45 +1,20 @@
 """Slices of segments as columns: a plan of a million segments without a million objects.
 
-`SliceTable` is a sequence of `Slice` that creates each only on access; it is sent to a task as
-columns. Packing works on two columns, encoded bytes and rows.
+`SliceTable` is a sequence of `PlacedSegment` that creates each only on access; it is sent to a task
+as columns. Packing works on two columns, encoded bytes and rows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, overload
+from typing import overload
 
 import numpy as np
 
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.rows import Ints
-from segstore_ds.format.root import SegmentEntry
 from segstore_ds.status.table_status import PlacedSegment, Run
 
 EXACT_LIMIT = 1 << 62  # sizes whose products are larger are kept as Python's integers
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Part of a segment to read.
-
-    Attributes:
-        entry: The segment.
-        start: Offset of the segment's first event.
-        rows: The wanted rows of the segment, ``[first, last)``.
-        claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
-    """
-
-    entry: SegmentEntry
-    start: int
-    rows: tuple[int, int]
-    claim: tuple[int, int]
-
-    @classmethod
-    def of(cls, placed: PlacedSegment, start: int, end: int) -> Self:
-        """Return the rows of a segment that hold events of ``[start, end)``; there are some."""
-        entry = placed.entry
-        rows = (max(start - placed.start, 0), min(end - placed.start, entry.rows))
-        return cls(entry, placed.start, rows, (0, entry.rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +31,10 @@ class _Block:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def slice_at(self, row: int) -> Slice:
-        return Slice(
-            self.columns.entry(row),
+    def slice_at(self, row: int) -> PlacedSegment:
+        return PlacedSegment(
             int(self.starts[row]),
+            self.columns.entry(row),
             rows=(int(self.first[row]), int(self.last[row])),
             claim=(int(self.claim_first[row]), int(self.claim_last[row])),
         )
@@ -99,7 +74,7 @@ class _Block:
 _PLACES = ("starts", "first", "last", "claim_first", "claim_last")
 
 
-class SliceTable(Sequence[Slice]):
+class SliceTable(Sequence[PlacedSegment]):
     """Slices in offset order, stored as columns; picklable, and equal to a sequence of the same."""
 
     def __init__(self, blocks: Sequence[_Block] = ()) -> None:
@@ -130,10 +105,10 @@ class SliceTable(Sequence[Slice]):
         return int(self._ends[-1]) if self.blocks else 0
 
     @overload
-    def __getitem__(self, place: int) -> Slice: ...
+    def __getitem__(self, place: int) -> PlacedSegment: ...
     @overload
     def __getitem__(self, place: slice) -> "SliceTable": ...
-    def __getitem__(self, place: int | slice) -> "Slice | SliceTable":
+    def __getitem__(self, place: int | slice) -> "PlacedSegment | SliceTable":
         if isinstance(place, slice):
             start, end, step = place.indices(len(self))
             if step != 1:
@@ -146,13 +121,13 @@ class SliceTable(Sequence[Slice]):
         block = self.blocks[number]
         return block.slice_at(place - (int(self._ends[number]) - len(block)))
 
-    def __iter__(self) -> Iterator[Slice]:
+    def __iter__(self) -> Iterator[PlacedSegment]:
         return (block.slice_at(row) for block in self.blocks for row in range(len(block)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(map(Slice.__eq__, self, other))
+        return len(self) == len(other) and all(map(PlacedSegment.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 

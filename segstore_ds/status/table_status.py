@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -53,17 +54,40 @@ _LIGHT_BYTES, _ROW_BYTES = 20 << 10, 150
 FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
 
 
+_ALL = (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A segment and its offsets: it holds the events ``[start, start + entry.rows)``."""
+    """A listed segment at its offset, and which of its rows to read; picklable.
+
+    Attributes:
+        start: Offset of the segment's first event.
+        entry: The segment.
+        rows: The wanted rows of the segment, ``[first, last)``; all by default.
+        claim: ``[first, last)``: frames whose first row lies in it belong to this value.
+    """
 
     start: int
     entry: SegmentEntry
+    rows: tuple[int, int] = _ALL
+    claim: tuple[int, int] = _ALL
+
+    def __post_init__(self) -> None:
+        """Fill in all rows where none are named."""
+        for name in ("rows", "claim"):
+            if getattr(self, name) is _ALL:
+                object.__setattr__(self, name, (0, self.entry.rows))
 
     @property
     def end(self) -> int:
         """The offset after its last event."""
         return self.start + self.entry.rows
+
+    def cut(self, start: int, end: int) -> Self:
+        """Return the rows that hold events of ``[start, end)``; there are some."""
+        rows = (max(start - self.start, 0), min(end - self.start, self.entry.rows))
+        return replace(self, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish.auto import may_auto_publish, run_auto_publish
@@ -22,7 +23,7 @@ from segstore_ds.write.append import Appender, AppendPlan, check_stream
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.request import AutoRules, WriteRequest
-from segstore_ds.write.staged import StagedSegment, StagedTask
+from segstore_ds.write.staged import StagedTask
 
 _JOBS_REMEMBERED = 1024
 _TRIED, _ENDED = "tried", "ended"

@@ -51,7 +51,6 @@ from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import Work
 from segstore_ds.retention.readers import NamedReader
-from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
@@ -103,7 +102,6 @@ __all__ = [
     "Root",
     "RowsCopy",
     "Sample",
-    "Slice",
     "StagedTask",
     "Storage",
     "Stream",
@@ -310,7 +308,7 @@ def commit_batch(
 
 def plan_parquet(
     stream: Stream, reading: Reading, root: Root, epochs: Sequence[int]
-) -> tuple[list[Slice], bool]:
+) -> tuple[list[PlacedSegment], bool]:
     """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
     They are those of the given epochs. The second value says whether they are all of the read. None

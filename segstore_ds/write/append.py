@@ -27,7 +27,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint, gather_facts
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root, Writer
+from segstore_ds.format.root import Root, StagedSegment, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import plan_epochs
@@ -37,7 +37,7 @@ from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repe
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.read_back import decode_inline
-from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged, mirrors_of
+from segstore_ds.write.staged import StagedTask, delete_staged, mirrors_of
 from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes

@@ -5,6 +5,7 @@ Encoding continues while full buffers are written.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -16,10 +17,11 @@ from segstore_ds.cache.views import as_view, join
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
-from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
+from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 
 SURELY_READ_BYTES = 64 << 10
@@ -43,7 +45,6 @@ class SegmentWriter:
         encoder: ArrowEncoder | ParquetEncoder,
     ) -> None:
         self.path = path
-        self.mirrors: tuple[str, ...] = ()  # after `finish`: those that acknowledged the object
         self._name = names.segment_object(path)
         self._storage = storage
         self._encoder = encoder
@@ -147,8 +148,13 @@ class SegmentWriter:
             return 0
         return self._encoder.expect_bytes(batch.num_rows)
 
-    def finish(self) -> SegmentSummary:
-        """Make the object complete and durable; return its summary for the table status.
+    @property
+    def stats(self) -> Stats:
+        """The statistics of all events, once the segment is finished."""
+        return self._encoder.stats
+
+    def finish(self) -> StagedSegment:
+        """Make the object complete and durable, also in the mirrors that acknowledge it.
 
         Its buffers are given back; reads still work.
 
@@ -156,23 +162,24 @@ class SegmentWriter:
             StorageError: The object may be incomplete.
             InvalidInputError: No frame was added, or readers would refuse the segment.
         """
-        end, summary = self._encoder.finish()
+        end, staged = self._encoder.finish()
+        mirrors: tuple[str, ...] = ()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
-            self._check_end(end, summary)
+            self._check_end(end, staged)
         self._cache.write(end)
         if self._mirrored is None:
             self._cache.commit()
         else:
             self._cache.flush()
             # The mirrors finish it while the primary does.
-            acknowledged = self._mirrored.finish(summary.bytes)
+            acknowledged = self._mirrored.finish(staged.bytes)
             try:
                 self._cache.commit()
             finally:
-                self.mirrors = acknowledged()
+                mirrors = acknowledged()
         self._cache.release_buffers()
-        return summary
+        return replace(staged, path=self.path, mirrors=mirrors)
 
     def read(self, record: Record) -> pa.Buffer:
         """Return a frame's verified bytes, from a buffer or from the object."""
@@ -184,21 +191,21 @@ class SegmentWriter:
         if self._mirrored is not None:
             self._mirrored.abort()
 
-    def _check_end(self, end: bytes, summary: SegmentSummary) -> None:
+    def _check_end(self, end: bytes, staged: StagedSegment) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""
         try:
             find_format(self.format, where=self.where).parse_index(
                 end,
-                object_bytes=summary.bytes,
+                object_bytes=staged.bytes,
                 where=self.where,
-                footer_crc=summary.footer_crc,
+                footer_crc=staged.footer_crc,
             )
         except FormatError as error:
             raise InvalidInputError(
                 "a segment could not be read back",
                 remedy="set segment_format='arrow', and report this bug with the schema",
                 path=self.path,
-                frames=len(summary.frames),
+                frames=staged.frames,
                 why=str(error),
             ) from error
 

@@ -27,6 +27,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
 from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
@@ -41,10 +42,8 @@ from segstore_ds.write.read_back import WrittenFrame, decode_inline
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import (
-    StagedSegment,
     StagedTask,
     delete_staged,
-    staged_segment,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -396,9 +395,8 @@ class TaskWriter:
         if self._encoder is not None and not self._bulk:
             remember_encodings(self._target, self._encoder)
         self._encoder = None
-        summary = self._segment.finish()
-        self._staged.append(staged_segment(self._segment, summary))
-        self._stats.append((summary.rows, summary.stats))
+        self._staged.append(self._segment.finish())
+        self._stats.append((self._segment.rows, self._segment.stats))
         self._segment = None
 
     def _drop_segment(self) -> None:
@@ -422,9 +420,9 @@ def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> Sta
     try:
         for frame in frames:
             writer.add(frame)
-        summary = writer.finish()
-        WRITTEN_HERE.add(storage.url, counters)
-        return staged_segment(writer, summary)
+        staged = writer.finish()
     except BaseException:
         writer.abort()
         raise
+    WRITTEN_HERE.add(storage.url, counters)
+    return staged

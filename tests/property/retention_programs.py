@@ -33,7 +33,7 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.policies import UPKEEP_PROPERTY, RetentionPolicy, UpkeepPolicy
-from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.format.root import Epoch, Root, StagedSegment, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
@@ -54,7 +54,6 @@ from segstore_ds.write.append import Appender, AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.staged import StagedSegment
 
 DAY = 86_400
 GRACE_S = DAY

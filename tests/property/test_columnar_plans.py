@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.read.plan import ReadTask, plan_tasks
-from segstore_ds.status.slices import Slice, SliceTable
+from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table_status import PlacedSegment, Run
 
 SMALL = st.tuples(st.integers(1, 50), st.integers(1, 2000))
 HUGE = st.tuples(st.integers(1, 2**40), st.integers(1, 2**45))
 
 
-def claimed(piece: Slice) -> tuple[int, int]:
+def claimed(piece: PlacedSegment) -> tuple[int, int]:
     """Return how many encoded bytes and rows a slice claims."""
     rows = min(piece.rows[1], piece.claim[1]) - max(piece.rows[0], piece.claim[0])
     return max(piece.entry.bytes * rows // piece.entry.rows, 1), rows
 
 
-def split(piece: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
+def split(piece: PlacedSegment, most_bytes: int, most_rows: int) -> Iterator[PlacedSegment]:
     first, last = piece.rows
     rows = last - first
     pieces = max(round(claimed(piece)[0] / most_bytes), -(-rows // most_rows), 1)
@@ -34,7 +34,7 @@ def split(piece: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
 
 
 def pack(
-    slices: Sequence[Slice],
+    slices: Sequence[PlacedSegment],
     *,
     partition_bytes: int,
     partition_rows: int | None = None,
@@ -87,7 +87,7 @@ def test_tasks_are_those_of_the_slices_one_by_one(parts, skip, drop, targets):
         if run.start < end and offset > skip and skip < end:
             tables.append(SliceTable.of_run(run.trimmed(skip, end), skip, end, None))
     table = SliceTable.join(tables)
-    slices = [Slice.of(segment, skip, end) for segment in placed if holds(segment, skip, end)]
+    slices = [segment.cut(skip, end) for segment in placed if holds(segment, skip, end)]
     assert list(table) == slices
     assert plan_tasks(table, **targets) == pack(slices, **targets)
 

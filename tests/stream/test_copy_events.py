@@ -46,13 +46,13 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on
-from segstore_ds.write.staged import StagedSegment
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,6 @@ from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.restore import plan_restore
-from segstore_ds.status.slices import Slice
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
@@ -49,7 +48,7 @@ def _hidden(stream: Stream) -> list[str | None]:
     reading = whole.plan_read(root=root)
     placed = list(stream.context.status.segments(root, root.listed_start, root.tail))
     reading = replace(reading, start=root.listed_start)
-    slices = tuple(Slice.of(each, each.start, each.end) for each in placed)
+    slices = tuple(placed)
     return pa.Table.from_batches(run_task(reading, ReadTask(slices)))["s"].to_pylist()
 
 

@@ -5,6 +5,7 @@ few bytes per frame. Unknown fields are ignored.
 """
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -13,7 +14,14 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
 from segstore_ds.format.record import ABSENT, Range, from_json, parse_json
-from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
+from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.statistics import (
+    ColumnStats,
+    Stats,
+    decode_bound,
+    encode_bound,
+    entry_stats,
+)
 
 MAX_INDEX_BYTES = 32 << 20
 RAW_UNIT = 64 << 10  # On disk: entries count the decompressed bytes of a segment in these
@@ -44,25 +52,24 @@ class FrameEntry:
         return self.start + self.bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
-    """What the table status keeps of a finished segment.
+def finished_segment(
+    form: str, frames: Sequence[FrameEntry], stats: Stats, *, end: bytes, size: int
+) -> StagedSegment:
+    """Return a finished segment of `size` bytes, which has no path yet.
 
-    `bytes` is the size of the object. `footer_bytes` and `footer_crc` (a CRC-32) cover footer and
-    trailer together. `stats` is merged over all frames.
+    `stats` are those of all frames, and `end` is what lies behind these: footer and trailer.
     """
-
-    rows: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    stats: Stats
-    frames: tuple[FrameEntry, ...]
-
-    @property
-    def frame_raws(self) -> int:
-        """The decompressed size of the frames in units of 64 KiB."""
-        return count_raws(self.frames)
+    return StagedSegment(
+        path="",
+        rows=sum(frame.rows for frame in frames),
+        bytes=size,
+        footer_bytes=len(end),
+        footer_crc=zlib.crc32(end),
+        stats=entry_stats(stats),
+        format=form,
+        frames=len(frames),
+        frame_raws=count_raws(frames),
+    )
 
 
 def count_raws(frames: Iterable[FrameEntry]) -> int:

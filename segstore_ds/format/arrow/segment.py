@@ -31,11 +31,12 @@ from segstore_ds.format.arrow.frame import ALIGNMENT, Frame, check_frame, decode
 from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
     FrameEntry,
-    SegmentSummary,
     build_index,
+    finished_segment,
     parse_index,
 )
-from segstore_ds.format.statistics import merge
+from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.statistics import Stats, merge
 
 HEADER_MAGIC = b"SEGARROW"  # On disk. Never change; add a new one.
 TRAILER_MAGIC = b"SEGATAIL"  # On disk. Never change; add a new one.
@@ -55,12 +56,13 @@ class ArrowEncoder:
     InvalidInputError.
     """
 
-    __slots__ = ("_finished", "_frames", "_place", "_rows")
+    __slots__ = ("_finished", "_frames", "_place", "_rows", "stats")
 
     def __init__(self) -> None:
         self._place = 0
         self._finished = False
         self._frames: list[FrameEntry] = []
+        self.stats: Stats = {}  # of all frames, once finished
         self._rows = 0
 
     @property
@@ -111,8 +113,8 @@ class ArrowEncoder:
         self._place = entry.end
         return [frame.data]
 
-    def finish(self) -> tuple[bytes, SegmentSummary]:
-        """End the segment; return footer and trailer, and the summary for the table status."""
+    def finish(self) -> tuple[bytes, StagedSegment]:
+        """End the segment; return footer and trailer, and the segment, which has no path yet."""
         self._expect(begun=True)
         if not self._frames:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -122,15 +124,8 @@ class ArrowEncoder:
         facts = _TRAILER.pack(self._place, len(footer), len(raw), zlib.crc32(footer), VERSION, 0)
         end = footer + facts + _TRAILER_END.pack(zlib.crc32(facts), TRAILER_MAGIC)
         self._place += len(end)
-        summary = SegmentSummary(
-            rows=self.rows,
-            bytes=self._place,
-            footer_bytes=len(end),
-            footer_crc=zlib.crc32(end),
-            stats=merge((entry.rows, entry.stats) for entry in self._frames),
-            frames=tuple(self._frames),
-        )
-        return end, summary
+        self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
+        return end, finished_segment("arrow", self._frames, self.stats, end=end, size=self._place)
 
     def _expect(self, *, begun: bool) -> None:
         if self._finished or begun != (self._place > 0):

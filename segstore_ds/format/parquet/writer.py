@@ -18,16 +18,17 @@ from segstore_ds.format.arrow.frame import check_compression, check_size
 from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
     FrameEntry,
-    SegmentSummary,
     build_index,
+    finished_segment,
 )
 from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaf_types
 from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
 from segstore_ds.format.schema.column_ids import with_column_ids
 from segstore_ds.format.schema.conversion import decimal_columns, find_overlong
-from segstore_ds.format.statistics import compute, merge
+from segstore_ds.format.statistics import Stats, compute, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
 MAGIC = b"PAR1"  # On disk, by Parquet.
@@ -96,6 +97,7 @@ class ParquetEncoder:
         self._pieces = Pieces()
         self._writer: pq.ParquetWriter | None = None
         self._frames: list[FrameEntry] = []
+        self.stats: Stats = {}  # of all frames, once finished
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
         self.encodings: Encodings | None = None
@@ -175,8 +177,8 @@ class ParquetEncoder:
         self.is_broken = False
         return pieces, crc
 
-    def finish(self) -> tuple[bytes, SegmentSummary]:
-        """End the segment; return its last bytes and the summary for the table status."""
+    def finish(self) -> tuple[bytes, StagedSegment]:
+        """End the segment; return its last bytes, and the segment, which has no path yet."""
         self._check_sound()
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -193,15 +195,10 @@ class ParquetEncoder:
             raise InvalidInputError(
                 "a segment's footer can't be written", remedy=_OTHER, frames=len(self._frames)
             ) from error
-        summary = SegmentSummary(
-            rows=self.rows,
-            bytes=self._pieces.place,
-            footer_bytes=len(end),
-            footer_crc=zlib.crc32(end),
-            stats=merge((entry.rows, entry.stats) for entry in self._frames),
-            frames=tuple(self._frames),
+        self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
+        return end, finished_segment(
+            "parquet", self._frames, self.stats, end=end, size=self._pieces.place
         )
-        return end, summary
 
     def _check_sound(self) -> None:
         if self.is_broken:

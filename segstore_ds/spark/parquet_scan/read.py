@@ -46,9 +46,9 @@ from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
 from segstore_ds.stream.connector import (
     STREAMS,
+    PlacedSegment,
     Reading,
     Root,
-    Slice,
     Stream,
     plan_parquet,
     resolve_location,
@@ -149,7 +149,7 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
 
 def _split(
     spark: SparkSession, url: str, given: Mapping[str, str]
-) -> tuple[_Scan, list[Slice], bool, tuple[int, ...]] | None:
+) -> tuple[_Scan, list[PlacedSegment], bool, tuple[int, ...]] | None:
     """Return the segments that Spark reads itself, if they are all, and their epochs.
 
     None if it reads none of them.
@@ -187,7 +187,7 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
     return spark.read.format("segstore").options(**options).load(url)
 
 
-def _read_native(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
+def _read_native(scan: _Scan, slices: list[PlacedSegment]) -> list[DataFrame]:
     """Return the rows of Parquet segments: those read whole, and those that a cut divides.
 
     Raises:
@@ -201,15 +201,15 @@ def _read_native(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
     return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
 
 
-def _find_base(scan: _Scan, slices: list[Slice]) -> str:
+def _find_base(scan: _Scan, slices: list[PlacedSegment]) -> str:
     return find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
 
 
-def _is_divided(piece: Slice) -> bool:
+def _is_divided(piece: PlacedSegment) -> bool:
     return piece.rows != (0, piece.entry.rows)
 
 
-def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -> DataFrame:
+def _read_files(scan: _Scan, base: str, slices: list[PlacedSegment], *, divided: bool) -> DataFrame:
     reading = scan.reading
     # Names and types alone: a column's metadata must not change how the file is read.
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
@@ -256,7 +256,7 @@ def _result_columns(scan: _Scan) -> list[Column]:
     ]
 
 
-def _native_file(piece: Slice) -> NativeFile:
+def _native_file(piece: PlacedSegment) -> NativeFile:
     return NativeFile(segment_object(piece.entry.path), piece.start, piece.entry.bytes)
 
 

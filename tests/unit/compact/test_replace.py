@@ -12,14 +12,13 @@ from segstore_ds.compact import plan as compact_plan
 from segstore_ds.compact.commit import is_gain
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.replace import Replacement
-from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.root import SegmentEntry, StagedSegment
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write import task_writer
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.staged import StagedSegment
 
 FORMATS = ("arrow", "parquet", "auto")
 

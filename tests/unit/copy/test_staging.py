@@ -3,8 +3,8 @@
 import uuid
 
 from segstore_ds.copy.staging import StagedPiece, find_gaps, put_piece, read_pieces
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.write.staged import StagedSegment
 
 MADE_BY = "0" * 12
 

@@ -12,8 +12,8 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.read.filters import parse_filters
 from segstore_ds.read.plan import plan_frames, plan_tasks
-from segstore_ds.status.slices import Slice, SliceTable
-from segstore_ds.status.table_status import Run
+from segstore_ds.status.slices import SliceTable
+from segstore_ds.status.table_status import PlacedSegment, Run
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 NO_FILTERS = parse_filters(None, SCHEMA)
@@ -29,11 +29,11 @@ def plan(sizes: list[tuple[int, int]], start: int, end: int) -> SliceTable:
     return SliceTable.of_run(run, start, end, None)
 
 
-def claims(tasks) -> list[Slice]:
+def claims(tasks) -> list[PlacedSegment]:
     return [piece for task in tasks for piece in task.slices]
 
 
-def claimed_rows(piece: Slice) -> int:
+def claimed_rows(piece: PlacedSegment) -> int:
     return min(piece.rows[1], piece.claim[1]) - max(piece.rows[0], piece.claim[0])
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.format.names import build_token
+from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import open_storage
@@ -15,7 +16,6 @@ from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.known_encodings import recall_encodings
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
-from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.task_writer import TaskWriter
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
