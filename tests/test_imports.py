@@ -21,9 +21,9 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in 
 # row names; nothing else, and no row names a room that stands below it in this table.
 LEAVES = {"errors", "options", "version"}
 GROUND = LEAVES | {"format", "cache", "storage"}
-CORE = GROUND | {"status", "log", "replication"}
+CORE = GROUND | {"status", "log"}
 VERBS = CORE | {"write", "read"}
-ALL = VERBS | {"compact", "copy", "retention", "redact", "repair", "publish"}
+ALL = VERBS | {"compact", "copy", "replication", "retention", "redact", "repair", "publish"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
@@ -34,11 +34,11 @@ ROOMS: dict[str, set[str]] = {
     "storage": LEAVES,
     "status": LEAVES | {"format", "storage"},
     "log": LEAVES | {"rooms", "format", "storage", "status"},
-    "replication": GROUND | {"log", "status"},
     "write": CORE,
     "read": CORE,
     "compact": VERBS,
     "copy": VERBS | {"compact"},
+    "replication": GROUND | {"log", "status", "copy"},
     "publish": VERBS | {"compact"},
     "retention": VERBS | {"compact", "copy", "publish"},
     "redact": VERBS | {"compact", "retention"},
@@ -186,7 +186,7 @@ FEATURES = re.compile(
 NAMED = {
     "log/transition.py": {"redact"},
     "log/origins.py": {"clone"},
-    "read/cuts.py": {"follower", "replica"},
+    "read/cuts.py": {"replica"},
     "read/metadata_tables.py": {"clone"},
     "read/parquet_files.py": {"clone"},
     "read/storage_held.py": {"clone", "redact"},
@@ -200,6 +200,27 @@ def test_the_core_names_no_feature() -> None:
             found = {word.lower() for word in FEATURES.findall(path.read_text(encoding="utf-8"))}
             allowed = NAMED.get(path.relative_to(PACKAGE).as_posix(), set())
             assert found <= allowed, f"{path} names {found - allowed}"
+
+
+# Beside the room: the public verbs, the command, the errors, and what a user sees of them.
+KNOW_FOLLOWERS = {
+    "cli/change.py",
+    "cli/look.py",
+    "errors.py",
+    "observe/figures.py",
+    "observe/series.py",
+    "stream/stream.py",
+}
+
+
+def test_few_files_know_that_followers_exist() -> None:
+    """Other rooms know mirrors, which the seams of a commit offer."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if room(path) != "replication" and "follower" in path.read_text(encoding="utf-8").lower()
+    }
+    assert found == KNOW_FOLLOWERS
 
 
 _SEAMS = """

@@ -27,7 +27,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds.cache.buffer import Buffer, Record
-from segstore_ds.cache.channel import FlushedBuffer, Observer
+from segstore_ds.cache.channel import Copies, CopyChannel, FlushedBuffer
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.placement import Dense, Scattered
@@ -48,7 +48,7 @@ class WriteCacheService:
         size: The object's size, if its records are scattered; each lies in one part as large as a
             buffer. None if they come in order.
         load: Reads `[start, end)` of the object back, for records that no buffer holds any more.
-        second_copy: Gets every buffer while the channel takes it.
+        copies: Channels that get every buffer, and the end, while the channel does.
         counters: Successive objects may share them.
     """
 
@@ -59,7 +59,7 @@ class WriteCacheService:
         *,
         size: int | None = None,
         load: Callable[[int, int], bytes] | None = None,
-        second_copy: Observer | None = None,
+        copies: Sequence[CopyChannel] = (),
         counters: CacheCounters | None = None,
     ) -> None:
         self._channel = channel
@@ -68,7 +68,7 @@ class WriteCacheService:
             Dense(channel) if size is None else Scattered(channel, size, pool.buffer_bytes)
         )
         self._load = load
-        self._second_copy = second_copy
+        self._copies = Copies(copies)
         self._counters = counters or CacheCounters()
         self._append = threading.Lock()  # one record after the other
         self._changed = threading.Condition(threading.Lock())
@@ -90,6 +90,11 @@ class WriteCacheService:
         """A copy of the counters."""
         with self._changed:
             return self._counters.snapshot()
+
+    @property
+    def copied_to(self) -> tuple[str, ...]:
+        """Where the committed object has copies that are whole."""
+        return self._copies.whole
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -222,7 +227,8 @@ class WriteCacheService:
             self._check_open()
             self._ending = True
         try:
-            size: int = self._channel.commit()
+            with self._copies.committing(self._placement.end):
+                size: int = self._channel.commit()
             self._committed = True
         except BaseException as error:
             self._failure.keep(error)
@@ -295,6 +301,7 @@ class WriteCacheService:
                     self._changed.wait()
                 if not self._committed:
                     self._channel.abort()
+                    self._copies.abort()
                 self._let_go()
         self._join()
 
@@ -459,17 +466,12 @@ class WriteCacheService:
                 self._give_back(buffer)
 
     def _send(self, buffer: Buffer) -> None:
-        if self._second_copy is None:
+        def message() -> FlushedBuffer:
+            records = tuple(buffer.records.values())
+            return FlushedBuffer(buffer.number, buffer.base or 0, records, buffer.content())
+
+        with self._copies.receiving(message):
             self._placement.send(buffer)
-            return
-        records = tuple(buffer.records.values())
-        message = FlushedBuffer(buffer.number, buffer.base or 0, records, buffer.content())
-        sent = self._second_copy(message)
-        try:
-            self._placement.send(buffer)
-        finally:
-            # Whatever happened: the buffer's memory is used again.
-            sent()
 
     def _start(self) -> None:
         """Start the thread that writes the queue; safe to repeat."""

@@ -98,10 +98,9 @@ def build_app() -> typer.Typer:
     for title, verbs in GROUPS.items():
         for verb in verbs:
             app.command(verb.__name__.rstrip("_"), rich_help_panel=title)(verb)
-    followers = typer.Typer(cls=_Commands, no_args_is_help=True)
-    for name, follower_verb in change.FOLLOWER_VERBS.items():
-        followers.command(name)(follower_verb)
-    app.add_typer(
-        followers, name="follower", rich_help_panel="Change", help="Second copies of a stream."
-    )
+    for noun, (text, parts) in change.NOUNS.items():
+        inner = typer.Typer(cls=_Commands, no_args_is_help=True)
+        for name, part in parts.items():
+            inner.command(name)(part)
+        app.add_typer(inner, name=noun, rich_help_panel="Change", help=text)
     return app

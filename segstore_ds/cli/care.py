@@ -181,8 +181,8 @@ def repair(
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Go on without newest commits that are lost.")
     ] = False,
-    ignore_followers: Annotated[
-        bool, typer.Option("--ignore-followers", help="Also if a follower can't be asked.")
+    allow_promoted: Annotated[
+        bool, typer.Option("--allow-promoted", help="Also if another folder may be the primary.")
     ] = False,
     allow_redacted: Annotated[
         bool, typer.Option("--allow-redacted", help="Also if redacted values come back.")
@@ -197,7 +197,7 @@ def repair(
     done = segstore.repair(
         url,
         allow_loss=allow_loss,
-        ignore_followers=ignore_followers,
+        allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
         storage_options=settings.storage_options(storage_options),
     )

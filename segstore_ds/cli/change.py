@@ -354,9 +354,15 @@ def promote_follower(
 
 
 VERBS = (truncate, seal, restore, tag, untag, release, redact, drop, copy, clone, publish)
-FOLLOWER_VERBS: dict[str, Callable[..., None]] = {
-    "list": list_followers,
-    "add": add_follower,
-    "remove": remove_follower,
-    "promote": promote_follower,
+# Commands of two words: the first one, its help, and the second ones.
+NOUNS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "follower": (
+        "Second copies of a stream.",
+        {
+            "list": list_followers,
+            "add": add_follower,
+            "remove": remove_follower,
+            "promote": promote_follower,
+        },
+    )
 }

@@ -48,7 +48,7 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     if layout.segment_format == "auto":
         # A commit waits for this: large frames are kept, and converted to Parquet later.
         layout = replace(layout, segment_format=HOT)
-    job = plan_job(context.storage, context.status, root, rules, layout)
+    job = plan_job(context, root, rules, layout)
     groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
     if not groups:
         return None

@@ -36,6 +36,7 @@ from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import MERGE, SPLIT, STITCH, CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
@@ -46,6 +47,7 @@ from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import Mirrors
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
 from segstore_ds.write.request import Target
 from segstore_ds.write.staged import delete_staged
@@ -70,6 +72,7 @@ class CompactJob:
         layout: Compression and frames of the outputs.
         key_columns: The columns of which frames get a Bloom filter.
         time_column: The column whose bounds are kept whatever the layout says.
+        mirrors: Other folders with the stream's objects.
     """
 
     storage: Storage = field(repr=False)
@@ -80,20 +83,22 @@ class CompactJob:
     layout: Layout
     key_columns: tuple[str, ...] = ()
     time_column: str | None = None
+    mirrors: Mirrors | None = None
 
 
 def plan_job(
-    storage: Storage,
-    status: TableStatus,
+    context: StreamContext,
     root: Root,
     rules: CompactRules,
     layout: Layout,
+    *,
+    stages: bool = False,
 ) -> CompactJob:
-    """Return what all groups of a compaction share."""
-    epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
-    storage = with_inline(storage, root)
+    """Return what all groups of a compaction share; `stages` says that they write to the stream."""
+    epochs = {epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs}
+    seams = context.log.seams
     return CompactJob(
-        storage,
+        with_inline(seams.staging(root) if stages else context.storage, root),
         root.stream_id,
         root.version,
         epochs,
@@ -101,6 +106,7 @@ def plan_job(
         layout,
         key_columns_of(root),
         time_column_of(root),
+        seams.mirrors(root),
     )
 
 

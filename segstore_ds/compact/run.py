@@ -53,7 +53,7 @@ def run_compact(
     for _ in range(ROUNDS):
         root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        job = plan_job(context.log.seams.staging(root), context.status, root, rules, layout)
+        job = plan_job(context, root, rules, layout, stages=True)
         groups = plan_range_groups(context.status, root, job, (max(start, root.listed_start), end))
         if not groups:
             break

@@ -26,7 +26,7 @@ def plan_compaction_rows(
     context: StreamContext, root: Root, rules: CompactRules, bounds: tuple[int, int]
 ) -> list[dict[str, Any]]:
     """Return the compaction of a range as rows of `PLAN_SCHEMA`, one per group."""
-    job = plan_job(context.storage, context.status, root, rules, Layout())
+    job = plan_job(context, root, rules, Layout())
     groups = plan_range_groups(context.status, root, job, bounds)
     return [
         build_row(root.stream_id, root.version, number, group, rules)
@@ -88,5 +88,5 @@ def plan_compact_tasks(
 ) -> CompactTasks:
     """Fix what all tasks of a compaction share, on the newest root that was seen."""
     root = context.log.root
-    job = plan_job(context.log.seams.staging(root), context.status, root, rules, layout)
+    job = plan_job(context, root, rules, layout, stages=True)
     return CompactTasks(job, context.clock.new_id(), client)

@@ -33,6 +33,7 @@ from segstore_ds.copy.pins import (
 )
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
+from segstore_ds.copy.transfer import CopiedObject, Transfer
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -51,7 +52,6 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.replication.transfer import CopiedObject, Transfer
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
 from segstore_ds.status.slot import Slot
@@ -180,9 +180,7 @@ def _cut(
         if placed.end <= end:
             entries.append(placed.entry)
             continue
-        job = plan_job(
-            context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0)
-        )
+        job = plan_job(context, root, CompactRules(), Layout(inline_bytes=0))
         with SegmentCopier(job, target, root, token=request.token) as work:
             entries.extend(work.entries(context.status, (placed.start, end)))
         next_segment = work.next_segment

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of
+from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
@@ -24,9 +24,6 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.replication.property import followers_of
-from segstore_ds.replication.shipping import FollowerMirrors
-from segstore_ds.replication.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.request import Target
@@ -44,7 +41,6 @@ class SegmentCopier:
     def __init__(self, job: CompactJob, target: Storage, root: Root, *, token: str) -> None:
         self._source, self._target, self._root = job.storage, target, root
         self._job, self._token = job, token
-        self._mirrors = FollowerMirrors(root.stream_id, root.version, followers_of(root))
         self.next_segment = root.next_segment
         self.reused = 0
         self._counting = threading.Lock()
@@ -154,10 +150,14 @@ class SegmentCopier:
             self._target,
             name,
             slice_.entry,
-            others=partial(self._mirrors.folders, self._source),
+            others=self._mirrors,
         )
         with self._reading:
             self._transfer.copy(copied)
+
+    def _mirrors(self) -> Iterator[Storage]:
+        mirrors = self._job.mirrors
+        return iter(mirrors.folders(self._source) if mirrors else ())
 
     def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""

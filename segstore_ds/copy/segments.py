@@ -152,7 +152,7 @@ def plan_copy_segments(
     """
     to = open_destination(context, target, request, client=client)
     rules, layout = CompactRules(), Layout(inline_bytes=0)
-    return SegmentsCopy(plan_job(context.storage, context.status, to.source, rules, layout), to)
+    return SegmentsCopy(plan_job(context, to.source, rules, layout), to)
 
 
 def run_copy(

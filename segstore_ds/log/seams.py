@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
-from segstore_ds.errors import SegstoreError
+from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
@@ -23,13 +23,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class Seam:
-    """A room's part in the commits of one stream."""
+    """A room's part in the commits of one stream.
+
+    A *mirror* is another folder that holds the same stream, byte for byte.
+    """
 
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
 
     def mirrors(self, root: Root) -> Mirrors | None:  # noqa: ARG002 - a hook
-        """Return other folders with the same objects, to read what is damaged here."""
+        """Return the mirrors that a root names; sends no request."""
         return None
 
     def staging(self, storage: Storage, root: Root) -> Storage:  # noqa: ARG002 - a hook
@@ -42,17 +45,50 @@ class Seam:
     def before_ack(self, root: Root) -> None:
         """Run when a root is in the log, before its commit is acknowledged, perhaps once more."""
 
+    def acknowledged(self, root: Root) -> int:
+        """Return the newest version, up to a root, that may have been acknowledged."""
+        return root.version
+
+    def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:  # noqa: ARG002
+        """Return a root without mirrors for a repair that loses commits, and what to tell.
+
+        Raises where a mirror was promoted or, unless that is allowed, may have been.
+        """
+        return base, []
+
 
 class Seams:
     """The seams of one handle's log: all rooms that take part, in order."""
 
     def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
-        self._storage = files.storage
+        self._files = files
         self.rooms = [make(files, clock) for make in _factories()]
 
     def mirrors(self, root: Root) -> Mirrors | None:
         """Return other folders with the same objects, to read what is damaged here."""
         return next((found for room in self.rooms if (found := room.mirrors(root))), None)
+
+    def copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
+        """Yield the logs in all mirrors; sends no request."""
+        mirrors, files = self.mirrors(root), self._files
+        for url in mirrors.urls if mirrors else ():
+            yield files.at(files.storage.sibling(url))
+
+    def sound_copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
+        """Yield the logs of mirrors that say themselves that they are, each asked in its turn."""
+        mirrors = self.mirrors(root)
+        yield from map(self._files.at, mirrors.folders(self._files.storage) if mirrors else ())
+
+    def in_copies(self, root: Root, what: str, work: Callable[[MetadataLog[Root]], object]) -> bool:
+        """Delete in all mirrors what was deleted here; False if one failed, which still has it."""
+        done = True
+        for files in self.copies(root):
+            try:
+                work(files)
+            except StorageError as error:
+                _LOG.warning("%s still has %s: %s", files.storage.url, what, error)
+                done = False
+        return done
 
     def before_staging(self, root: Root) -> None:
         """Refuse to stage for a commit on a root that this folder could not take."""
@@ -61,7 +97,7 @@ class Seams:
 
     def staging(self, root: Root) -> Storage:
         """Return the folder to stage in for a commit on a root."""
-        storage = self._storage
+        storage = self._files.storage
         for room in self.rooms:
             storage = room.staging(storage, root)
         return storage
@@ -75,6 +111,18 @@ class Seams:
         """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
         for room in self.rooms:
             room.before_ack(root)
+
+    def acknowledged(self, root: Root) -> int:
+        """Return the newest version, up to a root, that no mirror lacks."""
+        return min(room.acknowledged(root) for room in self.rooms)
+
+    def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
+        """Return a root without mirrors, and what to tell; raises as `Seam.alone`."""
+        told: list[str] = []
+        for room in self.rooms:
+            base, more = room.alone(base, allow_promoted=allow_promoted)
+            told += more
+        return base, told
 
 
 @cache

@@ -316,6 +316,15 @@ class StreamLog:
                 attempts=attempts,
             )
 
+    def acknowledged(self) -> Root:
+        """Return the newest root seen that no mirror lacks; what is acknowledged is in it.
+
+        Raises:
+            FencedError: A mirror was promoted.
+            StorageError: A mirror can't be asked.
+        """
+        return self.read_version(self.seams.acknowledged(self.root))
+
     def new_transaction(self) -> str:
         """Return the id of a new transaction, which also tells writers of one stream apart."""
         return self._turns.new_transaction()

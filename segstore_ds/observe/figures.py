@@ -17,13 +17,12 @@ from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError,
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import published
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.storage_held import storage_rows
-from segstore_ds.replication.follower import Follower
-from segstore_ds.replication.replicas import replicas_of
 
 T = TypeVar("T")
 FORMATS = ("arrow", "parquet")
@@ -189,6 +188,16 @@ class Metrics:
         """Seconds since the newest commit."""
         return max((self.measured - self.last_commit).total_seconds(), 0.0)
 
+    def copies(self) -> Iterator[tuple[str, int | None, str]]:
+        """Yield followers and tables by name, the events that each lacks, and why it does.
+
+        There is no number for a follower that can't be asked.
+        """
+        for follower in self.followers:
+            yield f"follower {follower.url}", follower.lag_events, ""
+        for table in self.published:
+            yield f"{table.format.capitalize()} table", table.lag, table.reason
+
 
 class Readable:
     """Reads what can be read of a stream, and notes what can't be."""
@@ -247,8 +256,8 @@ def figures_of(
         last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
         readers=tuple(_readers(context, root, segments, now_us, readable)),
         followers=tuple(
-            _follower(replica, root)
-            for replica in readable.read(partial(replicas_of(context.log).of, root)) or ()
+            _follower(files, root)
+            for files in readable.read(lambda: [*context.log.seams.copies(root)]) or ()
         ),
         published=tuple(
             found
@@ -307,19 +316,18 @@ def _readers(
             )
 
 
-def _follower(follower: Follower, root: Root) -> FollowerFigures:
-    if follower.holds(root):
-        return FollowerFigures(follower.url, root.version, 0, 0)
+def _follower(files: MetadataLog[Root], root: Root) -> FollowerFigures:
+    url = files.storage.url
     try:
-        found = follower.files.latest()
+        found = files.latest()
     except (StorageError, FormatError):
         found = None
     theirs = None if found is None else found[1]
     if theirs is None or (theirs.stream_id, theirs.generation) != (root.stream_id, root.generation):
-        return FollowerFigures(follower.url, None, None, None)
+        return FollowerFigures(url, None, None, None)
     # It may be ahead: another process may have committed meanwhile.
     versions, events = root.version - theirs.version, root.tail - theirs.tail
-    return FollowerFigures(follower.url, theirs.version, max(versions, 0), max(events, 0))
+    return FollowerFigures(url, theirs.version, max(versions, 0), max(events, 0))
 
 
 def _storage(context: StreamContext, root: Root) -> tuple[StorageFigures, ...]:

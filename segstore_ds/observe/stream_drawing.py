@@ -15,7 +15,7 @@ from segstore_ds.observe.canvas import (
     text_width,
 )
 from segstore_ds.observe.description import LANES, MIXED, Bar, Description
-from segstore_ds.observe.figures import FORMATS, FollowerFigures, ReaderFigures
+from segstore_ds.observe.figures import FORMATS, ReaderFigures
 from segstore_ds.options.quantities import with_unit
 
 _LEFT, _RIGHT = 56, 16
@@ -201,7 +201,7 @@ def _draw_offsets(canvas: Canvas, found: Description, across: Scale) -> None:
 
 
 def _lanes(found: Description) -> list[Lane]:
-    """Return readers, the furthest behind first, then followers and published tables."""
+    """Return readers, the furthest behind first, then what copies the stream."""
     figures = found.figures
     readers = sorted(figures.readers, key=lambda reader: (-reader.lag.events, reader.name))
     lanes = [_reader_lane(reader) for reader in readers]
@@ -215,11 +215,11 @@ def _lanes(found: Description) -> list[Lane]:
 
 def _other_lanes(found: Description) -> Iterator[Lane]:
     figures = found.figures
-    for follower in figures.followers:
-        yield _follower_lane(follower, figures.tail, found.start)
-    for table in figures.published:
-        name = f"{table.format.capitalize()} table"
-        yield Lane(name, _behind(table.lag), table.tail, why=table.reason)
+    for name, events, why in figures.copies():
+        if events is None:
+            yield Lane(name, "can't be asked", found.start, "lapsed", alarm=True)
+        else:
+            yield Lane(name, _behind(events), figures.tail - events, why=why)
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:
@@ -233,13 +233,6 @@ def _reader_lane(reader: ReaderFigures) -> Lane:
     style = "reader" if reader.live else "lapsed"
     said += "" if reader.live else "; lapsed"
     return Lane(reader.name, said, reader.offset, style, alarm=bool(reader.lost_events))
-
-
-def _follower_lane(follower: FollowerFigures, tail: int, start: int) -> Lane:
-    name = f"follower {follower.url}"
-    if follower.lag_events is None:
-        return Lane(name, "can't be asked", start, "lapsed", alarm=True)
-    return Lane(name, _behind(follower.lag_events), tail - follower.lag_events)
 
 
 def _behind(events: int) -> str:

@@ -115,7 +115,7 @@ TABLE: tuple[Option, ...] = (
         "bool",
         False,
         _READS,
-        "only up to the newest version that every follower has",
+        "only up to the newest version that is replicated everywhere",
     ),
     Option(
         "columns",

@@ -25,7 +25,6 @@ from segstore_ds.options.arguments import check_whole
 from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
-from segstore_ds.replication.replicas import newest_replicated
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, a time like "
@@ -353,7 +352,7 @@ def root_as_of(
 ) -> Root:
     """Return the root of a version, or of the newest one at a time; without either the newest seen.
 
-    With `replicated` it is the newest seen that every follower has.
+    With `replicated` it is the newest seen that is replicated everywhere.
 
     Raises:
         InvalidInputError: Two are given, or one is not a number or not a time with a zone.
@@ -379,7 +378,7 @@ def root_as_of(
     elif version is not None:
         root = context.log.read_version(check_version(version))
     else:
-        return newest_replicated(context.log) if replicated else context.log.root
+        return context.log.acknowledged() if replicated else context.log.root
     if root is None:
         raise NotFoundError(
             "stream was created after that time", url=context.storage.url, timestamp=str(timestamp)

@@ -1,9 +1,9 @@
 """Forgets what a redaction replaced: old versions, old objects, and what dead jobs left of them.
 
 It purges the versions from before the redaction and no later ones, and vacuums. Both keep to their
-own rules, so what they may not delete yet stays, and is found by looking at what is there: in the
-stream's folder and in each follower's. The same call later goes on. A report says what is left,
-what it waits for, and which call ends it.
+own rules, so what they may not delete yet stays, and is found by listing the stream's folder and
+each that mirrors it. The same call later goes on. A report says what is left, what it waits for,
+and which call ends it.
 """
 
 import datetime as dt
@@ -22,7 +22,6 @@ from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
-from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.vacuum import (
     Deleted,
@@ -83,7 +82,7 @@ def run_forget(
     root, now_us = context.log.root, context.storage.info(context.log.files.hint_path).modified_us
     left = list(_waiting(context.storage, report.kept, record.version))
     left += _versions(context.storage, context.log.files.numbers(), record.version)
-    left += _followers(context, root, now_us - int(grace_s * 1e6), record.version)
+    left += _copies(context, root, now_us - int(grace_s * 1e6), record.version)
     due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6) if left else 0
     due_us = max([due_us, *(table_us for *_, table_us in published)])
     left += [
@@ -126,30 +125,30 @@ def _versions(storage: Storage, numbers: Iterable[int], version: int) -> Iterato
         )
 
 
-def _followers(context: StreamContext, root: Root, until_us: int, version: int) -> Iterator[Left]:
-    followers = replicas_of(context.log).of(root)
-    if not followers:
+def _copies(context: StreamContext, root: Root, until_us: int, version: int) -> Iterator[Left]:
+    mirrors = context.log.seams.mirrors(root)
+    if mirrors is None:
         return
     horizon = plan_horizon(root, floor=0, until_us=until_us)
     refs = read_references(
         context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
     )
-    for follower in followers:
-        storage = follower.storage
+    for files in context.log.seams.copies(root):
+        storage = files.storage
         try:
             yield from _waiting(storage, _unlisted(storage, refs, horizon), version)
-            yield from _versions(storage, follower.files.numbers(), version)
+            yield from _versions(storage, files.numbers(), version)
         except StorageError:
             yield Left(
                 storage.url,
-                "the follower",
+                "the mirror",
                 "it can't be reached",
-                f"{AGAIN}; or remove_follower({storage.url!r}) and delete the folder",
+                f"{AGAIN}; or {mirrors.leaving(storage.url)} and delete the folder",
             )
 
 
 def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[Kept | Deleted]:
-    """Yield what a follower holds and the stream does not list, with what may be deleted first."""
+    """Yield what a mirror holds and the stream does not list, with what may be deleted first."""
     objects: list[ObjectInfo] = [info for folder in _FOLDERS for info in storage.list(folder)]
     deleted, kept = plan_vacuum(refs, horizon, objects)
     yield from deleted

@@ -7,7 +7,7 @@ BEYOND = (
     "older versions of objects, where the bucket keeps them: delete noncurrent versions there",
     "memory and read caches of other processes: restart what read the events",
     "copies by segments or events, files written from reads, checkpoints, backups: redact each",
-    "folders of followers that were removed: delete them",
+    "folders that the stream was once replicated to: delete them",
 )
 AGAIN = "the same call again"
 
@@ -17,7 +17,7 @@ class Left:
     """Something that may still hold redacted values.
 
     Attributes:
-        where: The location of the stream, follower or clone.
+        where: The location of the stream, of a folder that replicates it, or of a clone.
         what: What it is.
         why: What it waits for.
         call: The call that ends it.
@@ -37,7 +37,7 @@ class Forgotten:
     """How far a redaction's old values are gone.
 
     Attributes:
-        done: Nothing is left of them in the stream, its followers and its clones.
+        done: Nothing is left of them in the stream, where it is replicated, and in its clones.
         due: When what only waits can go, by the store's clock; None once nothing waits.
         left: What may still hold them.
         beyond: What no call of segstore reaches, if there is any.

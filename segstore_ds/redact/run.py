@@ -155,7 +155,7 @@ class _Progress:
     def _plan(self, root: Root) -> RedactJob:
         context = self._context
         rules, layout = CompactRules(), Layout()
-        job = plan_job(context.log.seams.staging(root), context.status, root, rules, layout)
+        job = plan_job(context, root, rules, layout, stages=True)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
         refuse_time_column(self._request.columns, job.time_column)

@@ -1,11 +1,11 @@
-"""Put back what lies elsewhere byte for byte: on a follower, or in another commit file.
+"""Put back what lies elsewhere byte for byte: in a mirror, or in another commit file.
 
-Commits are restored from followers first, in order, as long as each one is the child of the one
-before; then the objects that the newest commit needs. Nothing is taken from a follower that was
+Commits are restored from mirrors first, in order, as long as each one is the child of the one
+before; then the objects that the newest commit needs. Nothing is taken from a mirror that was
 promoted: what it committed since then is not part of this folder's history.
 
 The commit files of several versions hold the same inline frame. One that fails its checksum is
-replaced by that of another kept version that lists the same segment, or of a follower's file of the
+replaced by that of another kept version that lists the same segment, or of a mirror's file of the
 same version. Nothing else of the file changes, so it is byte for byte what was committed. Only
 versions that may share inline events with the newest are looked at: what is inline in an older one
 lies in a segment by now, and a repair should not read the whole log.
@@ -18,20 +18,17 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
 
+from segstore_ds.copy.transfer import CopiedObject, copy_object, copy_objects
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.inline import frames_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.metadata_log import find_gaps
+from segstore_ds.log.metadata_log import MetadataLog, find_gaps
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.status import Findings, put_back
 from segstore_ds.repair.verify import run_verify
-from segstore_ds.replication.follower import Follower
-from segstore_ds.replication.objects import copy_object, copy_objects
-from segstore_ds.replication.replicas import replicas_of
-from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.inline import frame_is_sound
 
 _LOG = logging.getLogger(__name__)
@@ -49,83 +46,52 @@ _Found = tuple[InlineFrame, str]  # a sound frame, and whose it is
 
 
 def restore_commits(context: StreamContext, base: Root) -> list[str]:
-    """Copy commits newer than `base` from followers that hold them; return what and from where."""
+    """Copy commits newer than `base` from mirrors that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
-    for follower in replicas_of(context.log).agreed(base):
+    for files in context.log.seams.sound_copies(base):
         try:
-            while (theirs := _next(follower, newest)) is not None:
-                path = context.log.files.path(theirs.version)
-                copy_object(follower.storage, context.storage, path)
-                restored.append(f"{path} from {follower.url}")
+            while (theirs := _next(files, newest)) is not None:
+                path = files.path(theirs.version)
+                copy_object(files.storage, context.storage, path)
+                restored.append(f"{path} from {files.storage.url}")
                 newest = theirs
         except (FormatError, StorageError) as error:
-            _LOG.warning("follower %s can't restore commits: %s", follower.url, error)
+            _LOG.warning("%s can't restore commits: %s", files.storage.url, error)
     return restored
 
 
 def restore_objects(context: StreamContext, root: Root) -> list[str]:
-    """Copy missing or damaged objects back from a follower whose copy is sound.
+    """Copy missing or damaged objects back from a mirror whose copy is sound.
 
-    It reads all objects here and, if something is wrong here, those of the followers too. It is
+    It reads all objects here and, if something is wrong here, those of the mirrors too. It is
     safe to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
-    followers = [*replicas_of(context.log).agreed(root)]
-    for _ in range(_PASSES if followers else 0):
+    mirrors = [files.storage for files in context.log.seams.sound_copies(root)]
+    for _ in range(_PASSES if mirrors else 0):
         wrong = _damaged(context)
         before = len(restored)
-        for follower in followers if wrong else ():
+        for mirror in mirrors if wrong else ():
             try:
-                theirs = StreamLog(follower.storage, clock=context.clock)
+                theirs = StreamLog(mirror, clock=context.clock)
                 ours = theirs.open().stream_id == root.stream_id
                 sound = wrong - _damaged(StreamContext.of(theirs)) if ours else set()
                 copies = (
-                    CopiedObject(follower.storage, path, context.storage, path)
-                    for path in sorted(sound)
+                    CopiedObject(mirror, path, context.storage, path) for path in sorted(sound)
                 )
                 # As they arrive: a failure must not hide what was restored before it.
-                restored.extend(f"{path} from {follower.url}" for path in copy_objects(copies))
+                restored.extend(f"{path} from {mirror.url}" for path in copy_objects(copies))
                 wrong -= sound
             except (FormatError, NotFoundError, StorageError) as error:
-                _LOG.warning("follower %s can't restore all of it: %s", follower.url, error)
+                _LOG.warning("%s can't restore all of it: %s", mirror.url, error)
         if len(restored) == before:
             break
     return restored
 
 
-def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: bool) -> None:
-    """Refuse to go on if a follower was promoted in place of this folder, or may have been.
-
-    Raises:
-        FencedError: A follower was promoted.
-        StorageError: A follower can't be asked, and `ignore_followers` is not set.
-    """
-    unasked: dict[str, Exception | None] = {}
-    for follower in replicas_of(context.log).of(base):
-        try:
-            found = follower.files.latest()
-        except (FormatError, StorageError) as error:
-            unasked[follower.url] = error
-            continue
-        theirs = None if found is None else found[1]
-        if theirs is None or theirs.stream_id != base.stream_id:
-            unasked[follower.url] = None  # an unmounted disk looks like an empty folder
-        elif theirs.generation > base.generation:
-            raise follower.fenced(base)
-    if unasked and not ignore_followers:
-        raise StorageError(
-            "a follower can't be asked whether it was promoted, so nothing was changed",
-            remedy="make it reachable; or set ignore_followers=True if no follower was ever "
-            "promoted, or none will ever be used again",
-            followers=sorted(unasked),
-        ) from next(iter(unasked.values()))
-    for url in sorted(unasked):
-        _LOG.warning("follower %s was not asked whether it was promoted", url)
-
-
-def _next(follower: Follower, base: Root) -> Root | None:
-    found = follower.files.get(base.version + 1)
+def _next(files: MetadataLog[Root], base: Root) -> Root | None:
+    found = files.get(base.version + 1)
     if found is None or found.parent != base.transaction:
         return None
     same = (found.stream_id, found.generation) == (base.stream_id, base.generation)
@@ -189,7 +155,7 @@ class _FrameRepair:
         ]
 
     def _copies(self, kept: KeptVersions, root: Root, entry: SegmentEntry) -> Iterator[_Found]:
-        """Yield the sound copies of a frame: of versions before and after, then of followers."""
+        """Yield the sound copies of a frame: of versions before and after, then of mirrors."""
         files = self.context.log.files
         for versions in (
             range(root.version - 1, self.root.log_start - 1, -1),
@@ -204,14 +170,14 @@ class _FrameRepair:
                     break
                 if frame_is_sound(listed):
                     yield listed, files.path(version)
-        for follower in replicas_of(self.context.log).agreed(self.root):
+        for mirror in self.context.log.seams.sound_copies(self.root):
             try:
-                theirs = follower.files.get(root.version)
+                theirs = mirror.get(root.version)
             except (FormatError, StorageError):
                 continue
             listed = None if theirs is None else _same_frame(theirs, entry)
             if listed is not None and frame_is_sound(listed):
-                yield listed, follower.url
+                yield listed, mirror.storage.url
 
 
 def _is_sound(entry: SegmentEntry) -> bool:

@@ -4,12 +4,12 @@ At the end the whole stream is verified, and the report lists what stays damaged
 
 - A lost or wrong hint is written again.
 - An inline frame that fails its checksum is copied from another commit file that holds it.
-- What a follower holds is copied back from there: commits first, then objects.
+- What a mirror holds is copied back from there: commits first, then objects.
 - Status and history objects that the newest version names and that can't be read are rebuilt from
   kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
 - A lost newest commit can't be rebuilt. Only with `allow_loss` the stream goes on from the newest
   commit that can be read, with the next generation, so that earlier positions are refused. It goes
-  on without followers: a follower holds the lost commits, or lacks the number that the log skipped.
+  on without mirrors: a mirror holds the lost commits, or lacks the number that the log skipped.
 """
 
 import re
@@ -37,7 +37,6 @@ from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise
 from segstore_ds.repair.copies import (
-    refuse_promoted,
     restore_commits,
     restore_frames,
     restore_objects,
@@ -46,7 +45,6 @@ from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
-from segstore_ds.replication.property import PROPERTY, followers_of
 from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.status.references import read_references
 from segstore_ds.status.slot import Slot
@@ -80,7 +78,7 @@ def run_repair(
     context: StreamContext,
     *,
     allow_loss: bool,
-    ignore_followers: bool = False,
+    allow_promoted: bool = False,
     allow_redacted: bool = False,
 ) -> RepairReport:
     """Rebuild what can be rebuilt; safe to repeat. Stop writers first.
@@ -88,12 +86,12 @@ def run_repair(
     Raises:
         NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and a follower was promoted in place of this folder.
+        FencedError: They can't be read, and another folder was promoted in place of this one.
         InvalidInputError: A redaction may be lost with them, and that is not allowed.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
-        StorageError: The storage failed; or the newest commits can't be read, a follower can't tell
-            whether it was promoted, and followers are not ignored.
+        StorageError: The storage failed; or the newest commits can't be read, a mirror can't tell
+            whether it was promoted, and that is not allowed.
     """
     report = RepairReport()
     base, lost = newest_readable(context)
@@ -120,13 +118,11 @@ def run_repair(
                 last=lost[-1],
                 version=base.version,
             )
-        refuse_promoted(context, base, ignore_followers=ignore_followers)
+        alone, told = context.log.seams.alone(base, allow_promoted=allow_promoted)
         if not allow_redacted:
             _refuse_lost_redactions(context, base)
-        _go_on(context, base, lost)
-        report.repaired.append(f"the log continues from version {base.version}")
-        for url in followers_of(base):
-            report.repaired.append(f"it has no followers any more: empty {url}, then add it again")
+        _go_on(context, alone, lost)
+        report.repaired += [f"the log continues from version {base.version}", *told]
     report.repaired += [
         f"redaction {known.redact_id!r} is not done: call it again with its redact_id"
         for known in (redactions_of(base).values() if lost else ())
@@ -297,8 +293,6 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
     check_writable(base)
     # The first free number: readers that probe the next name would not find it after a gap.
     version = max(context.log.files.numbers()) + 1
-    kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
-    kept[ABANDONED] = names.build_log_name(lost[-1])
     root = replace(
         base,
         version=version,
@@ -306,7 +300,7 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
         transaction=context.clock.new_id(),
         time_us=max(base.time_us, context.clock.wall_us()),
         generation=base.generation + 1,
-        properties=kept,
+        properties={**base.properties, ABANDONED: names.build_log_name(lost[-1])},
         next_segment=base.next_segment + NUMBERS_SKIPPED,
         restored=None if base.restored is None else version,
         operation=Operation.REPAIR,

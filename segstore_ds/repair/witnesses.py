@@ -1,6 +1,6 @@
 """Witnesses: what outside the log proves that the log held more commits than it does now.
 
-The hint, named readers and followers say which commit they have seen. The name of a staged object
+The hint, named readers and mirrors say which commit they have seen. The name of a staged object
 says which version its writer had seen. A witness counts only for the same stream and generation.
 After the witnesses are read, the log is listed again, since it may have grown meanwhile.
 """
@@ -14,7 +14,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by_hint
 from segstore_ds.read.reader_records import newest_record
-from segstore_ds.replication.replicas import replicas_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def find_witnesses(context: StreamContext, newest: Root) -> list[Witness]:
 
     What can't be read or reached proves nothing.
     """
-    found = [*_hint(context, newest), *_readers(context, newest), *_followers(context, newest)]
+    found = [*_hint(context, newest), *_readers(context, newest), *_mirrors(context, newest)]
     found += _names(context, newest)
     end = (context.log.files.newest_listed() or 0) if found else 0
     # The log may have grown, or end with an unreadable file, which is another error.
@@ -65,18 +64,18 @@ def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
             yield Witness(seen.version, f"reader {name!r}")
 
 
-def _followers(context: StreamContext, newest: Root) -> Iterator[Witness]:
+def _mirrors(context: StreamContext, newest: Root) -> Iterator[Witness]:
     try:
-        followers = [*replicas_of(context.log).agreed(newest)]
+        mirrors = [*context.log.seams.sound_copies(newest)]
     except (FormatError, InvalidInputError):
         return
-    for follower in followers:
+    for files in mirrors:
         try:
-            found = follower.files.latest()
+            found = files.latest()
         except (FormatError, StorageError):
             continue
         if found is not None and is_gone(context.log.files, Seen.of(found[1]), newest):
-            yield Witness(found[1].version, f"follower {follower.url}")
+            yield Witness(found[1].version, files.storage.url)
 
 
 def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:

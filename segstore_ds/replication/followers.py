@@ -1,9 +1,9 @@
-"""Followers: added, removed, promoted, and cleared of objects deleted from the primary."""
+"""Followers: added, removed and promoted."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
+from segstore_ds.copy.transfer import CopiedObject, copy_objects
 from segstore_ds.errors import (
     AlreadyExistsError,
     FencedError,
@@ -16,16 +16,13 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.place import may_begin
-from segstore_ds.log.seen import hint_of
 from segstore_ds.replication.follower import Follower
-from segstore_ds.replication.objects import copy_objects, copy_small, has_same_end
+from segstore_ds.replication.objects import copy_small, has_same_end
 from segstore_ds.replication.property import PROPERTY, Replication, replication_of
 from segstore_ds.replication.replicas import replicas_of
-from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
+from segstore_ds.storage import compare_names, find_overlap, refuse_overlap
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     follower = Follower(target, context.clock, of=storage.url)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nobody.
-    for other in (storage, *follower_storages(context, root)):
+    for other in (storage, *(files.storage for files in context.log.seams.copies(root))):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
     if empty and follower.files.newest_listed() is not None:
@@ -123,24 +120,6 @@ def run_promote(context: StreamContext) -> Committed[None]:
         )
 
     return context.log.commit(build)
-
-
-def follower_storages(context: StreamContext, root: Root) -> tuple[Storage, ...]:
-    """Return the folders of a root's followers; sends no request."""
-    return tuple(follower.storage for follower in replicas_of(context.log).of(root))
-
-
-def purge_followers(
-    context: StreamContext, root: Root, delete: Callable[[MetadataLog[Root]], object]
-) -> None:
-    """Delete purged versions from followers; a follower that fails keeps them."""
-    for follower in replicas_of(context.log).of(root):
-        try:
-            # Advance the hint first: it must not point to a deleted version.
-            follower.files.put_hint(hint_of(root))
-            delete(follower.files)
-        except StorageError as error:
-            _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
 
 
 def _refuse_second(context: StreamContext, root: Root) -> None:

@@ -6,13 +6,12 @@ whole, it is replaced by the same bytes in one step.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry
-from segstore_ds.replication.transfer import CopiedObject, Transfer
 from segstore_ds.status.references import status_objects
 from segstore_ds.status.store import is_whole
 from segstore_ds.status.table_status import TableStatus
@@ -27,25 +26,6 @@ def copy_small(source: Storage, target: Storage, path: str) -> None:
     data = source.get(path)
     if not target.create(path, data) and not is_whole(target, path):
         target.put(path, data)
-
-
-def copy_object(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object of any size; an existing one is replaced once all bytes have arrived."""
-    for _ in copy_objects([CopiedObject(source, path, target, path)]):
-        pass
-
-
-def copy_objects(objects: Iterable[CopiedObject]) -> Iterator[str]:
-    """Copy objects as `copy_object` does, several at a time; yield their names in order."""
-    with Transfer() as transfer:
-
-        def copy(copied: CopiedObject) -> str:
-            source, name = copied.source, copied.name
-            if not copied.target.copy_from(source, name, copied.to, replace=True):
-                transfer.copy(copied)
-            return copied.to
-
-        yield from transfer.each(copy, objects)
 
 
 def has_same_end(source: Storage, target: Storage, info: ObjectInfo) -> bool:

@@ -15,10 +15,14 @@ follows this folder, so a damaged or malicious root can't cause writes elsewhere
 read or deleted in another folder.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
+from segstore_ds.copy.transfer import CopiedObject, copy_objects
 from segstore_ds.errors import (
+    ConflictError,
     FencedError,
     FormatError,
     MissingObjectError,
@@ -34,9 +38,8 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.replication.follower import Follower
 from segstore_ds.replication.objects import (
-    copy_objects,
     copy_small,
     new_segments,
     new_status,
@@ -44,11 +47,11 @@ from segstore_ds.replication.objects import (
 )
 from segstore_ds.replication.property import PROPERTY, followers_of, replication_of
 from segstore_ds.replication.shipping import FollowerMirrors
-from segstore_ds.replication.transfer import CopiedObject
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
 
+_LOG = logging.getLogger(__name__)
 _NONE: Mapping[str, frozenset[str]] = {}
 
 
@@ -66,10 +69,6 @@ class Replicas(Seam):
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
         return [self._open(url) for url in followers_of(root)]
-
-    def agreed(self, root: Root) -> Iterator[Follower]:
-        """Yield the followers of a root that say themselves that they follow it; see `agreed`."""
-        return agreed(self.of(root), root.stream_id, root.version)
 
     def mirrors(self, root: Root) -> FollowerMirrors | None:
         """Return the folders of a root's followers; sends no request."""
@@ -113,7 +112,10 @@ class Replicas(Seam):
             FencedError: This folder is not the primary, or a follower was promoted.
             MissingObjectError: A follower holds commits that the primary's log has lost.
             StorageError: A follower can't be brought up to date.
+            ConflictError: The stream is to be dropped.
         """
+        if planned.operation == Operation.DROP:
+            _refuse_drop(base)
         if planned.operation != Operation.PROMOTE:
             self.before_staging(base)
         followers = self.of(planned)
@@ -190,8 +192,13 @@ class Replicas(Seam):
                 followers=sorted(missing),
             ) from missing[min(missing)]
 
-    def find_replicated(self, root: Root) -> int:
-        """Return the newest version, up to a root, that all of its followers hold."""
+    def acknowledged(self, root: Root) -> int:
+        """Return the newest version, up to a root, that all of its followers hold.
+
+        Raises:
+            FencedError: A follower was promoted.
+            StorageError: A follower can't be asked.
+        """
 
         def ask(follower: Follower) -> int:
             try:
@@ -212,6 +219,41 @@ class Replicas(Seam):
 
         versions = at_once([partial(ask, follower) for follower in self.of(root)])
         return min([root.version, *versions])
+
+    def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
+        """Return a root without followers, and what to do with their folders.
+
+        Raises:
+            FencedError: A follower was promoted in place of this folder.
+            StorageError: A follower can't be asked, and `allow_promoted` is not set.
+        """
+        unasked: dict[str, Exception | None] = {}
+        for follower in self.of(base):
+            try:
+                found = follower.files.latest()
+            except (FormatError, StorageError) as error:
+                unasked[follower.url] = error
+                continue
+            theirs = None if found is None else found[1]
+            if theirs is None or theirs.stream_id != base.stream_id:
+                unasked[follower.url] = None  # an unmounted disk looks like an empty folder
+            elif theirs.generation > base.generation:
+                raise follower.fenced(base)
+        if unasked and not allow_promoted:
+            raise StorageError(
+                "a follower can't be asked whether it was promoted, so nothing was changed",
+                remedy="make it reachable; or set allow_promoted=True if no follower was ever "
+                "promoted, or none will ever be used again",
+                followers=sorted(unasked),
+            ) from next(iter(unasked.values()))
+        for url in sorted(unasked):
+            _LOG.warning("follower %s was not asked whether it was promoted", url)
+        kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
+        notes = [
+            f"it has no followers any more: empty {url}, then add it again"
+            for url in followers_of(base)
+        ]
+        return replace(base, properties=kept), notes
 
     def _open(self, url: str) -> Follower:
         if url not in self._followers:
@@ -301,19 +343,22 @@ def _note_whole(
         return  # asked again when the commit is shipped
 
 
+def _refuse_drop(root: Root) -> None:
+    known = replication_of(root)
+    if known is not None:
+        failure = ConflictError(
+            "stream has followers, which would keep its events",
+            remedy="call remove_follower(url) first; to drop a follower, or a former one, "
+            "call promote() on it and drop it by itself",
+            followers=list(known.followers),
+        )
+        failure.retryable = False  # it stays so until somebody does what the remedy says
+        raise failure
+
+
 SEAM = Replicas
 
 
 def replicas_of(log: StreamLog) -> Replicas:
     """Return the followers of the stream of a log."""
     return next(room for room in log.seams.rooms if isinstance(room, Replicas))
-
-
-def newest_replicated(log: StreamLog) -> Root:
-    """Return the newest root seen that every follower holds; what is acknowledged is in it.
-
-    Raises:
-        FencedError: A follower was promoted.
-        StorageError: A follower can't be asked.
-    """
-    return log.read_version(replicas_of(log).find_replicated(log.root))

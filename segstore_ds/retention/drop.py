@@ -35,7 +35,6 @@ from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
 from segstore_ds.publish.life import remove_tables
-from segstore_ds.replication.property import replication_of
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
@@ -71,7 +70,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     """Return the last root of a stream; None if the stream is already dropped. Pure.
 
     Raises:
-        ConflictError: Clones read this stream's segments, or it has followers.
+        ConflictError: Clones read this stream's segments.
     """
     if root.dropped:
         return None
@@ -81,14 +80,6 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or unpin them",
             pins=sorted(pins),
-        )
-    followers = replication_of(root)
-    if followers is not None:
-        raise _held(
-            "stream has followers, which would keep its events",
-            remedy="call remove_follower(url) first; to drop a follower, or a former one, "
-            "call promote() on it and drop it by itself",
-            followers=list(followers.followers),
         )
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
     lists = (slot.retire("status", index.path) for index in root.lists)
@@ -118,7 +109,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     Raises:
         InvalidInputError: The confirmation names another location.
         NotFoundError: There is no stream, nor what a copy has staged.
-        ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
+        ConflictError: Clones read its segments, it is replicated, or every race was lost; nothing
             was deleted.
         CommitUnknownError: The drop may or may not be committed; nothing was deleted.
     """

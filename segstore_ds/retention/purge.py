@@ -5,6 +5,7 @@ name means that every name below it is missing, too. A version that was supersed
 is never purged, because a handle may still use it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
@@ -13,9 +14,9 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
+from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.replication.followers import purge_followers
 from segstore_ds.status.slot import Slot
 from segstore_ds.write.inputs import as_integer
 
@@ -119,5 +120,17 @@ def run_purge(
     context.log.files.put_hint(hint_of(root))
     if done.written or may_delete_below(context, root):
         context.log.files.purge(root.log_start)
-        purge_followers(context, root, lambda files: files.purge(root.log_start))
+        purge_copies(context, root, lambda files: files.purge(root.log_start))
     return root.log_start
+
+
+def purge_copies(
+    context: StreamContext, root: Root, delete: Callable[[MetadataLog[Root]], object]
+) -> None:
+    """Delete purged versions from mirrors; one that fails keeps them."""
+
+    def purge(files: MetadataLog[Root]) -> None:
+        files.put_hint(hint_of(root))  # first: it must not point to a deleted version
+        delete(files)
+
+    context.log.seams.in_copies(root, "purged versions", purge)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import (
@@ -37,8 +37,7 @@ from segstore_ds.log.seams import best_effort
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import ObjectState, check_move
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.replication.followers import follower_storages, purge_followers
-from segstore_ds.retention.purge import find_log_start, may_delete_below
+from segstore_ds.retention.purge import find_log_start, may_delete_below, purge_copies
 from segstore_ds.retention.vacuum import (
     Horizon,
     plan_horizon,
@@ -53,7 +52,7 @@ from segstore_ds.status.references import (
 )
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import ObjectInfo
+from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.create import run_set_properties
 
 _LOG = logging.getLogger(__name__)
@@ -188,7 +187,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     if done.root.log_start > root.log_start or may_delete_below(context, root):
         end = done.root.log_start
         context.log.files.trim(low, end, until=late)
-        purge_followers(
+        purge_copies(
             context, done.root, lambda files: files.trim(files.lowest(start), end, until=late)
         )
     return done.root
@@ -296,7 +295,7 @@ def _delete_retired(
             for path in paths:
                 check_move(path, ObjectState.RETIRED, ObjectState.DELETED)
             if not _delete(context, root, paths):
-                return gone  # a later round deletes the rest, of the follower, too
+                return gone  # a later round deletes the rest
             count += len(paths)
             gone.items.add(item)
             if part is not None:
@@ -379,19 +378,19 @@ def _delete_orphans(
 
 
 def _delete(context: StreamContext, root: Root, paths: Sequence[str]) -> bool:
-    """Delete objects in followers, then in the primary; return False if a follower failed.
+    """Delete objects in mirrors, then here; return False if a mirror failed.
 
-    What a follower still has stays in the primary, too: a later round needs it to know the rest.
+    What a mirror still has stays here, too: a later round needs it to know the rest.
     """
-    for storage in follower_storages(context, root):
-        try:
-            for path in paths:
-                storage.delete(path)
-        except StorageError as error:
-            _LOG.warning("follower %s still has what was dropped: %s", storage.url, error)
-            return False
-    for path in paths:
-        context.storage.delete(path)
+
+    def delete(storage: Storage) -> None:
+        for path in paths:
+            storage.delete(path)
+
+    seams = context.log.seams
+    if not seams.in_copies(root, "what was dropped", lambda files: delete(files.storage)):
+        return False
+    delete(context.storage)
     return True
 
 

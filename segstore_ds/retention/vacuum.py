@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
 from segstore_ds.format.operation import Operation
@@ -31,13 +31,12 @@ from segstore_ds.log.lookup import find_moment
 from segstore_ds.log.transition import GRACE_S, ObjectState, check_move
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.replication.followers import follower_storages
 from segstore_ds.status.references import (
     References,
     read_references,
 )
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import ObjectInfo
+from segstore_ds.storage import ObjectInfo, Storage
 
 _LOG = logging.getLogger(__name__)
 LEAST_GRACE_S = 86_400.0
@@ -225,7 +224,9 @@ def run_vacuum(
             check_move(entry.path, entry.state, ObjectState.DELETED)
             context.storage.delete(entry.path)
             progress(count, len(deleted))
-        _vacuum_followers(context, root, refs, horizon)
+        context.log.seams.in_copies(
+            root, "vacuumed objects", lambda files: _vacuum_copy(files.storage, refs, horizon)
+        )
         _forget(context, horizon)
     return VacuumReport(dry_run, root.version, horizon.floor, tuple(deleted), tuple(kept))
 
@@ -241,19 +242,13 @@ def plan_floor(context: StreamContext, until_us: int) -> int:
     return max(found.version if found else 0, context.log.root.staging_floor)
 
 
-def _vacuum_followers(
-    context: StreamContext, root: Root, refs: References, horizon: Horizon
-) -> None:
-    """Delete from followers by the same rules; a follower that fails keeps its objects."""
-    for storage in follower_storages(context, root):
-        try:
-            objects = [info for folder in _FOLDERS for info in storage.list(folder)]
-            deleted = plan_vacuum(refs, horizon, objects)[0]
-            deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
-            for entry in deleted:
-                storage.delete(entry.path)
-        except StorageError as error:
-            _LOG.warning("follower %s still has vacuumed objects: %s", storage.url, error)
+def _vacuum_copy(storage: Storage, refs: References, horizon: Horizon) -> None:
+    """Delete from a mirror by the same rules."""
+    objects = [info for folder in _FOLDERS for info in storage.list(folder)]
+    deleted = plan_vacuum(refs, horizon, objects)[0]
+    deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
+    for entry in deleted:
+        storage.delete(entry.path)
 
 
 def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) -> Root:

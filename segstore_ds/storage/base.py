@@ -146,24 +146,18 @@ class ScatteredWriter(_Writer):
         """
 
 
-class MirroredObject(Protocol):
-    """A staged object that other folders receive at the same time."""
-
-    def send(self, buffer: Any) -> Callable[[], None]:
-        """Begin to send a buffer; what is returned waits until it is sent."""
-
-    def finish(self, size: int) -> Callable[[], tuple[str, ...]]:
-        """Begin to finish the object; what is returned waits and tells which folders hold it."""
-
-    def abort(self) -> None:
-        """Discard the object there; never raises, safe to repeat."""
-
-
 class Mirrors(Protocol):
     """Other folders with the same objects as a storage; picklable."""
 
-    def open(self, storage: "Storage", path: str) -> MirroredObject:
-        """Begin an object there that is staged in the storage."""
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Their locations."""
+
+    def leaving(self, url: str) -> str:
+        """Return the call that continues without one of them."""
+
+    def open(self, storage: "Storage", path: str) -> Sequence[Any]:
+        """Return the channels of copies of an object that is staged in the storage."""
 
     def folders(self, storage: "Storage") -> "Iterator[Storage]":
         """Yield those that can be read, each asked when its turn comes."""

@@ -81,9 +81,9 @@ def drop(
     reported.
 
     A last commit ends the stream for every handle. Then the data is deleted, and the log last. A
-    drop is refused while there are clones or followers (first promote a folder that is or was a
-    follower). It is safe to repeat until it returns: an interrupted drop leaves no stream that can
-    be read.
+    drop is refused while there are clones, or the stream is replicated (first promote a folder
+    that replicates another, or once did). It is safe to repeat until it returns: an interrupted
+    drop leaves no stream that can be read.
 
     Args:
         url: The stream.
@@ -98,7 +98,7 @@ def drop(
     Raises:
         InvalidInputError: The confirmation names another location, or a location is not valid.
         NotFoundError: There is no stream.
-        ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
+        ConflictError: Clones read its segments, it is replicated, or every race was lost; nothing
             was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.

@@ -16,7 +16,6 @@ from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.replication.replicas import newest_replicated
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader
 
 POLL_S = 0.05
@@ -111,7 +110,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             self._ended = root.sealed
             return False
         if self._replicated:
-            root = newest_replicated(log)
+            root = log.acknowledged()
             if root.tail <= self._next and root.stream_id == before.stream_id:
                 return False
         # The position holds the root seen before: the read checks that it continues that history.
@@ -150,7 +149,7 @@ def open_follow(
     context = context.apart()
     root = context.log.refresh()
     if name is None and replicated:
-        root = newest_replicated(context.log)
+        root = context.log.acknowledged()
     cut = "tail" if name is None and start is None else start
     offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
     reader = None

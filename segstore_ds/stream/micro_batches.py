@@ -20,7 +20,6 @@ from segstore_ds.read.cuts import (
     take_range,
 )
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
-from segstore_ds.replication.replicas import newest_replicated
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream, context_of
 
@@ -63,13 +62,13 @@ class MicroBatches:
         self._end: int | None = None
         self._held = False
         self._replicated = replicated
-        self._shown: Root | None = None  # the newest that every follower has
+        self._shown: Root | None = None  # the newest that is acknowledged
 
     def follow(self) -> Root:
-        """Return the newest root, or the newest that every follower has."""
+        """Return the newest root, or the newest that is acknowledged."""
         newest, shown = self._context.log.follow(), self._shown
         if self._replicated and (shown is None or shown.transaction != newest.transaction):
-            self._shown = newest_replicated(self._context.log)
+            self._shown = self._context.log.acknowledged()
         return self._root
 
     @property

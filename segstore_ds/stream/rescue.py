@@ -22,7 +22,7 @@ def repair(
     url: str | os.PathLike[str],
     *,
     allow_loss: bool = False,
-    ignore_followers: bool = False,
+    allow_promoted: bool = False,
     allow_redacted: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
@@ -33,7 +33,7 @@ def repair(
     A file in the log that is no commit of the stream is moved to ``aside/``.
 
     A lost hint is written again. Events that are damaged in one commit file are copied from another
-    one that holds them. Lost status and history objects are rebuilt from followers, kept versions,
+    one that holds them. Lost status and history objects are rebuilt from mirrors, kept versions,
     the history and the segments themselves. Nothing is guessed. At the end the whole stream is
     verified, and what stays damaged is listed with the command for it. A newest commit that can't
     be read is left behind only with `allow_loss`: the stream goes on from the commit before, as
@@ -44,8 +44,8 @@ def repair(
         allow_loss: Leave unreadable newest commits behind; mark unknown rows of the history as
             unknown; drop Spark's own types of a schema that only segments hold, and owners and
             fingerprints of writers that only the history holds.
-        ignore_followers: With `allow_loss`: go on even if a follower can't be asked whether it was
-            promoted. If it was, two streams go on under one id and generation.
+        allow_promoted: With `allow_loss`: go on even if a folder that replicates this one can't be
+            asked whether it was promoted. If it was, two streams go on under one id and generation.
         allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
             Its values come back until it is called again.
         storage_options: Flat or keyed by URL prefix.
@@ -55,18 +55,18 @@ def repair(
     Raises:
         NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and a follower was promoted in place of this folder.
+        FencedError: They can't be read, and another folder was promoted in place of this one.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: The location or the options are not valid; or a redaction may be lost.
-        StorageError: The filesystem failed; or loss is allowed, a follower can't be asked, and
-            followers are not ignored.
+        StorageError: The filesystem failed; or loss is allowed, another folder can't be asked
+            whether it was promoted, and that is not allowed.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     return repair_on(
         storage,
         allow_loss=allow_loss,
-        ignore_followers=ignore_followers,
+        allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
         clock=clock,
     )
@@ -120,7 +120,7 @@ def repair_on(
     storage: Storage,
     *,
     allow_loss: bool = False,
-    ignore_followers: bool = False,
+    allow_promoted: bool = False,
     allow_redacted: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
@@ -129,7 +129,7 @@ def repair_on(
     return run_repair(
         context_of(log),
         allow_loss=allow_loss,
-        ignore_followers=ignore_followers,
+        allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
     )
 

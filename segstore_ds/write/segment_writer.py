@@ -48,14 +48,12 @@ class SegmentWriter:
         self._name = names.segment_object(path)
         self._storage = storage
         self._encoder = encoder
-        channel = storage.open_staged(self._name)
         mirrors = storage.mirrors
-        self._mirrored = None if mirrors is None else mirrors.open(storage, self._name)
         self._cache = WriteCacheService(
-            channel,
+            storage.open_staged(self._name),
             pool,
             load=self._load,
-            second_copy=self._mirrored.send if self._mirrored else None,
+            copies=mirrors.open(storage, self._name) if mirrors else (),
             counters=counters,
         )
         self._cache.write(self._encoder.start())
@@ -163,23 +161,13 @@ class SegmentWriter:
             InvalidInputError: No frame was added, or readers would refuse the segment.
         """
         end, staged = self._encoder.finish()
-        mirrors: tuple[str, ...] = ()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, staged)
         self._cache.write(end)
-        if self._mirrored is None:
-            self._cache.commit()
-        else:
-            self._cache.flush()
-            # The mirrors finish it while the primary does.
-            acknowledged = self._mirrored.finish(staged.bytes)
-            try:
-                self._cache.commit()
-            finally:
-                mirrors = acknowledged()
+        self._cache.commit()
         self._cache.release_buffers()
-        return replace(staged, path=self.path, mirrors=mirrors)
+        return replace(staged, path=self.path, mirrors=self._cache.copied_to)
 
     def read(self, record: Record) -> pa.Buffer:
         """Return a frame's verified bytes, from a buffer or from the object."""
@@ -188,8 +176,6 @@ class SegmentWriter:
     def abort(self) -> None:
         """End reading and discard an unfinished object; never raises, safe to repeat."""
         self._cache.abort()
-        if self._mirrored is not None:
-            self._mirrored.abort()
 
     def _check_end(self, end: bytes, staged: StagedSegment) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""

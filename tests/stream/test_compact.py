@@ -265,7 +265,7 @@ def test_truncation_during_compaction_wins() -> None:
 
 def _planned(stream: Stream, rules: CompactRules) -> tuple:
     root = stream.refresh().root
-    job = plan_job(stream.storage, stream._status, root, rules, Layout())
+    job = plan_job(stream._context, root, rules, Layout())
     return job, plan_range_groups(stream._status, root, job, (root.listed_start, root.tail))
 
 

@@ -110,7 +110,7 @@ def test_entry_without_counts_opens_the_footer(storage):
     stream = fill(storage)
     (entry,) = stream.root.entries
     older = replace(entry, frames=0, frame_raws=0)
-    job = plan_job(storage, stream._status, stream.root, CompactRules(), Layout())
+    job = plan_job(stream._context, stream.root, CompactRules(), Layout())
     storage.calls.clear()
     assert frames_of(job, entry) == (20, entry.frame_raws)
     assert storage.calls == []

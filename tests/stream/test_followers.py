@@ -24,7 +24,6 @@ from segstore_ds.errors import (
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
-from segstore_ds.replication.followers import follower_storages
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
@@ -347,8 +346,8 @@ def test_followers_are_opened_with_the_streams_options(tmp_path):
     stream = create_on(storage, SCHEMA)
     stream.add_follower(str(tmp_path / "b"))
     stream.append(pa.table({"n": [1], "s": ["x"]}))
-    [follower] = follower_storages(stream._context, stream.root)
-    assert follower.url == open_storage(tmp_path / "b").url
+    [files] = stream._log.seams.copies(stream.root)
+    assert files.storage.url == open_storage(tmp_path / "b").url
     assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
 
 

@@ -364,14 +364,14 @@ def test_unreachable_follower_stops_repair_with_loss(pair, silent):
         repair_on(storage, allow_loss=True, clock=pair.time.clock)
     assert caught.value.fields["followers"] == [pair.follower]
     assert content(pair.primary) == before
-    report = repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
+    report = repair_on(storage, allow_loss=True, allow_promoted=True, clock=pair.time.clock)
     assert report.generation == 1
 
 
 def test_ignoring_followers_hides_no_promotion(pair):
     storage = cut_behind_a_promotion(pair)
     with pytest.raises(FencedError, match="promoted"):
-        repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
+        repair_on(storage, allow_loss=True, allow_promoted=True, clock=pair.time.clock)
 
 
 def test_materialized_clone_can_have_followers(pair):

@@ -54,7 +54,7 @@ def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     task.append(_events(0).to_batches()[0])
     task.finish()
     root, context = stream.root, stream.context
-    job = plan_job(context.storage, context.status, root, CompactRules(), LAYOUTS[1])
+    job = plan_job(context, root, CompactRules(), LAYOUTS[1])
     for group in plan_range_groups(context.status, root, job, (root.listed_start, root.tail)):
         run_group(job, group, number=0, nonce=12 * "a")
     stream.truncate(root.head + 2)
@@ -126,10 +126,10 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = _secretive(pair, monkeypatch)
     _redact(stream)
     root = stream.root
-    (left,) = list(forget._followers(stream.context, root, 0, root.version))[1:2]
+    (left,) = list(forget._copies(stream.context, root, 0, root.version))[1:2]
     assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
     pair.world.lost.add(pair.follower)
-    (left,) = forget._followers(stream.context, root, 0, root.version)
+    (left,) = forget._copies(stream.context, root, 0, root.version)
     assert (left.where, left.why) == (pair.follower, "it can't be reached")
     assert "remove_follower" in left.call
     with pytest.raises(SegstoreError):
@@ -172,7 +172,7 @@ def test_sources_of_copies_are_named() -> None:
     copy = open_on(TimedStorage(open_storage(target), storage.time), clock=storage.time.clock)
     report = _redact(copy)
     assert [text for text in report.beyond if stream.stream_id in text and "'c'" in text]
-    assert any("followers that were removed" in text for text in report.beyond)
+    assert any("once replicated to" in text for text in report.beyond)
 
 
 def test_a_nightly_rule_forgets_what_comes_of_age() -> None:

@@ -161,7 +161,7 @@ def test_a_compaction_under_way_brings_nothing_back() -> None:
     stream, storage = make_stream(4)
     other = open_on(storage, clock=stream.context.clock).context
     root = other.log.root
-    job = plan_job(other.storage, other.status, root, CompactRules(), Layout())
+    job = plan_job(other, root, CompactRules(), Layout())
     groups = plan_range_groups(other.status, root, job, (0, 40))
     done = [run_group(job, group, number=0, nonce=12 * "a") for group in groups]
     stream.redact(SECRET, columns=["s"])

@@ -393,7 +393,7 @@ class TestFlush:
     def test_flush_writes_what_is_there_and_burns_no_number(self):
         seen = []
         channel = MemoryChannel()
-        cache = service(channel, second_copy=lambda buffer: partial(seen.append, buffer.sequence))
+        cache = service(channel, copies=[CopyTaker(lambda one: seen.append(one.sequence))])
         cache.flush()
         cache.write(b"a")
         cache.flush()
@@ -464,16 +464,37 @@ class TestFailure:
             with pytest.raises(StorageError, match="gone"):
                 waiting.result(30)
 
-    def test_of_the_second_copy_counts_too(self):
+    @pytest.mark.parametrize("at", ["receive", "commit"])
+    def test_of_a_copy_discards_that_copy_alone(self, at):
         def refuse(_):
-            raise StorageError("follower is gone")
+            raise StorageError("that folder is gone")
 
-        cache = service(second_copy=refuse)
+        refusing, sound = CopyTaker(**{at: refuse}, url="one"), CopyTaker(url="two")
+        channel = MemoryChannel()
+        cache = service(channel, copies=[refusing, sound])
         cache.write(b"abc")
-        with pytest.raises(StorageError, match="follower"):
+        cache.commit()
+        assert (refusing.aborted, sound.aborted) == (True, False)
+        assert cache.copied_to == ("two",)
+        assert channel.committed
+
+    def test_of_the_object_discards_copies_that_are_not_whole(self):
+        channel, taker = MemoryChannel(), CopyTaker()
+        cache = service(channel, copies=[taker])
+        cache.write(b"abc")
+        cache.flush()
+        cache.abort()
+        assert taker.aborted
+        assert cache.copied_to == ()
+
+    def test_of_a_copy_by_a_bug_is_raised(self):
+        def refuse(_):
+            raise ZeroDivisionError
+
+        cache = service(copies=[CopyTaker(refuse)])
+        cache.write(b"abc")
+        with pytest.raises(ZeroDivisionError):
             cache.flush()
-        with pytest.raises(StorageError, match="follower"):
-            cache.commit()
 
 
 class TestEnd:
@@ -589,7 +610,17 @@ class TestEnd:
             BufferPool(buffers, size)
 
 
-class TestSecondCopy:
+class CopyTaker:
+    """Takes the buffers of a copy."""
+
+    def __init__(self, receive=lambda _: None, *, commit=lambda _: None, url="") -> None:
+        self.receive, self.commit, self.url, self.aborted = receive, commit, url, False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class TestCopies:
     """Every buffer as a message, checked at the other end."""
 
     def test_messages_tile_the_object_and_their_records_hold(self):
@@ -597,10 +628,10 @@ class TestSecondCopy:
 
         def observe(one):
             content = Buffer.received(one.start, one.records, one.payload).content().copy()
-            return lambda: seen.append((one.sequence, one.start, content))
+            seen.append((one.sequence, one.start, content))
 
         channel = MemoryChannel()
-        cache = service(channel, second_copy=observe)
+        cache = service(channel, copies=[CopyTaker(observe)])
         rng = random.Random(11)
         for _ in range(50):
             cache.write(rng.randbytes(rng.randrange(1, 3 * SIZE)))
@@ -625,12 +656,37 @@ class TestSecondCopy:
                 with pytest.raises(ClosedError, match="closed for writes"):
                     change()
             refused.append(one.payload.copy())
-            return lambda: None
 
-        cache = service(second_copy=observe)
+        cache = service(copies=[CopyTaker(observe)])
         cache.write(b"abc")
         cache.commit()
         assert refused == [b"abc"]
+
+    @pytest.mark.parametrize("last", ["write", "commit"])
+    def test_a_buffer_and_the_end_reach_all_channels_at_the_same_time(self, last):
+        """Each waits for the others, at every buffer or at the end."""
+        together = threading.Barrier(3, timeout=300)
+
+        class Channel(MemoryChannel):
+            def write_all(self, pieces):
+                if last == "write":
+                    together.wait()
+                super().write_all(pieces)
+
+            def commit(self):
+                if last == "commit":
+                    together.wait()
+                return super().commit()
+
+        def meet(_):
+            together.wait()
+
+        work = {"receive": meet} if last == "write" else {"commit": meet}
+        cache = service(Channel(), copies=[CopyTaker(**work, url=url) for url in ("a", "b")])
+        cache.write(bytes(SIZE))
+        cache.write(b"x")
+        cache.commit()
+        assert cache.copied_to == ("a", "b")
 
 
 class TestCounters:

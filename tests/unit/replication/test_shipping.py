@@ -58,7 +58,7 @@ def message(sequence: int, start: int, data: bytes, *, damaged: int | None = Non
         for place, byte in enumerate(data)
     )
     buffer = FlushedBuffer(sequence, start, records, ByteArraySegment(data))
-    return BufferMessage(STREAM, PATH, buffer)
+    return BufferMessage(STREAM, 1, PATH, buffer)
 
 
 class TestReceiver:

@@ -8,7 +8,7 @@ fetched ahead, and go through the dense cache.
 The object gets its name in one step, after every byte was verified: a segment's frames and footer
 by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
 parts are verified by combining the checksums of their pieces, so nothing is read twice. Parts that
-fail are fetched once more, which repairs what was damaged on the way, and then from the followers,
+fail are fetched once more, which repairs what was damaged on the way, and then from mirrors,
 for what is damaged in the source. A store that takes an object in order has no second try. What
 fails in the end is an error that names it.
 
@@ -196,6 +196,25 @@ class Transfer:
         traceback: TracebackType | None,
     ) -> None:
         self._requests.shutdown()
+
+
+def copy_object(source: Storage, target: Storage, path: str) -> None:
+    """Copy an object of any size; an existing one is replaced once all bytes have arrived."""
+    for _ in copy_objects([CopiedObject(source, path, target, path)]):
+        pass
+
+
+def copy_objects(objects: Iterable[CopiedObject]) -> Iterator[str]:
+    """Copy objects as `copy_object` does, several at a time; yield their names in order."""
+    with Transfer() as transfer:
+
+        def copy(copied: CopiedObject) -> str:
+            source, name = copied.source, copied.name
+            if not copied.target.copy_from(source, name, copied.to, replace=True):
+                transfer.copy(copied)
+            return copied.to
+
+        yield from transfer.each(copy, objects)
 
 
 class _Copy:

@@ -17,10 +17,10 @@ from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from segstore_ds.cache.counters import WRITTEN_HERE
+from segstore_ds.copy import transfer
+from segstore_ds.copy.transfer import Checks, CopiedObject, Extent, Transfer
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
-from segstore_ds.replication import transfer
-from segstore_ds.replication.transfer import Checks, CopiedObject, Extent, Transfer
 from segstore_ds.storage import Storage, open_storage
 
 pytestmark = pytest.mark.usefixtures("each_format")
