@@ -1,4 +1,4 @@
-"""Slices of a batch in order, zero-copy where readers can take them."""
+"""Slices of a batch in order, zero-copy where readers can take them, and its types."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -17,6 +17,16 @@ def slice_for_readers(batch: pa.RecordBatch, start: int, rows: int) -> pa.Record
     piece = batch.slice(start, rows)
     sliced = any(column.offset and t.is_struct(column.type) for column in piece.columns)
     return pa.concat_batches([piece]) if sliced else piece
+
+
+def with_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose columns have the types of its schema, also where equal types differ.
+
+    Types are equal even if children of lists and maps have other names or metadata. An import takes
+    those of the schema, but cuts names at a NUL; a batch with such a name is returned as it is.
+    """
+    imported = pa.record_batch(batch)
+    return imported if imported.schema.equals(batch.schema) else batch
 
 
 def slice_evenly(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.segment import FORMATS, PARQUET
+from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import check_types, from_json, to_json
 
 VARIANT = pa.struct(
@@ -204,7 +204,7 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
         frame = encode_frame(part, compression=compression, compression_level=None,
                              stats_columns=schema.names)  # fmt: skip
         pieces += writer.add(frame)
-    end, summary = writer.finish()
+    end, _ = writer.finish()
     whole = b"".join(map(bytes, [*pieces, end]))
 
     wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
@@ -260,6 +260,28 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
             assert images(result) == images(expected)
             assert result.schema.equals(expected.schema, check_metadata=True)
             assert result.num_rows == part.num_rows
+
+
+@pytest.mark.parametrize("form", [ARROW, PARQUET])
+def test_names_with_nul_come_back_beside_nested_columns(form):
+    batch = pa.record_batch(
+        {"a\0b": [1], "a": [2], "l": pa.array([[3]], pa.list_(pa.field("own", pa.int64())))}
+    )
+    schema = normalise_schema(batch.schema)
+    if form == ARROW:
+        frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
+        found = decode_frame(frame.data, rows=1, schema=schema, columns=None, where="w")
+    else:
+        options = {"compression": "none", "compression_level": None, "stats_columns": []}
+        writer = ParquetEncoder(schema, **options)
+        whole = writer.start() + b"".join(writer.add(conform(batch, schema))[0])
+        end, staged = writer.finish()
+        index = FORMATS[PARQUET].parse_index(
+            end, object_bytes=staged.bytes, where="seg", footer_crc=staged.footer_crc
+        )
+        data = [pa.py_buffer(whole[start:stop]) for start, stop in index.spans(0, None)]
+        found = index.decode(0, data, schema=schema, columns=None, where="w")
+    assert found.to_pydict() == {"a\0b": [1], "a": [2], "l": [[3]]}
 
 
 NANS = {

@@ -24,6 +24,7 @@ from segstore_ds.format.bloom import (
     distinct_values,
     filtered_columns,
 )
+from segstore_ds.format.rows import with_types
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 
@@ -289,9 +290,7 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
         check_offsets(column)
     if not expected.names or batch.schema.equals(expected, check_metadata=True):
         return batch
-    # Types are equal even if children of lists and maps have other names: an import takes ours.
-    batch = pa.RecordBatch.from_arrays(batch.columns, schema=expected)
-    return pa.record_batch(batch)
+    return with_types(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
 
 
 def declared_bytes(data: memoryview) -> int:

@@ -49,6 +49,7 @@ from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 from segstore_ds.format.record import ABSENT, Positive, from_json, parse_json
+from segstore_ds.format.rows import with_types
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
 
@@ -230,10 +231,8 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     # Our schema gives the names of nested fields and the nullability.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     batch.validate()
-    if not any(t.is_nested(data_type) for data_type in schema.types):
-        return batch
-    # The types of nested arrays hold the ids of their fields; an import takes those of the schema.
-    return pa.record_batch(batch)
+    # The types of nested arrays hold the ids of their fields, too.
+    return with_types(batch) if any(map(t.is_nested, schema.types)) else batch
 
 
 @dataclass(frozen=True, slots=True)
