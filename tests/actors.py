@@ -1,10 +1,11 @@
 """Actors of a model: real code over a storage and a clock whose answers the model chooses.
 
-There are no threads. An actor is deterministic given its answers. So it is run again from the start
-with the answers so far, and stops where it asks for one more. These histories form a tree, and each
-place in it is run once.
+An actor is deterministic given its answers, so its histories form a tree. It runs in a thread that
+waits where the actor asks; the first answer at a place lets it go on from there. For each other
+answer it is run again from the start with the answers so far. One thread runs at a time.
 """
 
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,11 @@ LONG_SLEEP_S = 60.0
 FAILED = object()  # the answer of a request that failed
 
 
-class _Paused(BaseException):
-    """Unwinds an actor that asks for an answer that does not exist yet."""
+MOST_WAITING = 50  # threads of one actor
 
-    def __init__(self, request: "Request") -> None:
-        self.request = request
+
+class _Stopped(BaseException):
+    """Unwinds an actor that waits for an answer that nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,71 +191,153 @@ def _info(path: str, size: int, made_s: int | None) -> ObjectInfo:
     return ObjectInfo(path, size, 0 if made_s is None else WALL_START_US + made_s * 1_000_000)
 
 
+class Run:
+    """An actor that runs in a thread until it asks, and waits there for its answer.
+
+    `request` is what it asks; `done` at the end.
+    """
+
+    def __init__(self, name: str, program: Program, page: int | None) -> None:
+        self._talk = _Talk()
+        work = (self._talk, name, program, page)
+        threading.Thread(target=_act, args=work, name=f"actor {name}", daemon=True).start()
+        self.request = self._talk.wait()
+
+    def go_on(self, answer: Any) -> None:
+        """Answer the request, and wait for the next one; raises what the actor raises."""
+        self.request = self._talk.tell(answer)
+
+    def __del__(self) -> None:
+        self._talk.stop()
+
+
+class _Talk:
+    """What the two threads of a run share; each waits for the other."""
+
+    def __init__(self) -> None:
+        self._asked, self._told = threading.Lock(), threading.Lock()
+        self._asked.acquire()
+        self._told.acquire()
+        self._request = Request("start")
+        self._answer: Any = None
+        self._error: BaseException | None = None
+
+    def ask(self, request: "Request") -> Any:
+        """Give a request to the model's thread, and wait for its answer."""
+        self._request = request
+        self._asked.release()
+        self._told.acquire()
+        if self._answer is _Stopped:
+            raise _Stopped
+        return self._answer
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that the actor has ended."""
+        self._request, self._error = Request("done"), error
+        self._asked.release()
+
+    def tell(self, answer: Any) -> "Request":
+        """Give an answer to the actor's thread, and wait for its next request."""
+        self._answer = answer
+        self._told.release()
+        return self.wait()
+
+    def wait(self) -> "Request":
+        self._asked.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._request
+
+    def stop(self) -> None:
+        """Let the actor's thread end, if it still waits."""
+        if self._request.verb != "done":
+            self._answer = _Stopped
+            self._told.release()
+
+
+def _act(talk: _Talk, name: str, program: Program, page: int | None) -> None:
+    try:
+        program(Actor(name, talk.ask, page))
+    except _Stopped:
+        return
+    except BaseException as error:  # noqa: BLE001 - the model's thread raises it
+        talk.end(error)
+    else:
+        talk.end(None)
+
+
 class Place:
     """A place in the tree of an actor's histories: the actor's request after a list of answers.
 
-    `parent` is the place before the last answer, None at the start; `answer` is that last answer.
+    `history` holds the requests before it, with their answers.
     """
 
-    __slots__ = (
-        "_answer",
-        "_children",
-        "_ends",
-        "_page",
-        "_parent",
-        "_program",
-        "name",
-        "request",
-    )
+    __slots__ = ("_children", "_history", "_tree", "name", "request")
 
-    def __init__(
-        self,
-        name: str,
-        program: Program,
-        page: int | None,
-        parent: "Place | None" = None,
-        answer: Any = None,
-    ) -> None:
-        self.name = name
-        self._program = program
-        self._page = page
-        self._parent = parent
-        self._answer = answer
+    def __init__(self, tree: "_Tree", run: Run, history: tuple[tuple[Request, Any], ...]) -> None:
+        self.name = tree.name
+        self.request = run.request
+        self._history = history
+        self._tree = tree
         self._children: dict[Any, Place] = {}
-        self._ends: dict[str, Place] = parent._ends if parent else {}
-        self.request = self._run()
+        tree.keep(self, run)
+
+    @classmethod
+    def first(cls, name: str, program: Program, page: int | None) -> "Place":
+        """Return the place of an actor that has asked once."""
+        tree = _Tree(name, program, page)
+        return cls(tree, tree.start(), ())
 
     def after(self, answer: Any) -> tuple["Place", bool]:
         """Return the place after an answer, and whether the actor had to be run for it."""
         found = self._children.get(answer)
         if found is not None:
             return found, False
-        found = Place(self.name, self._program, self._page, self, answer)
+        run = self._tree.take(self) or self._repeat()
+        run.go_on(answer)
+        found = Place(self._tree, run, (*self._history, (self.request, answer)))
         if found.request.verb == "done":  # all ended actors are alike: they do nothing more
-            found = self._ends.setdefault("done", found)
+            found = self._tree.ends.setdefault("done", found)
         self._children[answer] = found
         return found, True
 
-    def _run(self) -> Request:
-        answers: list[Any] = []
-        place = self
-        while place._parent is not None:
-            answers.append(place._answer)
-            place = place._parent
-        asked = Request("start")
+    def close(self) -> None:
+        """End the threads of this actor; it can still go on from any place."""
+        self._tree.close()
 
-        def ask(request: Request) -> Any:
-            nonlocal asked
-            if not answers:
-                raise _Paused(request)
-            asked = request
-            return answers.pop()
+    def _repeat(self) -> Run:
+        run = self._tree.start()
+        for request, answer in self._history:
+            self._check(run, request)
+            run.go_on(answer)
+        self._check(run, self.request)
+        return run
 
-        last = Request("done")
-        try:
-            self._program(Actor(self.name, ask, self._page))
-        except _Paused as pause:
-            last = pause.request
-        if answers or (self._parent is not None and asked != self._parent.request):
+    def _check(self, run: Run, request: Request) -> None:
+        if run.request != request:
             raise InternalError("actor is not deterministic", actor=self.name)
-        return last
+
+
+class _Tree:
+    """The histories of one actor, and the runs that wait at some of their places."""
+
+    def __init__(self, name: str, program: Program, page: int | None) -> None:
+        self.name = name
+        self.ends: dict[str, Place] = {}
+        self._program, self._page = program, page
+        self._waiting: dict[Place, Run] = {}
+
+    def start(self) -> Run:
+        return Run(self.name, self._program, self._page)
+
+    def keep(self, place: Place, run: Run) -> None:
+        if run.request.verb != "done":
+            self._waiting[place] = run
+        if len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
+    def take(self, place: Place) -> Run | None:
+        return self._waiting.pop(place, None)
+
+    def close(self) -> None:
+        self._waiting.clear()

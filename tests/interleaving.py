@@ -133,7 +133,7 @@ class Model:
     def start(self) -> State:
         """Return the first state, in which every actor is ready."""
         scene = self.scene
-        places = tuple(Place(name, run, scene.page) for name, run in scene.actors.items())
+        places = tuple(Place.first(name, run, scene.page) for name, run in scene.actors.items())
         state = State(
             files=self._content(scene.files),
             made=scene.made,
@@ -268,7 +268,15 @@ def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
         InternalError: The scene is too large, or an actor is not deterministic.
     """
     model = Model(scene)
-    state = model.start()
+    start = model.start()
+    try:
+        return _explore(model, start, most_states)
+    finally:
+        for place in start.places:
+            place.close()
+
+
+def _explore(model: Model, state: State, most_states: int) -> Explored:
     left = iter(model.choices(state))
     seen = {hash(state)}  # 64-bit hashes: chance 1 in a million to miss one of 10^7 states
     path: list[tuple[State, Choice, Iterator[Choice]]] = []

@@ -1,7 +1,5 @@
 """Every order of two or three actors on one log: the real protocol, and mutants that must fail."""
 
-import functools
-
 import pytest
 from commit_ghost import Ghost
 from commit_programs import (
@@ -27,7 +25,6 @@ from commit_programs import (
 )
 from interleaving import Play, Scene, Violation, explore
 
-from segstore_ds.log import newest
 from segstore_ds.log.lookup import version_at
 from segstore_ds.retention import purge as retention
 
@@ -37,8 +34,6 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let losers stand on the winner's commit, as on a slow store: calls take no time here."""
     monkeypatch.setattr("segstore_ds.log.turns.FAST_S", 0.0)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
-    # The same few roots are decoded a thousand times.
-    monkeypatch.setattr(newest, "decode_root", functools.cache(newest.decode_root))
 
 
 NAP = {"naps": (HOURS,)}

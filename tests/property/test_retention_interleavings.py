@@ -1,6 +1,6 @@
 """Every order of retention beside writers and readers: the real code, and mutants that fail."""
 
-import functools
+import threading
 from dataclasses import replace
 
 import pytest
@@ -28,7 +28,6 @@ from retention_programs import (
 )
 
 from segstore_ds.compact import commit as compact_commit
-from segstore_ds.log import newest
 from segstore_ds.retention import readers, restore, vacuum
 from segstore_ds.status import references
 from segstore_ds.write import append
@@ -246,8 +245,6 @@ def spill(monkeypatch):
     """Let every commit that may spill do so, and give up soon where an outcome stays unknown."""
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
-    # The same few roots are decoded a thousand times.
-    monkeypatch.setattr(newest, "decode_root", functools.cache(newest.decode_root))
 
 
 @pytest.mark.parametrize(
@@ -308,15 +305,15 @@ def floor_ignored(monkeypatch):
 
 def look_before_the_floor(monkeypatch):
     """Ask what is referred to before the floor is raised."""
-    known = []
+    run = threading.local()
     raise_floor, read = vacuum._raise_floor, vacuum.read_references
 
     def raised(context, *rest):
-        known.append(read(context.status, context.log.root))
+        run.known = read(context.status, context.log.root)
         return raise_floor(context, *rest)
 
     monkeypatch.setattr(vacuum, "_raise_floor", raised)
-    monkeypatch.setattr(vacuum, "read_references", lambda *_, **__: known.pop())
+    monkeypatch.setattr(vacuum, "read_references", lambda *_, **__: run.known)
 
 
 def purge_ignored(monkeypatch):
@@ -371,13 +368,14 @@ def silent_reader(monkeypatch):
 
 def lapse_asked_early(monkeypatch):
     """Ask whether the reader may have lapsed before its next record is put."""
+    run = threading.local()
     publish, lapses = readers.NamedReader.publish, readers.NamedReader.lapses
 
     def early(self, offset):
-        with monkeypatch.context() as patch:
-            patch.setattr(readers.NamedReader, "lapses", lapses.fget(self))
-            publish(self, offset)
+        run.lapses = lapses.fget(self)
+        publish(self, offset)
 
+    monkeypatch.setattr(readers.NamedReader, "lapses", property(lambda _: run.lapses))
     monkeypatch.setattr(readers.NamedReader, "publish", early)
 
 
