@@ -114,13 +114,14 @@ def commit_groups(
 
 
 def is_gain(run: Replacement) -> bool:
-    """Return True if a group leaves fewer segments, half the frames, or a split's pieces. Pure.
+    """Return True if a group leaves fewer segments, half or more of the frames, or pieces. Pure.
 
     Equally many segments are a gain only if some input is Arrow and no output is.
     """
     if len(run.inputs) == 1:
-        merged = sum(output.frames for output in run.outputs)
-        return merged * 2 <= run.frames if run.frames else len(run.outputs) > 1
+        made = sum(output.frames for output in run.outputs)
+        within = made * 2 <= run.frames or made > run.frames
+        return within if run.frames else len(run.outputs) > 1
     settles = any(path.endswith(_ARROW_ENDING) for _, path in run.inputs) and all(
         output.format != ARROW for output in run.outputs
     )

@@ -4,7 +4,8 @@ Pure. A run is a stretch of neighbours whose sums stay within the target in rows
 even a pair would exceed a target, there is nothing to do. A run keeps the order, offsets and rows
 of its inputs, so it may be planned on one version and committed on another as long as the inputs
 are listed. A segment that no neighbour joins is merged within itself if its frames at least halve:
-one that holds many tiny frames, or that a stitch joined. Segments that may be in a run:
+one that holds many tiny frames, or that a stitch joined. A split also works within a segment, whose
+frames hold too much. Segments that may be in a run:
 
 - Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
   origin: yes. The events do not change, and what a pin holds stays in storage until the pin is
@@ -19,7 +20,7 @@ and major compaction.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from segstore_ds.format.arrow.index import RAW_UNIT
+from segstore_ds.format.arrow.index import RAW_UNIT, FrameEntry, count_raws
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.compaction import MERGE, MINOR, SPLIT, STITCH, CompactRules
@@ -33,8 +34,8 @@ from segstore_ds.write.layout import FRAME_BYTES
 MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]
-# Returns the number of a segment's frames and their decompressed size in units of `RAW_UNIT`.
-Frames = Callable[[SegmentEntry], tuple[int, int]]
+# Returns the frames of a segment, for what its entry does not say; none if they may not be read.
+Frames = Callable[[SegmentEntry], Sequence[FrameEntry]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class Group:
     """Neighbouring segments that are replaced together.
 
     Attributes:
-        inputs: The segments in offset order; one alone is split, or merged within itself.
+        inputs: The segments in offset order; one alone is split, or merged or split within itself.
         epoch: Epoch of the outputs' bytes.
-        pieces: Number of outputs of a split; 1 otherwise.
+        pieces: Number of outputs.
     """
 
     inputs: tuple[PlacedSegment, ...]
@@ -104,9 +105,12 @@ class _Run:
         return Group(tuple(self.inputs), max(self.epochs))
 
 
-def listed_frames(entry: SegmentEntry) -> tuple[int, int]:
-    """Return what an entry says about a segment's frames."""
-    return entry.frames, entry.frame_raws
+def count_frames(entry: SegmentEntry, frames: Frames) -> tuple[int, int]:
+    """Return the number of a segment's frames and their decompressed size in `RAW_UNIT`s."""
+    if entry.frames:
+        return entry.frames, entry.frame_raws
+    found = frames(entry)  # the entry is older than these fields
+    return len(found), count_raws(found)
 
 
 def plan_groups(
@@ -114,7 +118,7 @@ def plan_groups(
     rules: CompactRules,
     *,
     joins: Joins = lambda _older, _newer: False,
-    frames: Frames = listed_frames,
+    frames: Frames = lambda _entry: (),
     frame_rows: int = default("frameRows"),
 ) -> list[Group]:
     """Choose the groups to replace, in offset order and without overlap. Pure.
@@ -122,12 +126,13 @@ def plan_groups(
     `segments` are those of one version, in offset order and without a gap. `joins` returns True if
     bytes of an older epoch can be converted to a newer one. A segment that can't be merged with a
     neighbour is merged within itself if that at least halves its `frames`, which have at most
-    `frame_rows` events each; not with `minor`, which bounds the work after a commit.
+    `frame_rows` events each; not with `minor`, which bounds the work after a commit. One that needs
+    no cut is split within itself if its frames hold more than that.
     """
     found: list[Group] = []
     for stretch in _stretches(segments, rules):
         if rules.mode == SPLIT:
-            found.extend(_splits(stretch, rules))
+            found.extend(_splits(stretch, rules, frames, frame_rows))
         else:
             joined = joins if rules.mode == MERGE else (lambda _older, _newer: False)
             runs = _minor_runs if rules.minor else _major_runs
@@ -142,8 +147,22 @@ def plan_groups(
 
 def _halves(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
     """Return True if a rewrite at least halves a segment's frames, and a second one would not."""
-    count, raws = frames(entry)
+    count, raws = count_frames(entry, frames)
     return count >= 2 * most_frames(entry.rows, raws, frame_rows)
+
+
+def _has_large(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
+    """Return True if a segment's frames hold more rows than they may, or twice the bytes.
+
+    A rewrite leaves no such frame: its frames have `FRAME_BYTES` of values at most, and the padding
+    of a frame takes less than that. Only a single row may be larger.
+    """
+    count, raws = count_frames(entry, frames)
+    if entry.rows > count * frame_rows > 0:
+        return True
+    return raws * RAW_UNIT >= 2 * count * FRAME_BYTES and any(
+        frame.rows > 1 and frame.raw_bytes >= 2 * FRAME_BYTES for frame in frames(entry)
+    )
 
 
 def most_frames(rows: int, raws: int, frame_rows: int) -> int:
@@ -185,10 +204,12 @@ def _stretches(
         yield stretch
 
 
-def _splits(stretch: Sequence[PlacedSegment], rules: CompactRules) -> Iterator[Group]:
+def _splits(
+    stretch: Sequence[PlacedSegment], rules: CompactRules, frames: Frames, frame_rows: int
+) -> Iterator[Group]:
     for segment in stretch:
         pieces = plan_pieces(segment.entry.rows, segment.entry.bytes, rules)
-        if pieces > 1:
+        if pieces > 1 or _has_large(segment.entry, frames, frame_rows):
             yield Group((segment,), segment.entry.epoch, pieces)
 
 

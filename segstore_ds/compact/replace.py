@@ -26,7 +26,7 @@ class Replacement:
         rows: Number of events in the inputs, and in the outputs.
         epoch: Epoch of the outputs' bytes.
         outputs: Staged segments, in offset order.
-        frames: Number of frames of the input that is merged within itself; 0 for other runs.
+        frames: Number of frames of the input that is rewritten within itself; 0 for other runs.
     """
 
     start: int

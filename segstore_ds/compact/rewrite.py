@@ -20,7 +20,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from segstore_ds.compact.plan import Group, Joins, listed_frames, plan_groups
+from segstore_ds.compact.plan import Group, Joins, count_frames, plan_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CorruptionError,
@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame, with_bounds, with_filters
-from segstore_ds.format.arrow.index import count_raws
+from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
@@ -37,7 +37,7 @@ from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import MERGE, SPLIT, STITCH, CompactRules
+from segstore_ds.options.compaction import STITCH, CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask
@@ -144,12 +144,9 @@ def plan_range_groups(
     )
 
 
-def frames_of(job: CompactJob, entry: SegmentEntry) -> tuple[int, int]:
-    """Return what a segment's entry says about its frames; an older one's footer is read."""
-    if entry.frames:
-        return listed_frames(entry)
-    frames = open_segment(job.storage, entry, whole=False).frames
-    return len(frames), count_raws(frames)
+def frames_of(job: CompactJob, entry: SegmentEntry) -> Sequence[FrameEntry]:
+    """Return a segment's frames, from its footer."""
+    return open_segment(job.storage, entry, whole=False).frames
 
 
 def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
@@ -176,8 +173,8 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         delete_staged(job.storage, outputs)
         raise
     inputs = tuple((placed.entry.segment_id, placed.entry.path) for placed in group.inputs)
-    alone = len(inputs) == 1 and job.rules.mode == MERGE
-    count = frames_of(job, group.inputs[0].entry)[0] if alone else 0
+    alone = len(inputs) == group.pieces == 1
+    count = count_frames(group.inputs[0].entry, partial(frames_of, job))[0] if alone else 0
     return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs), count)
 
 
@@ -221,7 +218,6 @@ def _write_as(
     token: str,
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
-    split = job.rules.mode == SPLIT
     layout = replace(
         job.layout,
         inline_bytes=0,
@@ -233,8 +229,8 @@ def _write_as(
     )
     target = Target(job.storage, schema, layout, token, job.key_columns, job.time_column)
     # Encoded Arrow frames are only useful if the outputs are Arrow, too.
-    alone = len(slices) == 1  # its frames are to become fewer, so none is passed on
-    decoded = split or alone or form != ARROW
+    alone = len(slices) == 1  # its frames are to become others, so none is passed on
+    decoded = alone or form != ARROW
     contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
     attempt = f"{place[1]}{form[0]}"  # a name is never reused for other bytes
     return TaskWriter(target, place[0], attempt).stage(read_ahead(contents, depth=AHEAD)).segments

@@ -508,7 +508,8 @@ TABLE: tuple[Option, ...] = (
         "merge",
         (*_WRITES, READ),
         "`merge` decodes small frames and writes large ones, `stitch` joins Arrow frames "
-        "unchanged and skips Parquet segments, `split` splits segments over the target",
+        "unchanged and skips Parquet segments, `split` splits segments over the target, "
+        "and frames over theirs within a segment",
         choices=("merge", "stitch", "split"),
     ),
 )

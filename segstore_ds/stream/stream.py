@@ -1401,7 +1401,8 @@ class Stream:
             end: Where to end; segments that hold events in between count.
             mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames of Arrow
                 unchanged and leaves Parquet segments alone, ``split`` cuts segments that exceed a
-                target into pieces of nearly equal size.
+                target into pieces of nearly equal size, and frames that exceed the layout's within
+                their segment.
             target_rows: Most events of a segment.
             target_bytes: Most encoded bytes of a segment.
             minor: Only runs that are worth it, of at least ``(small, medium)`` segments: a quick

@@ -1,22 +1,34 @@
-"""Segments that no neighbour joins are merged within themselves, if their frames at least halve."""
+"""Segments that are merged or split within themselves: one stays one, with fewer or more frames."""
 
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import FaultStorage
+from faults import Crash, Fault, FaultStorage
 from wrapped_storage import WrappedStorage
 
-from segstore_ds.compact.plan import plan_groups
-from segstore_ds.compact.rewrite import TINY_THREADS, frames_of, plan_job
+from segstore_ds.compact import plan as compact_plan
+from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.plan import count_frames, plan_groups
+from segstore_ds.compact.rewrite import (
+    TINY_THREADS,
+    frames_of,
+    plan_job,
+    plan_range_groups,
+    run_group,
+)
+from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.write import frame_rows
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -105,6 +117,121 @@ def test_frames_at_least_halve_or_the_segment_stays(storage, frame_rows, each):
     assert stream.read().read_all() == events(0, 100)
 
 
+class TestSplit:
+    """A segment within its target whose frames pass theirs becomes one of more frames."""
+
+    @pytest.mark.parametrize("form", ["arrow", "parquet"])
+    def test_large_frames_of_one_segment_become_several(self, storage, form):
+        """Planned from the status, without opening a footer; a second run does nothing."""
+        stream = fill(storage, form, each=50)
+        assert counts(stream) == [2]
+        before = stream.root.entries[0]
+        layout = Layout(segment_format=form, frame_rows=20)
+        done = stream.compact(mode="split", layout=layout)
+        assert (done.commits, done.segments_before, done.segments_after) == (1, 1, 1)
+        assert (counts(stream), stream.tail) == ([6], 100)
+        (after,) = stream.root.entries
+        assert after.segment_id != before.segment_id
+        assert (after.rows, after.stats) == (before.rows, before.stats)
+        storage.calls.clear()
+        for mode in ("split", "merge"):
+            again = stream.compact(mode=mode, layout=layout)
+            assert (again.commits, again.skipped) == (0, 0)
+        assert not [call for call in storage.calls if "segments/" in call]
+        assert stream.read().read_all() == events(0, 100)
+        stream.verify().check()
+
+    def test_merge_leaves_large_frames_alone(self, storage):
+        stream = fill(storage, each=50)
+        assert stream.compact(layout=Layout(frame_rows=20)).commits == 0
+
+    def test_new_frames_have_statistics_and_filters_of_their_own(self, storage):
+        """A reader passes over those that the index of the new object rules out."""
+        stream = create_on(storage, SCHEMA, upkeep=None, key_columns=["s"])
+        stream.append(events(0, 100), layout=Layout(inline_bytes=0, segment_format="arrow"))
+        stream.compact(mode="split", layout=Layout(frame_rows=10, segment_format="arrow"))
+        (entry,) = stream.root.entries
+        bounds = []
+        for frame in open_segment(storage, entry).frames:
+            assert frame.filters
+            bounds.append((frame.stats["n"].min, frame.stats["n"].max))
+        assert bounds == [(start, start + 9) for start in range(0, 100, 10)]
+        assert stream.read(filters=[("s", "=", "s42")]).read_all() == events(42, 43)
+
+    @pytest.mark.parametrize("frame_rows", [3, 7, 10, 49, 64])
+    @pytest.mark.parametrize("each", [1, 5, 6, 50, 100])
+    @pytest.mark.parametrize("form", ["arrow", "parquet"])
+    def test_a_split_leaves_no_frame_over_the_target(self, storage, form, each, frame_rows):
+        stream = fill(storage, form, each=each)
+        (before,) = counts(stream)
+        layout = Layout(frame_rows=frame_rows, segment_format=form)
+        done = stream.compact(mode="split", layout=layout)
+        (after,) = counts(stream)
+        assert (done.commits == 1) == (after > before) == (before * frame_rows < 100)
+        frames = open_segment(storage, stream.root.entries[0]).frames
+        assert done.commits == 0 or max(frame.rows for frame in frames) <= frame_rows
+        again = stream.compact(mode="split", layout=layout)
+        assert (again.commits, again.skipped, done.skipped) == (0, 0, 0)
+        assert stream.read().read_all() == events(0, 100)
+
+    def test_frames_are_split_by_size_and_a_large_row_stays_whole(self, storage, monkeypatch):
+        """A row can't be cut: it is no reason to write the segment again."""
+        texts = ["x" * 100] * 40 + ["y" * 50_000] + ["z" * 100] * 40
+        rows = pa.table({"n": range(81), "s": texts}, SCHEMA)
+        stream = create_on(storage, SCHEMA, upkeep=None)
+        stream.append(rows, layout=Layout(inline_bytes=0, segment_format="arrow"))
+        assert counts(stream) == [1]
+        for module in (frame_rows, compact_plan):
+            monkeypatch.setattr(module, "FRAME_BYTES", 2000)
+        stream = open_on(storage)
+        done = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
+        assert (done.commits, done.segments_before, done.segments_after) == (1, 1, 1)
+        frames = open_segment(storage, stream.root.entries[0]).frames
+        assert [frame.rows for frame in frames if frame.raw_bytes > 4000] == [1]
+        again = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
+        assert (again.commits, again.skipped) == (0, 0)
+        assert stream.read().read_all() == rows
+
+    @pytest.mark.parametrize("kind", ["fail", "crash"])
+    def test_every_call_may_fail_or_crash(self, kind):
+        """The old segment or the new one is listed, never half; a repeat ends the work."""
+        layout, at, struck = Layout(frame_rows=20, segment_format="arrow"), 0, True
+        while struck:
+            at += 1
+            storage = open_storage(f"memory://{uuid.uuid4().hex}")
+            fill(storage, each=50)
+            faulty = FaultStorage(
+                storage, Fault(at, kind=kind, when="after" if at % 2 else "before")
+            )
+            with suppress(StorageError, CommitUnknownError, Crash):
+                open_on(faulty).compact(mode="split", layout=layout)
+            struck = faulty.struck
+            stream = open_on(storage)
+            assert counts(stream) in ([2], [6])
+            assert stream.read().read_all() == events(0, 100)
+            stream.compact(mode="split", layout=layout)
+            assert counts(stream) == [6]
+            assert stream.read().read_all() == events(0, 100)
+            stream.verify().check()
+        assert at > 10
+
+    def test_appends_and_other_compactions_meanwhile_are_kept(self, storage):
+        """The split is rebased over an append; a truncation of its segment comes first."""
+        stream = fill(storage, each=50)
+        layout = Layout(frame_rows=20, segment_format="arrow")
+        job = plan_job(stream._context, stream.root, CompactRules("split"), layout, stages=True)
+        groups = plan_range_groups(stream._status, stream.root, job, (0, 100))
+        replaced = run_group(job, groups[0], number=0, nonce="a" * 12)
+        open_on(storage).append(events(100, 130), layout=Layout(inline_bytes=0))
+        commit_groups(stream._context, [replaced], transaction="1" * 32)
+        assert stream.read().read_all() == events(0, 130)
+        assert counts(stream) == [6, 1]
+        again = run_group(job, groups[0], number=0, nonce="b" * 12)
+        with pytest.raises(ConflictError, match="no longer listed"):
+            commit_groups(stream._context, [again], transaction="2" * 32)
+        stream.verify().check()
+
+
 def test_entry_without_counts_opens_the_footer(storage):
     """It was written before entries had them."""
     stream = fill(storage)
@@ -112,9 +239,9 @@ def test_entry_without_counts_opens_the_footer(storage):
     older = replace(entry, frames=0, frame_raws=0)
     job = plan_job(stream._context, stream.root, CompactRules(), Layout())
     storage.calls.clear()
-    assert frames_of(job, entry) == (20, entry.frame_raws)
+    assert count_frames(entry, partial(frames_of, job)) == (20, entry.frame_raws)
     assert storage.calls == []
-    assert frames_of(job, older) == (20, entry.frame_raws)
+    assert count_frames(older, partial(frames_of, job)) == (20, entry.frame_raws)
     assert len(storage.calls) == 1
     assert not plan_groups([PlacedSegment(0, older)], CompactRules())
     assert plan_groups([PlacedSegment(0, entry)], CompactRules())
