@@ -98,6 +98,8 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
 def gather_facts(parts: Iterable[BatchFacts]) -> BatchFacts:
     """Merge the facts of tasks into those of their batch."""
     gathered = list(parts)
+    if len(gathered) == 1 and gathered[0].rows:
+        return gathered[0]
     stats = merge((part.rows, part.stats) for part in gathered)
     return BatchFacts(sum(part.rows for part in gathered), stats)
 

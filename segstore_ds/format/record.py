@@ -114,14 +114,16 @@ def reread(kind: Any, changes: Mapping[str, Any], *, where: str) -> dict[str, An
         CorruptionError: A reader would reject one.
     """
     stored, absent = stored_fields(kind), _absent(kind)
+    dumps = _dumpers(kind)
     found = {
-        name: to_json(value, stored[name])
+        name: value if (dump := dumps[name]) is None else dump(value)
         for name, value in changes.items()
         if name in stored and not (name in absent and value in _EMPTY)
     }
     text = build_json({**changes.get("extra", {}), **found})
     parsed = parse_json(text, where=where)
-    return {name: _loader(stored[name], name)(parsed[name], where) for name in found}
+    loads = _loaders(kind)
+    return {name: loads[name](parsed[name], where) for name in found}
 
 
 def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str, Any]:
@@ -211,6 +213,12 @@ def stored_fields(kind: Any) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass that are stored, by name."""
     found = {field.name: field.type for field in fields(kind) if field.name != "extra"}
     return {name: each for name, each in found.items() if UNSTORED not in _notes(each)[1]}
+
+
+@cache
+def _loaders(kind: Any) -> Mapping[str, _Load]:
+    """Return what checks each of the stored fields of a dataclass."""
+    return {name: _loader(each, name) for name, each in stored_fields(kind).items()}
 
 
 @cache
@@ -333,7 +341,7 @@ def _values(kind: Any, name: str) -> _Load:
 
 def _row(kind: Any) -> _Load:
     stored = stored_fields(kind)
-    columns, loads = tuple(stored), [_loader(each, name) for name, each in stored.items()]
+    columns, loads = tuple(stored), [*_loaders(kind).values()]
     are_plain = _plain_cells([*stored.values()])
     checks = [(n, check) for n, each in enumerate(stored.values()) for check in _checks_of(each)]
 
@@ -444,10 +452,16 @@ def _dumper(kind: Any) -> _Dump | None:
     return lambda value: [item(each) for each in value]
 
 
+@cache
+def _dumpers(kind: Any) -> Mapping[str, _Dump | None]:
+    """Return what makes JSON of each of the stored fields of a dataclass."""
+    return {name: _dumper(each) for name, each in stored_fields(kind).items()}
+
+
 def _dumper_of(kind: Any) -> _Dump:
     stored = stored_fields(kind)
     cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
-    inner = [(place, dump) for place, each in enumerate(stored.values()) if (dump := _dumper(each))]
+    inner = [(place, dump) for place, dump in enumerate(_dumpers(kind).values()) if dump]
     absent, is_open = _absent(kind), _is_open(kind)
 
     def dump_row(record: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from segstore_ds.format.record import build_json, is_text, parse_json
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 BOUND_LENGTH = 32  # chars of a string, bytes of a binary
+_FEW = 64  # values, of which Python finds bounds faster than a call of Arrow
 _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
@@ -104,6 +105,9 @@ def _bounds_of(array: pa.Array) -> tuple[Bound | None, Bound | None]:
 
 
 def _min_max(array: pa.Array) -> tuple[Any, Any]:
+    if len(array) <= _FEW:
+        values = array.drop_null().to_pylist()
+        return min(values), max(values)
     bounds = pc.min_max(array)
     return bounds["min"].as_py(), bounds["max"].as_py()
 
@@ -127,7 +131,7 @@ def _float_bounds(array: pa.Array) -> tuple[float | None, float | None]:
 
 def _bytes_bounds(array: pa.Array, *, text: bool) -> tuple[Bound | None, Bound | None]:
     array = array.view(pa.binary())
-    if array.null_count:
+    if array.null_count or len(array) <= _FEW:
         low, high = _min_max(array)
     else:
         # Selecting the top value is twice as fast as min_max, but only if there are no nulls.

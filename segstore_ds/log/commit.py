@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
 
 from segstore_ds.format.root import HistoryRow, Root
@@ -53,16 +53,15 @@ class Meter:
         self._requests, self._bytes = stats.cost()
         self.races_lost = 0
 
-    def note_on(self, row: HistoryRow, attempt: int) -> HistoryRow:
-        """Return a commit's history row with its cost up to now and the put that follows."""
+    def cost(self, attempt: int) -> dict[str, int]:
+        """Return what a history row says of the cost up to now and of the put that follows."""
         requests, written = self._stats.cost()
-        return replace(
-            row,
-            attempts=attempt + 1,
-            races_lost=self.races_lost,
-            requests=requests - self._requests + 1,
-            request_bytes=written - self._bytes,
-        )
+        return {
+            "attempts": attempt + 1,
+            "races_lost": self.races_lost,
+            "requests": requests - self._requests + 1,
+            "request_bytes": written - self._bytes,
+        }
 
 
 def log_commit(url: str, row: HistoryRow) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -388,16 +388,19 @@ class StreamLog:
         """Return the root to put: the planned change, its place in the log and its history row."""
         kept = self.history.tidy(planned, slot)
         relists = base.restored is not None and planned.operation in RELISTING
+        place: dict[str, Any] = {
+            "version": slot.version,
+            "time_us": slot.time_us,
+            "transaction": transaction,
+        }
+        row = describe_commit(base, kept, note, **place, **meter.cost(slot.attempt))
         root = replace(
             kept,
-            version=slot.version,
+            **place,
             parent=base.transaction,
-            transaction=transaction,
-            time_us=slot.time_us,
             restored=slot.version if relists else base.restored,
+            history=(*kept.history, row),
         )
-        row = meter.note_on(describe_commit(base, root, note), slot.attempt)
-        root = replace(root, history=(*kept.history, row))
         check_transition(base, root)
         return root
 

@@ -9,6 +9,7 @@ same answer for as long as the stream exists.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -240,18 +241,18 @@ def history_ref(path: str, size: int, batch: pa.RecordBatch) -> PartRef:
     return PartRef(path, *ends, batch.num_rows, size, int(times[0]), int(times[-1]))
 
 
-def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
-    """Return a commit's history row, without the columns that say what it cost. Pure.
+def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> HistoryRow:
+    """Return a commit's history row. Pure.
 
     `old` is the root before it, None for the first commit. `new` is the root about to be committed,
-    before any of its entries moved to parts.
+    before any of its entries moved to parts. `known` are columns that `new` does not say: its place
+    in the log, and what it cost.
     """
     first = old.next_segment if old else 0
     words = new.client.split(" ")
     added = [entry.bytes for entry in new.entries if entry.segment_id & 0xFFFFFFFF >= first]
+    place = {"version": new.version, "time_us": new.time_us, "transaction": new.transaction}
     return HistoryRow(
-        version=new.version,
-        time_us=new.time_us,
         operation=new.operation,
         head=new.head,
         tail=new.tail,
@@ -262,7 +263,7 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
         batch_id=note.batch_id,
         client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
         application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
-        transaction=new.transaction,
+        **{**place, **known},
     )
 
 
@@ -271,7 +272,7 @@ def begin_history(root: Root, *, segments: int | None = None) -> Root:
 
     `segments` is the row's number of segments, for roots whose segment numbers do not show it.
     """
-    row = replace(describe_commit(None, root, NO_NOTE), requests=1)
+    row = describe_commit(None, root, NO_NOTE, requests=1)
     return replace(root, history=(row if segments is None else replace(row, segments=segments),))
 
 

@@ -92,7 +92,7 @@ def _put_run(
     data, laid = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
     put_named(storage, names.segment_object(path), data)
-    return replace(laid, path=path).entry(run[-1].segment_id)
+    return laid.entry(run[-1].segment_id, path)
 
 
 def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame:

@@ -7,7 +7,6 @@ not in that list: the log writes it with every commit, whoever made that.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.merges import run_due_merge
@@ -65,8 +64,7 @@ class Commits:
                 segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)
             ours = [segment for segment in segments if segment not in staged]
             self.appender.check_clock(ours[-1] if ours else None)
-            plan = replace(AppendPlan.of(job, segments, tasks), frame=frame)
-            commit = self.appender.commit(plan)
+            commit = self.appender.commit(AppendPlan.of(job, segments, tasks, frame))
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:

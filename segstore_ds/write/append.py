@@ -63,10 +63,14 @@ class AppendPlan:
 
     @classmethod
     def of(
-        cls, job: WriteJob, segments: Sequence[StagedSegment], tasks: Iterable[StagedTask]
+        cls,
+        job: WriteJob,
+        segments: Sequence[StagedSegment],
+        tasks: Iterable[StagedTask],
+        frame: Frame | None = None,
     ) -> Self:
-        """Return the plan that commits these segments, which hold the tasks' rows."""
-        return cls(job, tuple(segments), gather_facts(task.facts for task in tasks))
+        """Return the plan that commits these segments or this frame, which hold the tasks' rows."""
+        return cls(job, tuple(segments), gather_facts(task.facts for task in tasks), frame)
 
     @property
     def rows(self) -> int:
@@ -319,7 +323,8 @@ class Appender:
             changed = epochs != root.epochs or key or job.overwrite_to is not None
             if not plan.segments and plan.frame is None and not changed:
                 return Change(None, None)
-            appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
+            base = root if epochs is root.epochs else replace(root, epochs=epochs)
+            appended = plan_append(base, plan, epoch, slot)
             return Change(self._context.status.tidy(appended, slot), None, note)
 
         done = self._context.log.commit(
