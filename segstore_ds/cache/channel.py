@@ -49,19 +49,13 @@ class ScatteredChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlushedBuffer:
-    """A buffer on its way to the channel, as the channels of copies get it.
+    """A buffer on its way to the channel, as the channels of copies get it."""
 
-    Attributes:
-        sequence: Its number, dense from 0; empty buffers take none.
-        start: Position of its first byte in the object.
-        records: The records that it consists of, side by side, each with its checksum.
-        payload: Its bytes, not copied; valid until the channel has returned.
-    """
-
-    sequence: int
-    start: int
+    sequence: int  # its number, dense from 0; empty buffers take none
+    start: int  # position of its first byte in the object
+    # The records that it consists of, side by side, each with its checksum.
     records: tuple[Record, ...]
-    payload: BufferView
+    payload: BufferView  # its bytes, not copied; valid until the channel has returned
 
 
 class CopyChannel(Protocol):

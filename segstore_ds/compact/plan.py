@@ -40,17 +40,12 @@ Frames = Callable[[SegmentEntry], Sequence[FrameEntry]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring segments that are replaced together.
+    """Neighbouring segments that are replaced together."""
 
-    Attributes:
-        inputs: The segments in offset order; one alone is split, or merged or split within itself.
-        epoch: Epoch of the outputs' bytes.
-        pieces: Number of outputs.
-    """
-
+    # The segments in offset order; one alone is split, or merged or split within itself.
     inputs: tuple[PlacedSegment, ...]
-    epoch: int
-    pieces: int = 1
+    epoch: int  # epoch of the outputs' bytes
+    pieces: int = 1  # number of outputs
 
     @property
     def start(self) -> int:

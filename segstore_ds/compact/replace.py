@@ -18,22 +18,14 @@ from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A run of neighbouring segments and its outputs.
+    """A run of neighbouring segments and its outputs."""
 
-    Attributes:
-        start: Offset of the run's first event.
-        inputs: Id and path of each segment, in offset order.
-        rows: Number of events in the inputs, and in the outputs.
-        epoch: Epoch of the outputs' bytes.
-        outputs: Staged segments, in offset order.
-        frames: Number of frames of the input that is rewritten within itself; 0 for other runs.
-    """
-
-    start: int
-    inputs: tuple[tuple[int, str], ...]
-    rows: int
-    epoch: int
-    outputs: tuple[StagedSegment, ...]
+    start: int  # offset of the run's first event
+    inputs: tuple[tuple[int, str], ...]  # id and path of each segment, in offset order
+    rows: int  # number of events in the inputs, and in the outputs
+    epoch: int  # epoch of the outputs' bytes
+    outputs: tuple[StagedSegment, ...]  # staged segments, in offset order
+    # Number of frames of the input that is rewritten within itself; 0 for other runs.
     frames: int = 0
 
 

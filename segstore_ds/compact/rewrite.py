@@ -61,29 +61,17 @@ _JOINED_SHARE = 8  # small batches are joined to this share of a frame at most: 
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """What all groups of a compaction share; picklable.
+    """What all groups of a compaction share; picklable."""
 
-    Attributes:
-        storage: The stream's folder; pickles without its connections.
-        stream_id: Id of the stream.
-        version: The version that the job was planned on.
-        epochs: Schema text by epoch number.
-        rules: The targets.
-        layout: Compression and frames of the outputs.
-        key_columns: The columns of which frames get a Bloom filter.
-        time_column: The column whose bounds are kept whatever the layout says.
-        mirrors: Other folders with the stream's objects.
-    """
-
-    storage: Storage = field(repr=False)
-    stream_id: str
-    version: int
-    epochs: dict[int, str] = field(repr=False)
-    rules: CompactRules
-    layout: Layout
-    key_columns: tuple[str, ...] = ()
-    time_column: str | None = None
-    mirrors: Mirrors | None = None
+    storage: Storage = field(repr=False)  # the stream's folder; pickles without its connections
+    stream_id: str  # id of the stream
+    version: int  # the version that the job was planned on
+    epochs: dict[int, str] = field(repr=False)  # schema text by epoch number
+    rules: CompactRules  # the targets
+    layout: Layout  # compression and frames of the outputs
+    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
+    time_column: str | None = None  # the column whose bounds are kept whatever the layout says
+    mirrors: Mirrors | None = None  # other folders with the stream's objects
 
 
 def plan_job(
@@ -154,9 +142,6 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
 
     `number` is the group's place in the job and part of the object names; `nonce` is 12 hex digits
     that no other attempt at any group has. If it fails, the outputs are deleted if possible.
-
-    Raises:
-        SnapshotExpiredError: An input was replaced, retired and deleted since.
     """
     token = names.build_token(job.version, nonce)
     slices = [*group.inputs]
@@ -295,7 +280,7 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
 def events_of(
     job: CompactJob, schema: pa.Schema, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the events of slices, converted to a schema; raises as `run_task`."""
+    """Return the events of slices, converted to a schema."""
     reading = Reading(
         storage=job.storage,
         stream_id=job.stream_id,

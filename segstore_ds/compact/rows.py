@@ -78,11 +78,7 @@ def build_row(
 
 
 def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, CompactRules, int]:
-    """Return what a row plans: the group, the targets, and the group's number.
-
-    Raises:
-        InvalidInputError: The row was altered, or is of another stream.
-    """
+    """Return what a row plans: the group, the targets, and the group's number."""
     if row["digest"] != _digest(row):
         raise InvalidInputError(
             "a row of the compaction plan was changed",

@@ -37,11 +37,6 @@ def run_compact(
     `bounds` are ``(start, end)`` offsets; None means all listed events. A budget in `rules` bounds
     the whole call. If an error occurs, earlier commits of the call stay. Called again, it does
     nothing.
-
-    Raises:
-        ConflictError: Others changed the inputs every time, or every race was lost.
-        CommitUnknownError: The last commit may or may not be in the log.
-        SnapshotExpiredError: An input was deleted while it was read.
     """
     total, conflicts = Compaction(context.log.refresh().version), 0
     rows = [0, 0]  # done, and planned so far

@@ -36,24 +36,15 @@ def plan_compaction_rows(
 
 @dataclass(frozen=True, slots=True)
 class CompactTasks:
-    """What every task of one compaction shares; picklable.
+    """What every task of one compaction shares; picklable."""
 
-    Attributes:
-        job: The stream's folder, the schemas of its epochs, and the layout of what is written.
-        transaction: Of the one commit.
-        client: Who commits, for the history.
-    """
-
+    # The stream's folder, the schemas of its epochs, and the layout of what is written.
     job: CompactJob = field(repr=False)
-    transaction: str
-    client: str
+    transaction: str  # of the one commit
+    client: str  # who commits, for the history
 
     def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Replacement]:
-        """Write and yield what replaces the groups of some rows.
-
-        Raises:
-            InvalidInputError: A row was altered, or is of another stream.
-        """
+        """Write and yield what replaces the groups of some rows."""
         for row in rows:
             group, rules, number = parse_row(row, stream_id=self.job.stream_id)
             inputs = [placed.entry for placed in group.inputs]
@@ -62,11 +53,7 @@ class CompactTasks:
             yield run_group(job, group, number=number, nonce=secrets.token_hex(6))
 
     def commit(self, done: Sequence[Replacement]) -> None:
-        """Replace all groups in one commit; raises as `commit_groups`.
-
-        Raises:
-            PositionError: The stream was dropped and made anew since the plan.
-        """
+        """Replace all groups in one commit."""
         if not done:
             return
         context = StreamContext.of(StreamLog(self.job.storage), client=self.client)

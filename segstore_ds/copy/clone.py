@@ -73,16 +73,6 @@ def run_clone(
 
     The target is on the same filesystem as the origin; the request's id names the pin. `bind`
     returns the range as of the version that is cloned. Safe to repeat.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the stream itself or on another filesystem, the stream
-            is a clone or was one at the version, the id stands for something else, its clone was
-            moved away, or values of the version were redacted since.
-        NotFoundError: There is no such version.
-        SnapshotExpiredError: The version was purged, or the one that an earlier attempt pinned.
-        ConflictError: Every race was lost, or the pin was taken away meanwhile.
-        CommitUnknownError: A commit may or may not be in a log: run it again.
     """
     _check_places(context.storage, target)
     log = StreamLog(target, clock=context.clock)
@@ -218,10 +208,6 @@ def run_materialize(context: StreamContext) -> int:
     Every object is copied under its existing name, so the call can be interrupted and repeated, and
     readers of older versions keep working. Appends and compactions meanwhile are rebased over.
     Returns how many objects were copied; 0 for a stream that shares none.
-
-    Raises:
-        MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
-        ConflictError: Every race was lost, or a restore came in between every time.
     """
     storage, copied = context.storage, 0
     sharing = root = context.log.refresh()

@@ -23,27 +23,20 @@ EpochTexts = tuple[int, str, str | None]  # since when, text of the schema, Spar
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A copy's destination as a run of the copy found it; picklable.
+    """A copy's destination as a run of the copy found it; picklable."""
 
-    Attributes:
-        storage: The folder.
-        request: What the caller asked for.
-        source: The source's root that the run was planned on.
-        client: Who commits, for the history.
-        done: The result if the copy had been made before; then there is nothing to do.
-        position: The version that the first root gets. What is staged from now on is there when a
-            root gets that version: only a drop deletes it, and it leaves a later one.
-    """
-
-    storage: Storage = field(repr=False)
-    request: CopyRequest
-    source: Root = field(repr=False)
-    client: str
+    storage: Storage = field(repr=False)  # the folder
+    request: CopyRequest  # what the caller asked for
+    source: Root = field(repr=False)  # the source's root that the run was planned on
+    client: str  # who commits, for the history
+    # The result if the copy had been made before; then there is nothing to do.
     done: Copied | None = None
+    # The version that the first root gets. What is staged from now on is there when a root gets
+    # that version: only a drop deletes it, and it leaves a later one.
     position: int = 0
 
     def find_done(self, clock: Clock) -> Copied | None:
-        """Return the result if the copy has been made since; raises as the function."""
+        """Return the result if the copy has been made since."""
         return find_done(StreamLog(self.storage, clock=clock), self.request, self.source)
 
     def commit(
@@ -62,11 +55,6 @@ class Destination:
 
         `copied` is the range in offsets of the source. Returns what was copied; `repeated` if
         another run of the same copy was first.
-
-        Raises:
-            AlreadyExistsError: Another stream was made there in the meantime.
-            ConflictError: A stream was made and dropped there in the meantime.
-            CommitUnknownError: The storage never said whether it was created.
         """
         context = StreamContext.of(StreamLog(self.storage, clock=clock), client=self.client)
         known: tuple[Epoch, ...] = ()
@@ -103,11 +91,7 @@ class Destination:
 def open_destination(
     source: StreamContext, target: Storage, request: CopyRequest, *, client: str
 ) -> Destination:
-    """Find out whether a copy may begin, or is done; `source` is refreshed. Raises as `find_done`.
-
-    Raises:
-        InvalidInputError: The destination is the source, or lies within or around it.
-    """
+    """Find out whether a copy may begin, or is done; `source` is refreshed."""
     # Comparing names is enough: under any other name, the source's folder already holds a log.
     overlap = compare_names(target, source.storage)
     if overlap is Overlap.SAME:
@@ -125,12 +109,6 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
     """Return the result of a copy that is done; None if the destination may begin now.
 
     What copies have staged there is allowed.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The id stands for another copy, or the destination holds something else.
-        PositionError: The source's history was abandoned since the copy by events.
-        CorruptionError: The destination holds segments of a stream, but no log.
     """
     if may_begin(log.files, resumed=COPIED):
         return None

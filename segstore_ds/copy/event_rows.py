@@ -36,17 +36,11 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class RowsCopy:
-    """One job of a copy by rows; picklable, so it can be planned here and staged anywhere.
+    """One job of a copy by rows; picklable, so it can be planned here and staged anywhere."""
 
-    Attributes:
-        copy: The copy that it belongs to.
-        job: Stages the rows; `repeated` if the copy had been made before.
-        span: The part of the copy's range that the rows are of.
-    """
-
-    copy: EventsCopy
-    job: WriteJob
-    span: Range
+    copy: EventsCopy  # the copy that it belongs to
+    job: WriteJob  # stages the rows; `repeated` if the copy had been made before
+    span: Range  # the part of the copy's range that the rows are of
 
 
 def plan_rows_copy(
@@ -63,14 +57,6 @@ def plan_rows_copy(
 
     The request is of mode `ROWS`; `write` holds the rows' schema and layout. Without a span the
     rows are of the whole range. Pieces of other jobs count if they have the same `made_by`.
-
-    Raises:
-        NotFoundError: There is no source.
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, the id stands for another copy, or a cut
-            is not valid.
-        SchemaMismatchError: A column has a type that can't be stored.
-        PositionError: The source's history was abandoned since the copy began.
     """
     text = encode_schema(normalise_schema(write.schema))
     context = StreamContext.of(StreamLog(source, clock=clock))
@@ -96,14 +82,7 @@ def plan_rows_copy(
 def commit_rows_copy(
     work: RowsCopy, tasks: Sequence[StagedTask], *, clock: Clock = SYSTEM_CLOCK
 ) -> None:
-    """Note the rows that tasks staged, in task order; commit the copy if they are all of it.
-
-    Raises:
-        InvalidInputError: A staged object can't be seen from here.
-        AlreadyExistsError: Another stream was made there in the meantime.
-        ConflictError: A stream was made and dropped there in the meantime.
-        CommitUnknownError: The storage never said whether the destination was created.
-    """
+    """Note the rows that tasks staged, in task order; commit the copy if they are all of it."""
     copy, job = work.copy, work.job
     if copy.to.done is not None:
         return
@@ -138,11 +117,7 @@ class OffsetCheck:
     last: int = -1
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows without their offsets.
-
-        Raises:
-            InvalidInputError: An offset is not in the range, or not above the one before it.
-        """
+        """Return the rows without their offsets."""
         place = batch.schema.get_field_index(self.column)
         offsets = batch.column(place).cast(pa.int64())
         if batch.num_rows:
@@ -166,11 +141,7 @@ class OffsetCheck:
 
 
 def check_offsets(checks: Sequence[tuple[int, int]]) -> None:
-    """Check that tasks got rows of ranges behind one another: first and last offset of each, or -1.
-
-    Raises:
-        InvalidInputError: They overlap, or are in another order.
-    """
+    """Check that tasks got rows in order, by the first and last offset of each, or -1."""
     last = -1
     for first, end in checks:
         if 0 <= first <= last:

@@ -66,25 +66,15 @@ Schema = tuple[str, str | None]  # its text, and Spark's JSON
 
 @dataclass(frozen=True, slots=True)
 class EventsCopy:
-    """What all runs and tasks of a copy by events share; picklable.
+    """What all runs and tasks of a copy by events share; picklable."""
 
-    Attributes:
-        source: The source's folder.
-        to: The destination, with the source's version that is read first.
-        schema: Of the events in the destination.
-        made_by: As in `StagedPiece`.
-        plan: What the first run fixed; None if the copy is done.
-        properties: Of the destination.
-        threads: How many threads read a piece.
-    """
-
-    source: Storage = field(repr=False)
-    to: Destination
-    schema: Schema
-    made_by: str
-    plan: CopyPlan | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    threads: int = 1
+    source: Storage = field(repr=False)  # the source's folder
+    to: Destination  # the destination, with the source's version that is read first
+    schema: Schema  # of the events in the destination
+    made_by: str  # as in `StagedPiece`
+    plan: CopyPlan | None = None  # what the first run fixed; None if the copy is done
+    properties: Mapping[str, str] = field(default_factory=dict)  # of the destination
+    threads: int = 1  # how many threads read a piece
 
     @property
     def bounds(self) -> Range:
@@ -106,11 +96,6 @@ class EventsCopy:
         """Stage ranges of the source's events and yield in how many segments, one for each.
 
         It is safe to repeat, and to run twice at once: the first attempt at a range counts.
-
-        Raises:
-            PositionError: The source's history was abandoned since the copy began.
-            TruncatedError: The source no longer has the events.
-            SnapshotExpiredError: A segment was deleted while it was read.
         """
         context = StreamContext.of(StreamLog(self.source))
         context.log.adopt(self.to.source)
@@ -124,12 +109,6 @@ class EventsCopy:
         """Create the destination's first root, which lists the pieces of all runs.
 
         Returns what was copied; `repeated` if another run was first.
-
-        Raises:
-            MissingObjectError: A piece is missing, or can't be seen from here.
-            AlreadyExistsError: Another stream was made there in the meantime.
-            ConflictError: A stream was made and dropped there in the meantime.
-            CommitUnknownError: The storage never said whether the destination was created.
         """
         if self.to.done is not None:
             return self.to.done
@@ -151,7 +130,7 @@ class EventsCopy:
     def commit_segments(
         self, segments: Sequence[StagedSegment], *, clock: Clock = SYSTEM_CLOCK
     ) -> Copied:
-        """Create the destination's first root, which lists these segments; raises as `commit`."""
+        """Create the destination's first root, which lists these segments."""
         entries = tuple(segment.entry(number) for number, segment in enumerate(segments))
         copied = self.to.commit(
             entries,
@@ -222,15 +201,6 @@ def run_copy_events(
 
     `bind` returns the range for the source's root, and only the first run uses it. A call that
     failed can be run again.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, or the id stands for another copy.
-        PositionError: The source's history was abandoned since the copy began.
-        TruncatedError: The source no longer has the events that are still to be copied.
-        SnapshotExpiredError: A segment was deleted while it was read.
-        ConflictError: A stream was made and dropped there in the meantime.
-        CommitUnknownError: The storage never said whether the destination was created.
     """
     context.log.refresh()
     copy = plan_copy_events(context, target, request, bind, client=context.client)
@@ -261,11 +231,6 @@ def plan_copy_events(
 
     Without `bind` the request's cuts are bound. `rows` is the schema of a job's rows, and `made_by`
     tells the job from others.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, or the id stands for another copy.
-        PositionError: The source's history was abandoned since the copy began.
     """
     to = open_destination(context, target, request, client=client)
     root = to.source

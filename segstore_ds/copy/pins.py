@@ -38,13 +38,6 @@ def run_pin(
 
     Whatever a version lists and the newest one does not was retired after it. So the objects of a
     version at or above `log_start` are all there, and the pin keeps them.
-
-    Raises:
-        InvalidInputError: The name pins another clone, there are too many, this is a clone, or
-            values of the version were redacted since and that is not allowed.
-        SnapshotExpiredError: The version was purged, so its objects may be deleted.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log: repeat it.
     """
 
     def build(root: Root, slot: Slot) -> Change[None]:
@@ -93,11 +86,7 @@ def run_pin(
 
 
 def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
-    """Return the version that a pin holds and of which no clone was made yet.
-
-    Raises:
-        SnapshotExpiredError: An earlier call pinned it, and its commit file was purged since.
-    """
+    """Return the version that a pin holds and of which no clone was made yet."""
     if context.log.root.version == pin.version:
         return context.log.root
     try:
@@ -136,11 +125,7 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
 
 
 def run_unpin(context: StreamContext, name: str) -> None:
-    """Remove a pin: from now on vacuum may delete what the clone reads.
-
-    Raises:
-        NotFoundError: There is no such pin.
-    """
+    """Remove a pin: from now on vacuum may delete what the clone reads."""
     if name not in pins_of(context.log.refresh()):
         raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(context.log.root)))
     _change(context, name, lambda _pin, _slot: None)

@@ -36,11 +36,7 @@ class CopyRequest:
     allow_redacted: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values that go into the destination's root unchanged.
-
-        Raises:
-            InvalidInputError: The id is not a plain name, or `seal` is not a bool.
-        """
+        """Check the values that go into the destination's root unchanged."""
         if not isinstance(self.seal, bool):
             raise InvalidInputError(
                 "seal is not a boolean", remedy="give True or False", seal=self.seal

@@ -60,11 +60,7 @@ class SegmentCopier:
                     yield from self._numbered(epoch, part)
 
     def copy(self, placed: PlacedSegment) -> SegmentEntry:
-        """Copy a whole segment and return the entry that the destination lists.
-
-        Raises:
-            SnapshotExpiredError: The segment was deleted meanwhile.
-        """
+        """Copy a whole segment and return the entry that the destination lists."""
         try:
             return self._whole(placed)
         except MissingObjectError as error:

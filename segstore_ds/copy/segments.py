@@ -40,24 +40,15 @@ from segstore_ds.write.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class SegmentsCopy:
-    """What all tasks of a copy by segments share; picklable.
+    """What all tasks of a copy by segments share; picklable."""
 
-    Attributes:
-        job: The source's folder, and the schemas of its epochs.
-        to: The destination, with the source's version that is copied.
-    """
-
-    job: CompactJob = field(repr=False)
-    to: Destination
+    job: CompactJob = field(repr=False)  # the source's folder, and the schemas of its epochs
+    to: Destination  # the destination, with the source's version that is copied
 
     def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedSegment]:
         """Copy whole segments and yield what the destination is to list.
 
         Of each row the `start` and `segment_id` count. A segment that has arrived before is reused.
-
-        Raises:
-            ConflictError: The source does not list such a segment as of the planned version.
-            SnapshotExpiredError: A segment was deleted meanwhile.
         """
         if self.to.done is not None:
             return
@@ -68,14 +59,7 @@ class SegmentsCopy:
                 yield PlacedSegment(placed.start, copier.copy(placed))
 
     def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
-        """Create the destination's first root, which lists the segments that tasks have copied.
-
-        Raises:
-            InvalidInputError: There are no segments, or they are not a range without a gap.
-            AlreadyExistsError: Another stream was made there in the meantime.
-            ConflictError: A stream was made and dropped there in the meantime.
-            CommitUnknownError: The storage never said whether the destination was created.
-        """
+        """Create the destination's first root, which lists the segments that tasks have copied."""
         if self.to.done is not None:
             return replace(self.to.done, repeated=True)
         # A duplicated row was copied once, or by two attempts; only one of them counts.
@@ -105,7 +89,7 @@ class SegmentsCopy:
         *,
         clock: Clock,
     ) -> Copied:
-        """Create the destination's first root, with the source's epochs; raises as `commit`."""
+        """Create the destination's first root, with the source's epochs."""
         root, status = self.to.source, TableStatus(self.job.storage)
         return self.to.commit(
             entries,
@@ -145,10 +129,6 @@ def plan_copy_segments(
     """Fix the version that is copied, and find out whether it was copied before.
 
     `context` is the source's, refreshed.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, or the id stands for another copy.
     """
     to = open_destination(context, target, request, client=client)
     rules, layout = CompactRules(), Layout(inline_bytes=0)
@@ -166,10 +146,7 @@ def run_copy(
     """Copy a range to a stream that does not exist yet.
 
     The version that `context` is at is copied. `bind` returns the range for that root, and is not
-    called if the copy is already done. Raises as `plan_copy_segments` and `SegmentsCopy.commit`.
-
-    Raises:
-        SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+    called if the copy is already done.
     """
     copy = plan_copy_segments(context, target, request, client=context.client)
     if copy.to.done is not None:

@@ -25,29 +25,17 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What the first run of a copy by events fixed.
+    """What the first run of a copy by events fixed."""
 
-    Attributes:
-        source: Id of the stream that is copied.
-        generation: Of the source.
-        version: Of the source when the copy began.
-        start: First offset of the source that is copied.
-        end: The offset after the last one.
-        digest: Of the arguments of the copy.
-        piece_rows: Events per piece.
-        schema: Text of the events' schema; None if a job makes rows of them.
-        spark_schema: Spark's JSON of it, if the source has one.
-    """
-
-    source: str
-    generation: int
-    version: int
-    start: int
-    end: int
-    digest: str
-    piece_rows: Positive
-    schema: str | None = None
-    spark_schema: str | None = None
+    source: str  # id of the stream that is copied
+    generation: int  # of the source
+    version: int  # of the source when the copy began
+    start: int  # first offset of the source that is copied
+    end: int  # the offset after the last one
+    digest: str  # of the arguments of the copy
+    piece_rows: Positive  # events per piece
+    schema: str | None = None  # text of the events' schema; None if a job makes rows of them
+    spark_schema: str | None = None  # Spark's JSON of it, if the source has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,6 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     """Make a folder a follower: copy the stream, then commit that it follows from now on.
 
     Safe to repeat: objects that were copied before a failure are not copied again.
-
-    Raises:
-        InvalidInputError: The folder is the stream's own under any name, is within or around it, or
-            can't be opened; or the stream is a clone that shares events.
-        AlreadyExistsError: The folder holds another stream, or one whose log has diverged.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
-        UnderReplicatedError: It is in the log, but the follower lacks a part.
     """
     storage = context.storage
     target = storage.sibling(url)
@@ -95,11 +87,6 @@ def run_promote(context: StreamContext) -> Committed[None]:
     """Make this folder a primary of a new generation, without followers; safe to repeat.
 
     After it returns, no commit of the old primary is acknowledged any more.
-
-    Raises:
-        FencedError: Another follower was promoted, as far as it can be asked.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
     """
     context.log.reopen()
 

@@ -193,12 +193,7 @@ class Replicas(Seam):
             ) from missing[min(missing)]
 
     def acknowledged(self, root: Root) -> int:
-        """Return the newest version, up to a root, that all of its followers hold.
-
-        Raises:
-            FencedError: A follower was promoted.
-            StorageError: A follower can't be asked.
-        """
+        """Return the newest version, up to a root, that all of its followers hold."""
 
         def ask(follower: Follower) -> int:
             try:
@@ -221,12 +216,7 @@ class Replicas(Seam):
         return min([root.version, *versions])
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
-        """Return a root without followers, and what to do with their folders.
-
-        Raises:
-            FencedError: A follower was promoted in place of this folder.
-            StorageError: A follower can't be asked, and `allow_promoted` is not set.
-        """
+        """Return a root without followers, and what to do with their folders."""
         unasked: dict[str, Exception | None] = {}
         for follower in self.of(base):
             try:

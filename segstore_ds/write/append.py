@@ -45,20 +45,15 @@ _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """All inputs of a commit of staged segments, except the root it is based on.
+    """All inputs of a commit of staged segments, except the root it is based on."""
 
-    Attributes:
-        job: What was planned, with the schema of the segments.
-        segments: Ordered by offset.
-        facts: The number of events that the tasks received, and their statistics, which identify a
-            repeat of the batch. The segments hold all of these events, except where the planner
-            found the writer's batch committed, so that nothing was staged.
-        frame: All events of a small write, which has no segments: the root takes them.
-    """
-
-    job: WriteJob
-    segments: tuple[StagedSegment, ...]
+    job: WriteJob  # what was planned, with the schema of the segments
+    segments: tuple[StagedSegment, ...]  # ordered by offset
+    # The number of events that the tasks received, and their statistics, which identify a
+    # repeat of the batch. The segments hold all of these events, except where the planner found
+    # the writer's batch committed, so that nothing was staged.
     facts: BatchFacts
+    # All events of a small write, which has no segments: the root takes them.
     frame: Frame | None = field(default=None, repr=False)
 
     @classmethod
@@ -101,14 +96,7 @@ def check_stream(root: Root, stream_id: str | None) -> None:
 
 
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
-    """Check everything but the schema, in the order that the module docstring gives. Pure.
-
-    Raises:
-        SealedError: The stream is sealed.
-        StagedExpiredError: The segments were staged below the staging floor.
-        WriterConflictError: The writer was set back while its batch was repeated.
-        ConflictError: The tail or the version is not the expected one.
-    """
+    """Check everything but the schema, in the order that the module docstring gives. Pure."""
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
     staged = names.parse_token_version(plan.job.token)
@@ -294,15 +282,6 @@ class Appender:
         """Commit staged segments, exactly once for a writer's batch.
 
         A plan without segments, writer or change of the stream writes no commit.
-
-        Raises:
-            PositionError: The stream is not the plan's.
-            WriterConflictError: Another owner, an older batch, or other events under this batch id.
-            SealedError: The stream is sealed.
-            SchemaMismatchError: The stream's schema has changed and the segments no longer fit it.
-            StagedExpiredError: The segments were staged below the staging floor.
-            ConflictError: An expectation failed, or every race was lost.
-            CommitUnknownError: The commit may or may not be in the log.
         """
         job, key = plan.job, plan.writer
         note = Note(

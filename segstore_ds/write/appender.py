@@ -55,36 +55,24 @@ _AFTER_FAILURE = (
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """When to flush automatically.
+    """When to flush automatically."""
 
-    Attributes:
-        bytes: Unflushed bytes, before compression.
-        rows: Unflushed events.
-        seconds: Age of the oldest unflushed event; None for never.
-        linger_s: How long a commit that threads wait for may gather more of them.
-    """
-
-    bytes: int
-    rows: int
-    seconds: float | None
-    linger_s: float
+    bytes: int  # unflushed bytes, before compression
+    rows: int  # unflushed events
+    seconds: float | None  # age of the oldest unflushed event; None for never
+    linger_s: float  # how long a commit that threads wait for may gather more of them
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the appender uses of its own stream handles.
+    """What the appender uses of its own stream handles."""
 
-    Attributes:
-        schema: The stored schema of the stream's events.
-        plan: Plans the write of the next group; may run while `commit` does.
-        commit: Commits the staged task; deletes none of its objects on failure.
-        read: Reads the events of an offset range, as of the newest version; may run while `commit`
-            does.
-    """
-
-    schema: pa.Schema
-    plan: Callable[[], WriteJob]
+    schema: pa.Schema  # the stored schema of the stream's events
+    plan: Callable[[], WriteJob]  # plans the write of the next group; may run while `commit` does
+    # Commits the staged task; deletes none of its objects on failure.
     commit: Callable[[WriteJob, StagedTask], Commit]
+    # Reads the events of an offset range, as of the newest version; may run while `commit`
+    # does.
     read: Callable[[int, int], Iterable[pa.RecordBatch]]
 
 

@@ -25,18 +25,12 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The options of a task that decide.
+    """The options of a task that decide."""
 
-    Attributes:
-        inline_bytes: Most encoded bytes that its inline frames may take.
-        segment_format: The option `segmentFormat`.
-        schema: What its rows are converted to; Parquet can't store every one.
-        readable: Whether rows may be read back before the commit, which only Arrow allows.
-    """
-
-    inline_bytes: int
-    segment_format: str
-    schema: pa.Schema
+    inline_bytes: int  # most encoded bytes that its inline frames may take
+    segment_format: str  # the option `segmentFormat`
+    schema: pa.Schema  # what its rows are converted to; Parquet can't store every one
+    # Whether rows may be read back before the commit, which only Arrow allows.
     readable: bool = False
 
     @classmethod

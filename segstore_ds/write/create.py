@@ -41,15 +41,6 @@ def run_create(
 
     If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
     schema, or None.
-
-    Raises:
-        AlreadyExistsError: The stream exists.
-        SchemaMismatchError: A column has a type that can't be stored.
-        InvalidInputError: The schema is not one, has no columns, or has a name twice; or the folder
-            holds foreign objects or lies in another stream.
-        CorruptionError: The folder holds segments but no log.
-        CommitUnknownError: The storage did not say whether the stream was created.
-        UnsafeFilesystemError: The filesystem can't create objects exclusively.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(

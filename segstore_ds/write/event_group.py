@@ -17,33 +17,20 @@ from segstore_ds.write.task_writer import TaskWriter
 
 @dataclass(slots=True, eq=False)
 class EventGroup:
-    """The events of one commit; `start` is the place of the first.
+    """The events of one commit; `start` is the place of the first."""
 
-    Attributes:
-        job: The planned write.
-        task: What stages the events.
-        rows: Single events that are not in the task yet.
-        counters: The write cache's counters of this group.
-        count: How many events it holds.
-        staged_bytes: Bytes that were given to the task, before compression.
-        due_s: When it is to be committed at the latest; None for never.
-        waiters: How many threads wait for it.
-        commit: Its commit, once it has landed.
-        error: Why its commit failed.
-        ended: Set once it is known whether it was committed.
-    """
-
-    job: WriteJob
-    task: TaskWriter
-    rows: EventRows
-    counters: CacheCounters
+    job: WriteJob  # the planned write
+    task: TaskWriter  # what stages the events
+    rows: EventRows  # single events that are not in the task yet
+    counters: CacheCounters  # the write cache's counters of this group
     start: int
-    count: int = 0
-    staged_bytes: int = 0
-    due_s: float | None = None
-    waiters: int = 0
-    commit: Commit | None = None
-    error: BaseException | None = field(default=None, repr=False)
+    count: int = 0  # how many events it holds
+    staged_bytes: int = 0  # bytes that were given to the task, before compression
+    due_s: float | None = None  # when it is to be committed at the latest; None for never
+    waiters: int = 0  # how many threads wait for it
+    commit: Commit | None = None  # its commit, once it has landed
+    error: BaseException | None = field(default=None, repr=False)  # why its commit failed
+    # Set once it is known whether it was committed.
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property

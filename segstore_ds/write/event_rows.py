@@ -84,9 +84,6 @@ def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
     """Return a stored schema with the columns that only events have, of types that Arrow infers.
 
     A column of no type yet, whose values are all null, gets one as well.
-
-    Raises:
-        SchemaMismatchError: The values of a new column have no common type.
     """
     known = {field.name for field in schema if not t.is_null(field.type)}
     new = dict[str, list[Any]]()

@@ -124,10 +124,6 @@ def as_input(
     list of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
     columns that it lacks. Nothing is taken from a reader. The first batch is taken from a
     generator, because only that batch has the schema.
-
-    Raises:
-        InvalidInputError: The data is none of these, an iterable without a batch, or a reader or
-            generator that was given before.
     """
     if data is not None and _TAKEN.get(id(data)) is data:
         raise InvalidInputError(
@@ -176,11 +172,7 @@ def _of_events(
 
 
 def schema_of(data: Any) -> pa.Schema:
-    """Return the schema of data in any form that `as_input` takes, or of a stream.
-
-    Raises:
-        InvalidInputError: The data is none of these.
-    """
+    """Return the schema of data in any form that `as_input` takes, or of a stream."""
     if is_lazy(data):
         data = data.head(0).collect()
     found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)

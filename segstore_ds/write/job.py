@@ -29,32 +29,23 @@ from segstore_ds.write.task_writer import TaskWriter
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """One logical write; picklable, so that any process can stage it.
+    """One logical write; picklable, so that any process can stage it."""
 
-    Attributes:
-        storage: The stream's folder; pickles without its connections.
-        token: The folder of this job's staged objects.
-        transaction: The id of the one commit, the same over every attempt and rebase.
-        request: What was asked for, but with the schema that incoming batches are conformed to and
-            encoded in.
-        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
-            was planned on.
-        repeated: The writer's batch was committed before, so there is nothing to stage.
-        stream_id: The stream that was planned on, which may have been recreated since; None where
-            it can't have changed.
-        key_columns: The columns of which frames get a Bloom filter.
-        time_column: The column whose bounds are kept whatever the layout says.
-    """
-
-    storage: Storage = field(repr=False)
-    token: str
-    transaction: str
+    storage: Storage = field(repr=False)  # the stream's folder; pickles without its connections
+    token: str  # the folder of this job's staged objects
+    transaction: str  # the id of the one commit, the same over every attempt and rebase
+    # What was asked for, but with the schema that incoming batches are conformed to and encoded
+    # in.
     request: WriteRequest
+    # None to append; otherwise the new head, which is the tail that the overwrite was planned
+    # on.
     overwrite_to: int | None = None
-    repeated: bool = False
+    repeated: bool = False  # the writer's batch was committed before, so there is nothing to stage
+    # The stream that was planned on, which may have been recreated since; None where it can't
+    # have changed.
     stream_id: str | None = None
-    key_columns: tuple[str, ...] = ()
-    time_column: str | None = None
+    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
+    time_column: str | None = None  # the column whose bounds are kept whatever the layout says
 
     @property
     def schema(self) -> pa.Schema:
@@ -106,15 +97,7 @@ class WriteJob:
 
 
 def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
-    """Plan one logical write against the newest root.
-
-    Raises:
-        SchemaMismatchError: The columns don't fit; names them and the remedy.
-        WriterConflictError: Another owner, or an older batch.
-        ConflictError: An expectation fails already.
-        SealedError: The stream is sealed.
-        FencedError: This folder is not the primary.
-    """
+    """Plan one logical write against the newest root."""
     # An overwrite must see the newest tail; an append may use a root from the last minute.
     root = context.log.refresh() if request.overwrite else context.log.recent()
     try:

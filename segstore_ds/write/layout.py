@@ -33,11 +33,7 @@ class Layout:
     segment_format: str = options.default("segmentFormat")
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidInputError: A value is not valid for its option.
-        """
+        """Check the fields."""
         for field in fields(self):
             if field.name == "segment_format" and self.segment_format == HOT:
                 continue
@@ -67,7 +63,7 @@ class Layout:
         key_columns: Sequence[str] = (),
         into: memoryview | None = None,
     ) -> Frame:
-        """Encode a frame of an Arrow segment; raises as `encode_frame`."""
+        """Encode a frame of an Arrow segment."""
         return encode_frame(
             batch,
             compression=self.compression,  # type: ignore[arg-type]

@@ -33,17 +33,11 @@ from segstore_ds.write.task_writer import TaskWriter
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What the tasks of one micro-batch share; picklable.
+    """What the tasks of one micro-batch share; picklable."""
 
-    Attributes:
-        root: The version it was planned on, without its lists: tasks look up their writer in it.
-        job: The write; None if it can't be planned.
-        failure: Why it can't be planned.
-    """
-
-    root: Root
-    job: WriteJob | None
-    failure: SegstoreError | None = None
+    root: Root  # the version it was planned on, without its lists: tasks look up their writer in it
+    job: WriteJob | None  # the write; None if it can't be planned
+    failure: SegstoreError | None = None  # why it can't be planned
 
     def stage(
         self,
@@ -56,10 +50,6 @@ class BatchPlan:
 
         `request` is the planned one with the writer's key; `task` is the task's number and a text
         for this attempt.
-
-        Raises:
-            SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed; nothing is left of this attempt.
         """
         if self.job is not None and not self._has_nothing_to_stage(storage, request.writer):
             return self.job.stage(*task, batches)
@@ -69,13 +59,7 @@ class BatchPlan:
     def job_of(
         self, context: StreamContext, key: WriterKey, tasks: Sequence[StagedTask]
     ) -> WriteJob | None:
-        """Return the job to commit; None if the batch is in the stream and could not be planned.
-
-        Raises:
-            PositionError: The stream was dropped and made anew since the plan.
-            UnderReplicatedError: The batch is in the stream, but not everywhere.
-            SegstoreError: Why the write could not be planned.
-        """
+        """Return the job to commit; None if the batch is in the stream and could not be planned."""
         root = context.log.root
         check_stream(root, self.root.stream_id)
         if self.job is not None:

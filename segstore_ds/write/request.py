@@ -59,20 +59,12 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What all tasks of a write share; picklable.
+    """What all tasks of a write share; picklable."""
 
-    Attributes:
-        storage: The stream's folder.
-        schema: The stored schema, which batches are converted to.
-        layout: Sizes and compression.
-        token: The folder of the staged objects; None to stage nothing and only count the rows.
-        key_columns: The columns of which frames get a Bloom filter.
-        time_column: The column whose bounds are kept whatever the layout says.
-    """
-
-    storage: Storage = field(repr=False)
-    schema: pa.Schema = field(repr=False)
-    layout: Layout
+    storage: Storage = field(repr=False)  # the stream's folder
+    schema: pa.Schema = field(repr=False)  # the stored schema, which batches are converted to
+    layout: Layout  # sizes and compression
+    # The folder of the staged objects; None to stage nothing and only count the rows.
     token: str | None
-    key_columns: tuple[str, ...] = ()
-    time_column: str | None = None
+    key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
+    time_column: str | None = None  # the column whose bounds are kept whatever the layout says

@@ -155,10 +155,6 @@ class SegmentWriter:
         """Make the object complete and durable, also in the mirrors that acknowledge it.
 
         Its buffers are given back; reads still work.
-
-        Raises:
-            StorageError: The object may be incomplete.
-            InvalidInputError: No frame was added, or readers would refuse the segment.
         """
         end, staged = self._encoder.finish()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.

@@ -184,14 +184,7 @@ class TaskWriter:
         delete_staged(self._target.storage, self._staged)
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order.
-
-        Raises:
-            InvalidInputError: The task is not readable.
-            FormatError: Staged bytes are damaged or missing.
-            StorageError: The storage failed.
-            ClosedError: The task was aborted.
-        """
+        """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order."""
         if not self._readable:
             raise InvalidInputError("task is not readable", remedy="open it with readable=True")
         if self._aborted:

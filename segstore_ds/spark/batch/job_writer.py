@@ -122,10 +122,6 @@ def plan_job_writer(
     """Return the writer of a job; None if the options ask for an append after all.
 
     `more` holds what is in a writer's options beside those of the table.
-
-    Raises:
-        InvalidInputError: An option is missing or belongs to another write, or the rows are others.
-        NotFoundError: There is no stream to compact or copy.
     """
     given, copied = _take_range(given)
     options = {**parse_options(given, WRITE), **more}
@@ -226,11 +222,7 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, 
 def plan_rows(
     stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
 ) -> "PlanReader":
-    """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`.
-
-    Raises:
-        InvalidInputError: Options for events, or a schema of the user's own, are given.
-    """
+    """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`."""
     check_whole(options, EVENTS_ONLY, schema)
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
     reading = stream.plan_read(options["startCut"], options["endCut"], root=root)
@@ -281,11 +273,7 @@ class EventsCopyWriter(SegstoreWriter):
         self._work, self._column = work, column
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows; raises as `SegstoreWriter.write`.
-
-        Raises:
-            InvalidInputError: The rows are not of the copy's range, or in another order.
-        """
+        """Stage one task's rows; raises as `SegstoreWriter.write`."""
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")

@@ -47,11 +47,7 @@ def table_schema(name: str) -> StructType:
 def plan_metadata_reader(
     stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
 ) -> "MetadataReader":
-    """Plan the read of a metadata table as of a version.
-
-    Raises:
-        InvalidInputError: Options for events, or a schema of the user's own, are given.
-    """
+    """Plan the read of a metadata table as of a version."""
     name = options["metadata"]
     check_whole(options, EVENTS_ONLY, schema)
     return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
@@ -60,11 +56,7 @@ def plan_metadata_reader(
 def plan_streams_reader(
     folder: Storage, options: Mapping[str, Any], schema: StructType
 ) -> "StreamsReader":
-    """Plan the listing of the streams in a folder; sends no request.
-
-    Raises:
-        InvalidInputError: Options for events or for one stream, or a schema, are given.
-    """
+    """Plan the listing of the streams in a folder; sends no request."""
     check_whole(options, (*EVENTS_ONLY, *_STREAM_ONLY), schema)
     return StreamsReader(folder, schema)
 

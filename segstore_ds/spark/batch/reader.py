@@ -74,11 +74,7 @@ def plan_tasks(
 
 
 def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a task as the batches that Spark expects.
-
-    Raises:
-        SchemaMismatchError: A column that the user's schema declares NOT NULL holds a null.
-    """
+    """Yield the events of a task as the batches that Spark expects."""
     target = to_arrow(schema)
     for batch in run_task(reading, task):
         columns = [_spark_column(batch.column(field.name), field) for field in target]
@@ -88,11 +84,7 @@ def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Itera
 
 
 def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Return the stream's columns that a schema asks for, in the schema's order.
-
-    Raises:
-        SchemaMismatchError: The stream lacks a column, or has it in another type.
-    """
+    """Return the stream's columns that a schema asks for, in the schema's order."""
     numbers = {options["offsetColumn"], options["segmentColumn"]} - {None}
     times = {options["commitTimeColumn"]} - {None}
     extra = numbers | times
@@ -146,11 +138,7 @@ class SegstoreReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a partition in offset order, as the batches that Spark expects.
-
-        Raises:
-            SchemaMismatchError: A column that the user's schema declares NOT NULL holds a null.
-        """
+        """Yield the events of a partition in offset order, as the batches that Spark expects."""
         if partition is None or partition.value is None:
             return
         yield from slice_batches(self._reading, partition.value, self._schema)

@@ -45,11 +45,7 @@ class StagedMessage(WriterCommitMessage):
 def plan_append_writer(
     storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
 ) -> "SegstoreWriter":
-    """Plan a write from Spark's options; raises as `Stream.plan_write`.
-
-    Raises:
-        NotFoundError: There is no stream, and createIfMissing is false or an expectation is given.
-    """
+    """Plan a write from Spark's options; raises as `Stream.plan_write`."""
     expected = (options["expectedTail"], options["expectedVersion"])
     key = writer_key(
         options["writerId"],
@@ -76,9 +72,6 @@ def build_request(
     """Return the write that Spark's options and a DataFrame's schema ask for.
 
     `unset` is what the option `compact` means if it is not given.
-
-    Raises:
-        SchemaMismatchError: A column has a type that can't be stored.
     """
     return WriteRequest(
         schema=to_stored(schema),
@@ -134,12 +127,7 @@ class SegstoreWriter(DataSourceArrowWriter):
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows.
-
-        Raises:
-            SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed; Spark retries the task.
-        """
+        """Stage one task's rows."""
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")

@@ -52,17 +52,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class NativeFile:
-    """A Parquet file of a stream.
+    """A Parquet file of a stream."""
 
-    Attributes:
-        path: Relative to the stream.
-        start: Offset of its first event.
-        bytes: Its size.
-    """
-
-    path: str
-    start: int
-    bytes: int
+    path: str  # relative to the stream
+    start: int  # offset of its first event
+    bytes: int  # its size
 
 
 class UnreachableError(Exception):
