@@ -60,7 +60,6 @@ __all__ = [
     "SegstoreError",
     "Stream",
     "UpkeepPolicy",
-    "VacuumReport",
     "__version__",
     "activated",
     "clone",

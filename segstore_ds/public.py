@@ -15,10 +15,9 @@ from segstore_ds.read.scan import run_task
 from segstore_ds.redact.report import Forgotten, Left, Redacted
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
-from segstore_ds.retention.maintain import Maintenance
+from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.retention.retained import Blocker, Retained
-from segstore_ds.retention.vacuum import VacuumReport
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream import (
     Stream,
@@ -60,7 +59,6 @@ __all__ = [
     "SegstoreError",
     "Stream",
     "UpkeepPolicy",
-    "VacuumReport",
     "create",
     "drop",
     "exists",

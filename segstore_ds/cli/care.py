@@ -93,14 +93,11 @@ def purge(
     """Forget old versions; their events and the history stay."""
     stream = settings.open_to_change(url, storage_options)
     age = _seconds("older_than", older_than)
-    kept = stream.purge(older_than_s=age, keep_versions=keep_versions, dry_run=True)
-    if dry_run:
-        text = f"would keep the versions from {kept} on"
-        report({"dry_run": True, "log_start": kept}, text, as_json=as_json)
-        return
-    ask(f"Forget the versions of {stream.url} before {kept}?", yes=yes)
-    kept = stream.purge(older_than_s=age, keep_versions=keep_versions)
-    report({"log_start": kept}, f"the oldest version is {kept}", as_json=as_json)
+    found = stream.purge(older_than_s=age, keep_versions=keep_versions, dry_run=True)
+    if not dry_run:
+        ask(f"Forget the versions of {stream.url} before {found.log_start}?", yes=yes)
+        found = stream.purge(older_than_s=age, keep_versions=keep_versions)
+    report(found, as_json=as_json)
 
 
 def vacuum(

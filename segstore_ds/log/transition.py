@@ -6,7 +6,6 @@ retires it, and vacuum deletes it. Only `restore` goes back, while the object st
 Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
 """
 
-import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 
@@ -156,27 +155,6 @@ def broken_history(root: Root) -> Iterator[str]:
 GRACE_S = 7 * 86_400.0  # how long a retired object is kept
 
 
-class ObjectState(enum.Enum):
-    """The states in the life of a stream's object."""
-
-    STAGED = "staged"
-    COMMITTED = "committed"
-    RETIRED = "retired"
-    DELETED = "deleted"
-
-
-# Each allowed move and who makes it; no other move is allowed.
-MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
-    (ObjectState.STAGED, ObjectState.COMMITTED): "a commit",
-    (ObjectState.COMMITTED, ObjectState.RETIRED): "a commit that drops it",
-    (ObjectState.RETIRED, ObjectState.COMMITTED): "a restore of a version that lists it",
-    (
-        ObjectState.STAGED,
-        ObjectState.DELETED,
-    ): "vacuum or upkeep under the staging floor, or its own writer",
-    (ObjectState.RETIRED, ObjectState.DELETED): "vacuum or upkeep after the grace",
-}
-
 _TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
@@ -206,14 +184,6 @@ _OWNERS: Mapping[str, frozenset[str]] = {
 _UNOWNED = frozenset({Operation.READER, Operation.MERGE})
 # Other operations (repair, and those of later versions) follow rules of their own.
 _KNOWN = _UNOWNED.union(*_OWNERS.values()) - {Operation.REPAIR}
-
-
-def check_move(path: str, old: ObjectState, new: ObjectState) -> None:
-    """Raise InternalError when an object may not go from state `old` to state `new`."""
-    if (old, new) not in MOVES:
-        raise InternalError(
-            "illegal state change of an object", path=path, old=old.value, new=new.value
-        )
 
 
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """Forgets what a redaction replaced: old versions, old objects, and what dead jobs left of them.
 
-It purges the versions from before the redaction and no later ones, and vacuums. Both keep to their
-own rules, so what they may not delete yet stays, and is found by listing the stream's folder and
-each that mirrors it. The same call later goes on. A report says what is left, what it waits for,
-and which call ends it.
+It lets the engine of deletion forget the versions from before the redaction and no later ones. What
+that may not delete yet stays, and its report names it, in the stream's folder and in each that
+mirrors it. The same call later goes on. A report says what is left, what it waits for, and which
+call ends it.
 """
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from segstore_ds.errors import StorageError
@@ -22,21 +23,9 @@ from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
-from segstore_ds.retention.purge import run_purge
-from segstore_ds.retention.vacuum import (
-    Deleted,
-    Horizon,
-    Kept,
-    plan_horizon,
-    plan_temporaries,
-    plan_vacuum,
-    run_vacuum,
-    staged_version,
-)
-from segstore_ds.status.references import References, read_references
-from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.retention.deletion import run_erase
+from segstore_ds.retention.plan import Item, Maintenance, staged_version
 
-_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 # Takes a redaction's values out of published tables: what is left there, what it waits for, the
 # call that ends it if not the same one, and when it can go.
 Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[str, str, str, int]]]
@@ -77,12 +66,11 @@ def run_forget(
     grace_s = 0 if short_grace else policy.grace_s
     PROCESS_CACHE.reset()
     published = list(tables(context, record, grace_s))  # first: their readers leave the old objects
-    run_purge(context, older_than_s=0, most=record.version)
-    report = run_vacuum(context, dry_run=False, grace_s=grace_s, short_grace=short_grace)
+    report = run_erase(context, record.version, grace_s)
     root, now_us = context.log.root, context.storage.info(context.log.files.hint_path).modified_us
-    left = list(_waiting(context.storage, report.kept, record.version))
-    left += _versions(context.storage, context.log.files.numbers(), record.version)
-    left += _copies(context, root, now_us - int(grace_s * 1e6), record.version)
+    left = list(_waiting(context.storage.url, report.kept, record.version))
+    left += _versions(context.storage.url, context.log.files.numbers(), record.version)
+    left += _copies(context, report, record.version)
     due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6) if left else 0
     due_us = max([due_us, *(table_us for *_, table_us in published)])
     left += [
@@ -93,67 +81,55 @@ def run_forget(
     return Forgotten(not left, due, tuple(left), (*BEYOND, *_sources(root)))
 
 
-def _waiting(storage: Storage, kept: Iterable[Kept | Deleted], version: int) -> Iterator[Left]:
+def _waiting(url: str, kept: Iterable[Item], version: int) -> Iterator[Left]:
     """Yield the objects that may be from before a version, counted by what they wait for."""
     counts: dict[str, int] = {}
-    for entry in kept:
-        if _may_be_older(entry, version):
-            why = "replaced" if entry.dropped is not None else "never committed"
+    for item in kept:
+        if _may_be_older(item, version):
+            why = "replaced" if item.dropped is not None else "never committed"
             counts[why] = counts.get(why, 0) + 1
     for why, count in sorted(counts.items()):
         waits = "for readers until the grace is over, and for pins"
         if why != "replaced":
             waits = "staged by a job that may still run"
-        yield Left(storage.url, f"objects {why}: {count}", waits, AGAIN)
+        yield Left(url, f"objects {why}: {count}", waits, AGAIN)
 
 
-def _may_be_older(entry: Kept | Deleted, version: int) -> bool:
-    if entry.dropped is not None:
-        return entry.dropped <= version
-    staged = staged_version(entry.path)
-    return names.is_object(entry.path) and (staged is None or staged < version)
+def _may_be_older(item: Item, version: int) -> bool:
+    if item.dropped is not None:
+        return item.dropped <= version
+    staged = staged_version(item.path)
+    return names.is_object(item.path) and (staged is None or staged < version)
 
 
-def _versions(storage: Storage, numbers: Iterable[int], version: int) -> Iterator[Left]:
+def _versions(url: str, numbers: Iterable[int], version: int) -> Iterator[Left]:
     count = sum(number < version for number in numbers)
     if count:
         yield Left(
-            storage.url,
+            url,
             f"commit files from before version {version}: {count}",
             "kept for an hour after the redaction for handles that are open",
             AGAIN,
         )
 
 
-def _copies(context: StreamContext, root: Root, until_us: int, version: int) -> Iterator[Left]:
-    mirrors = context.log.seams.mirrors(root)
-    if mirrors is None:
-        return
-    horizon = plan_horizon(root, floor=0, until_us=until_us)
-    refs = read_references(
-        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
-    )
-    for files in context.log.seams.copies(root):
-        storage = files.storage
-        try:
-            yield from _waiting(storage, _unlisted(storage, refs, horizon), version)
-            yield from _versions(storage, files.numbers(), version)
-        except StorageError:
+def _copies(context: StreamContext, report: Maintenance, version: int) -> Iterator[Left]:
+    mirrors = context.log.seams.mirrors(context.log.root)
+    for files in context.log.seams.copies(context.log.root):
+        url = files.storage.url
+        kept, numbers = report.mirrors.get(url), None
+        with suppress(StorageError):
+            numbers = files.numbers()
+        if kept is not None and numbers is not None:
+            yield from _waiting(url, kept, version)
+            yield from _versions(url, numbers, version)
+        elif mirrors is not None:
             yield Left(
-                storage.url,
+                url,
                 "the mirror",
                 "it can't be reached",
-                f"{AGAIN}; or {mirrors.leaving(storage.url)} and delete the folder",
+                f"{AGAIN}; or {mirrors.leaving(url)} and delete the folder",
             )
-
-
-def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[Kept | Deleted]:
-    """Yield what a mirror holds and the stream does not list, with what may be deleted first."""
-    objects: list[ObjectInfo] = [info for folder in _FOLDERS for info in storage.list(folder)]
-    deleted, kept = plan_vacuum(refs, horizon, objects)
-    yield from deleted
-    yield from kept
-    yield from plan_temporaries(storage.temporaries(), horizon.time_us)
 
 
 def _elsewhere(root: Root, version: int) -> Iterator[Left]:

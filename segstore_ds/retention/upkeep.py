@@ -1,6 +1,7 @@
-"""Upkeep: a bounded round of purge and vacuum after commits, by the stream's own policy.
+"""Upkeep: bounded rounds of deletion after commits, by the stream's own policy.
 
-Each round goes in this order, so that it may stop anywhere and two may run at once:
+A round takes the steps of `retention.deletion` in another order, so that it may stop anywhere and
+two may run at once:
 
 1. Delete objects that earlier rounds have made free: retired ones at or before the committed
    `log_start`, staging floor and pins, and older than the grace; and orphans of tokens below the
@@ -14,12 +15,11 @@ Nothing is listed but the names of some versions, once an hour. The root says wh
 was, so the writers of a stream share one round a minute.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import (
@@ -29,21 +29,22 @@ from segstore_ds.format.policies import (
     build_upkeep,
     upkeep_of,
 )
-from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
+from segstore_ds.format.root import LastUpkeep, Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import find_moment
+from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
-from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import ObjectState, check_move
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.retention.purge import find_log_start, may_delete_below, purge_copies
-from segstore_ds.retention.vacuum import (
+from segstore_ds.retention.deletion import FOLDERS, Aim, Gone, trim_log
+from segstore_ds.retention.plan import (
     Horizon,
+    Item,
+    Maintenance,
     plan_horizon,
-    plan_vacuum,
+    plan_objects,
     staged_version,
 )
+from segstore_ds.retention.versions import plan_policy_start, version_at
 from segstore_ds.status.references import (
     References,
     find_unlisted,
@@ -51,26 +52,15 @@ from segstore_ds.status.references import (
     retired_objects,
 )
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.create import run_set_properties
 
-_LOG = logging.getLogger(__name__)
-_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 EVERY_US = 60_000_000
 IDLE_US = 3_600_000_000  # a stream of few commits is looked after once an hour
 WORTH_COMMITS = 64
 MOST_DELETED = 4_000  # log files, and objects, of one round
 MOST_SWEPT = 10_000  # versions whose names one round looks for
 BRIEF_S, LONG_S = 5.0, 45.0  # of a round that somebody waits for, or nobody
-
-
-@dataclass(slots=True)
-class Gone:
-    """The retired objects that a round has deleted, and the parts that hold some of them."""
-
-    items: set[Retired] = field(default_factory=set)
-    parts: set[str] = field(default_factory=set)
 
 
 def is_due(root: Root) -> bool:
@@ -104,14 +94,14 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
     """Tell whether a round would find something; asks for two status objects at most."""
     if root.version - root.log_start > policy.keep_versions:
         return True
-    with_age = _version_at(context, root, root.time_us - policy.keep_s * 1_000_000)
+    with_age = version_at(context, root, root.time_us - policy.keep_s * 1_000_000)
     if with_age - 1 > root.log_start:
         return True
     oldest = next(context.status.retired.groups(root), None)
     if oldest is None:
         return False
     horizon = plan_horizon(root, floor=0, until_us=root.time_us - policy.grace_s * 1_000_000)
-    return any(_is_due(item, root, horizon) for item in oldest[1][:1])
+    return any(_may_go(item, root, horizon) for item in oldest[1][:1])
 
 
 def run_set_upkeep(context: StreamContext, policy: UpkeepPolicy | None) -> None:
@@ -126,8 +116,8 @@ def run_set_upkeep(context: StreamContext, policy: UpkeepPolicy | None) -> None:
     run_set_properties(context, {UPKEEP_PROPERTY: text})
 
 
-def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | None:
-    """Run a round if one is due; return the root that it committed, or None.
+def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenance | None:
+    """Run a round if one is due; return what it did, or None if it committed nothing.
 
     Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
     deletes nothing more; the next round goes on there.
@@ -152,45 +142,39 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     now_us = store_now_us(context)
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.
-    horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
-    swept = _sweep(context, root, horizon, now_us - 2 * grace_us, late)
-    gone = _delete_retired(context, root, horizon, late)
+    work = _Deletion(context, root, plan_horizon(root, floor=0, until_us=now_us - grace_us), late)
+    swept = work.sweep(now_us - 2 * grace_us)
+    gone = work.delete_retired()
     start = root.log_start
     low = context.log.files.lowest(start)
-    start = min(_plan_log_start(context, root, policy, now_us), low + MOST_DELETED)
-    floor = _version_at(context, root, now_us - grace_us)
+    aim = Aim(
+        Operation.UPKEEP,
+        start=min(plan_policy_start(context, root, policy, now_us), low + MOST_DELETED),
+        floor=version_at(context, root, now_us - grace_us),
+    )
 
     def build(newest: Root, slot: Slot) -> Change[None]:
         if newest.upkeep != root.upkeep:
             return NOTHING  # another writer's round came first
-        planned = replace(
-            _forget(context.status, newest, slot, gone),
-            log_start=max(newest.log_start, min(start, slot.version - 1)),
-            staging_floor=max(newest.staging_floor, min(floor, newest.version)),
-        )
+        planned = aim.raised(gone.forgotten(context, newest, slot), slot.version)
         if planned == newest and swept == _swept(root):
             return NOTHING
-        return Change(
-            replace(
-                planned,
-                upkeep=LastUpkeep(slot.version, slot.time_us, swept),
-                operation=Operation.UPKEEP,
-                client=context.client,
-            )
-        )
+        last = LastUpkeep(slot.version, slot.time_us, swept)
+        noted = replace(planned, upkeep=last, operation=aim.operation, client=context.client)
+        return Change(noted)
 
-    done = context.log.commit(build)
-    if not done.written:
+    committed = context.log.commit(build)
+    if not committed.written:
         return None
-    # Advance the hint before deleting, or an open could follow it to a leftover version.
-    context.log.files.put_hint(hint_of(done.root))
-    if done.root.log_start > root.log_start or may_delete_below(context, root):
-        end = done.root.log_start
-        context.log.files.trim(low, end, until=late)
-        purge_copies(
-            context, done.root, lambda files: files.trim(files.lowest(start), end, until=late)
-        )
-    return done.root
+    done = committed.root
+
+    def trim(files: MetadataLog[Root]) -> None:
+        first = low if files is context.log.files else files.lowest(start)
+        files.trim(first, done.log_start, until=late)
+
+    trim_log(context, start, done, trim)
+    versions = done.log_start - start
+    return Maintenance(False, done.version, done.log_start, versions, deleted=tuple(work.deleted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,152 +248,105 @@ def _process_ends() -> bool:
     return not threading.main_thread().is_alive()
 
 
-# --- retired objects -------------------------------------------------------------------------
+class _Deletion:
+    """Deletes what a root has made free, until it is late."""
+
+    def __init__(
+        self, context: StreamContext, root: Root, horizon: Horizon, late: Callable[[], bool]
+    ) -> None:
+        self._context, self._root, self._late = context, root, late
+        self._horizon = horizon
+        self.deleted: list[Item] = []
+
+    def delete_retired(self) -> Gone:
+        """Delete retired objects, oldest first; return the rows whose objects are deleted."""
+        gone, root = Gone(), self._root
+        again: References | None = None
+        for part, rows in self._context.status.retired.groups(root):
+            for row in rows:
+                most = len(self.deleted) >= MOST_DELETED
+                if self._late() or most or not _may_go(row, root, self._horizon):
+                    return gone
+                paths = list(retired_objects(self._context.status, row))
+                if root.restored is None or row.version <= root.restored:
+                    # Since then a restore or a repair may have listed it again.
+                    again = again or self._references()
+                    paths = [path for path in paths if _is_last(again, path, row)]
+                why = "dropped by a commit"
+                if not self._delete([Item(path, None, why, row.version) for path in paths]):
+                    return gone  # a later round deletes the rest
+                gone.add(part, row)
+        return gone
+
+    def sweep(self, until_us: int) -> int:
+        """Delete the orphans of some further versions; return where the next sweep begins.
+
+        Once an hour, and twice the grace behind: by then nearly all that such names name is listed
+        or long deleted, so that the rest of the metadata need not be read.
+        """
+        root = self._root
+        last, start = root.upkeep, _swept(root)
+        if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
+            return start
+        newest = version_at(self._context, root, until_us)
+        end = min(newest, root.staging_floor, start + MOST_SWEPT)
+        found = [
+            info
+            for folder in FOLDERS
+            for prefix in names.version_prefixes(start, max(start, end))
+            if not self._late()
+            for info in self._context.storage.list_named(folder, prefix)
+            if start <= (staged_version(info.path) or 0) < end
+        ]
+        whole = end > start and not self._late() and self._delete_orphans(found)
+        return end if whole else start
+
+    def _delete_orphans(self, found: Sequence[ObjectInfo]) -> bool:
+        """Delete the orphans among some objects; return whether none of them is left."""
+        status = self._context.status
+        suspects = find_unlisted(status, self._root, {info.path for info in found})
+        if not suspects:
+            return True
+        found = [info for info in found if info.path in suspects]
+        orphans = plan_objects(self._references(), self._horizon, found)[0]
+        return all(not self._late() and self._delete([orphan]) for orphan in orphans)
+
+    def _references(self) -> References:
+        return read_references(
+            self._context.status,
+            self._root,
+            gone_before=self._horizon.version,
+            gone_until_us=self._horizon.time_us,
+        )
+
+    def _delete(self, items: Sequence[Item]) -> bool:
+        """Delete objects in mirrors, then here; return False if a mirror failed.
+
+        What a mirror still has stays here, too: a later round needs it to know the rest.
+        """
+
+        def delete(storage: Storage) -> None:
+            for item in items:
+                storage.delete(item.path)
+
+        seams, root = self._context.log.seams, self._root
+        if not seams.in_copies(root, "what was dropped", lambda files: delete(files.storage)):
+            return False
+        delete(self._context.storage)
+        self.deleted += items
+        return True
 
 
-def _is_due(item: Retired, root: Root, horizon: Horizon) -> bool:
+def _may_go(row: Retired, root: Root, horizon: Horizon) -> bool:
     # Below the floor no job can commit a segment of that time, not even once more.
-    version = min(horizon.version, root.staging_floor)
-    return item.version <= version and item.time_us <= horizon.time_us
+    return horizon.is_past(row) and row.version <= root.staging_floor
 
 
-def _delete_retired(
-    context: StreamContext, root: Root, horizon: Horizon, late: Callable[[], bool]
-) -> Gone:
-    gone, count = Gone(), 0
-    again: References | None = None
-    for part, items in context.status.retired.groups(root):
-        for item in items:
-            if late() or count >= MOST_DELETED or not _is_due(item, root, horizon):
-                return gone
-            paths = list(retired_objects(context.status, item))
-            if root.restored is None or item.version <= root.restored:
-                # Since then a restore or a repair may have listed it again.
-                again = again or read_references(
-                    context.status,
-                    root,
-                    gone_before=horizon.version,
-                    gone_until_us=horizon.time_us,
-                )
-                paths = [path for path in paths if _is_last(again, path, item)]
-            for path in paths:
-                check_move(path, ObjectState.RETIRED, ObjectState.DELETED)
-            if not _delete(context, root, paths):
-                return gone  # a later round deletes the rest
-            count += len(paths)
-            gone.items.add(item)
-            if part is not None:
-                gone.parts.add(part.path)
-    return gone
-
-
-def _is_last(refs: References, path: str, item: Retired) -> bool:
+def _is_last(refs: References, path: str, row: Retired) -> bool:
     """Tell whether nothing lists an object, and nothing dropped it later."""
     newest = refs.retired.get(path)
-    return path not in refs.live and (newest is None or newest.version <= item.version)
-
-
-def _forget(status: TableStatus, root: Root, slot: Slot, gone: Gone) -> Root:
-    """Return the root without the retired objects that are deleted; others keep their order."""
-    table, changes = status.retired, dict[str, list[PartRef]]()
-    for part in table.parts(root):
-        if part.path in gone.parts:
-            left = tuple(item for item in table.part(part) if item not in gone.items)
-            changes[part.path] = [table.put(root.version, left)] if left else []
-    kept = tuple(item for item in root.retired if item not in gone.items)
-    if len(kept) == len(root.retired) and not changes:
-        return root
-    return status.tidy(table.replace(replace(root, retired=kept), slot, changes), slot)
-
-
-# --- orphans ---------------------------------------------------------------------------------
+    return path not in refs.live and (newest is None or newest.version <= row.version)
 
 
 def _swept(root: Root) -> int:
     return root.upkeep.swept if root.upkeep else 0
-
-
-def _sweep(
-    context: StreamContext, root: Root, horizon: Horizon, until_us: int, late: Callable[[], bool]
-) -> int:
-    """Delete the orphans of some further versions; return where the next sweep begins.
-
-    Once an hour, and twice the grace behind: by then nearly all that such names name is listed or
-    long deleted, so that the rest of the metadata need not be read.
-    """
-    last, start = root.upkeep, _swept(root)
-    if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
-        return start
-    end = min(_version_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
-    if end <= start:
-        return start
-    found = [
-        info
-        for folder in _FOLDERS
-        for prefix in names.version_prefixes(start, end)
-        if not late()
-        for info in context.storage.list_named(folder, prefix)
-        if start <= (staged_version(info.path) or 0) < end
-    ]
-    whole = not late() and _delete_orphans(context, root, horizon, found, late)
-    return end if whole else start
-
-
-def _delete_orphans(
-    context: StreamContext,
-    root: Root,
-    horizon: Horizon,
-    found: Sequence[ObjectInfo],
-    late: Callable[[], bool],
-) -> bool:
-    """Delete the orphans among some objects; return whether none of them is left."""
-    suspects = find_unlisted(context.status, root, {info.path for info in found})
-    if not suspects:
-        return True
-    refs = read_references(
-        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
-    )
-    orphans = plan_vacuum(refs, horizon, [info for info in found if info.path in suspects])[0]
-    for orphan in orphans:
-        check_move(orphan.path, orphan.state, ObjectState.DELETED)
-        if late() or not _delete(context, root, [orphan.path]):
-            return False
-    return True
-
-
-def _delete(context: StreamContext, root: Root, paths: Sequence[str]) -> bool:
-    """Delete objects in mirrors, then here; return False if a mirror failed.
-
-    What a mirror still has stays here, too: a later round needs it to know the rest.
-    """
-
-    def delete(storage: Storage) -> None:
-        for path in paths:
-            storage.delete(path)
-
-    seams = context.log.seams
-    if not seams.in_copies(root, "what was dropped", lambda files: delete(files.storage)):
-        return False
-    delete(context.storage)
-    return True
-
-
-# --- versions --------------------------------------------------------------------------------
-
-
-def _plan_log_start(context: StreamContext, root: Root, policy: UpkeepPolicy, now_us: int) -> int:
-    """Return the oldest version to keep; the log's own grace outranks the policy."""
-    start = find_log_start(context, root, policy.keep_s, now_us)
-    excess = root.version + 1 - policy.keep_versions
-    if excess > start:
-        start = max(start, min(excess, find_log_start(context, root, 0, now_us)))
-    return start
-
-
-def _version_at(context: StreamContext, root: Root, time_us: int) -> int:
-    """Return the newest version stamped at or before a time; 0 if that is unknown."""
-    try:
-        found = find_moment(context.log, root, time_us)
-    except SnapshotExpiredError:
-        return 0
-    return found.version if found else 0

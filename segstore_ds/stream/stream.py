@@ -72,8 +72,8 @@ from segstore_ds.redact.report import Redacted
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.replication.property import followers_of
-from segstore_ds.retention.maintain import Maintenance, run_maintain
-from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.deletion import run_maintain, run_purge, run_vacuum
+from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import policy_of, run_retain, run_set_policy
@@ -81,7 +81,6 @@ from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.retention.upkeep import run_set_upkeep
-from segstore_ds.retention.vacuum import VacuumReport, run_vacuum
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.writers import Commit, WriterKey
@@ -1310,7 +1309,7 @@ class Stream:
         to run beside everything else.
 
         Returns:
-            Totals of what was deleted and of what stays for now, by reason.
+            What was deleted, and what stays for now, each with its reason.
         """
         done = run_maintain(self._context)
         run_auto_publish(self._context, at_once=True)
@@ -1322,7 +1321,7 @@ class Stream:
         older_than_s: float = 30 * 86400.0,
         keep_versions: int = 1,
         dry_run: bool = False,
-    ) -> int:
+    ) -> Maintenance:
         """Forget versions that were superseded longer ago than that (an hour at least).
 
         Their events and their rows of the history stay; only reading *as of* those versions ends.
@@ -1331,10 +1330,10 @@ class Stream:
         Args:
             older_than_s: Least number of seconds since they were superseded.
             keep_versions: How many of the newest versions stay, however old they are.
-            dry_run: Delete nothing, and return which version would be the oldest.
+            dry_run: Delete nothing, and report what would be forgotten.
 
         Returns:
-            The oldest version kept.
+            The oldest version kept, `log_start`, and how many `versions` were forgotten.
         """
         check_seconds("older_than_s", older_than_s)
         return run_purge(
@@ -1348,7 +1347,7 @@ class Stream:
         grace_s: float = GRACE_S,
         short_grace: bool = False,
         progress: Progress = unheard,
-    ) -> VacuumReport:
+    ) -> Maintenance:
         """Delete what no version, pin or commit in flight can need; by default only report it.
 
         It deletes objects that were dropped before the oldest version kept (see `purge`) and longer

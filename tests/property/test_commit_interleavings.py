@@ -26,7 +26,7 @@ from commit_programs import (
 from interleaving import Play, Scene, Violation, explore
 
 from segstore_ds.log.lookup import version_at
-from segstore_ds.retention import purge as retention
+from segstore_ds.retention import deletion
 
 
 @pytest.fixture(autouse=True)
@@ -248,11 +248,11 @@ def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
 def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
     """A commit that slept between stamp and put would let its base go within the grace."""
 
-    def plan(context, *, older_than_s):
+    def plan(context, _root, older_than_s):
         age_s = max(older_than_s, context.log.grace_s)
         kept = version_at(context.log, context.clock.wall_us() - int(age_s * 1e6))
         return kept.version if kept else context.log.root.log_start
 
-    monkeypatch.setattr(retention, "plan_purge", plan)
+    monkeypatch.setattr(deletion, "plan_log_start", plan)
     with pytest.raises(Violation, match="within its grace"):
         explore(SCENES["a sleeper, and one who commits and purges"]())

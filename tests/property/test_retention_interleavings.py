@@ -28,7 +28,7 @@ from retention_programs import (
 )
 
 from segstore_ds.compact import commit as compact_commit
-from segstore_ds.retention import readers, restore, vacuum
+from segstore_ds.retention import deletion, readers, restore
 from segstore_ds.status import references
 from segstore_ds.write import append
 
@@ -292,7 +292,7 @@ def test_a_compaction_of_the_model_is_one():
 
 def no_floor(monkeypatch):
     """Delete without a commit before."""
-    monkeypatch.setattr(vacuum, "_raise_floor", lambda context, *_: context.log.root)
+    monkeypatch.setattr(deletion, "_raise", lambda context, *_: context.log.root)
 
 
 def floor_ignored(monkeypatch):
@@ -306,21 +306,21 @@ def floor_ignored(monkeypatch):
 def look_before_the_floor(monkeypatch):
     """Ask what is referred to before the floor is raised."""
     run = threading.local()
-    raise_floor, read = vacuum._raise_floor, vacuum.read_references
+    raise_floor, read = deletion._raise, deletion.read_references
 
     def raised(context, *rest):
         run.known = read(context.status, context.log.root)
         return raise_floor(context, *rest)
 
-    monkeypatch.setattr(vacuum, "_raise_floor", raised)
-    monkeypatch.setattr(vacuum, "read_references", lambda *_, **__: run.known)
+    monkeypatch.setattr(deletion, "_raise", raised)
+    monkeypatch.setattr(deletion, "read_references", lambda *_, **__: run.known)
 
 
 def purge_ignored(monkeypatch):
     """Delete what a kept version still lists."""
-    real = vacuum.plan_horizon
+    real = deletion.plan_horizon
     monkeypatch.setattr(
-        vacuum,
+        deletion,
         "plan_horizon",
         lambda root, **given: replace(real(root, **given), version=root.version),
     )
@@ -328,9 +328,9 @@ def purge_ignored(monkeypatch):
 
 def grace_ignored(monkeypatch):
     """Delete what was dropped a moment ago."""
-    real = vacuum.plan_horizon
+    real = deletion.plan_horizon
     monkeypatch.setattr(
-        vacuum,
+        deletion,
         "plan_horizon",
         lambda root, **given: replace(real(root, **given), time_us=1 << 62),
     )

@@ -17,7 +17,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.auto import run_set_auto_publish
-from segstore_ds.retention.maintain import run_maintain
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.layout import Layout

@@ -19,6 +19,7 @@ from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.redact import forget
+from segstore_ds.retention.deletion import run_erase
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout
@@ -126,10 +127,11 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = _secretive(pair, monkeypatch)
     _redact(stream)
     root = stream.root
-    (left,) = list(forget._copies(stream.context, root, 0, root.version))[1:2]
+    report = run_erase(stream.context, root.version, DAY)
+    left = list(forget._copies(stream.context, report, root.version))[1]
     assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
     pair.world.lost.add(pair.follower)
-    (left,) = forget._copies(stream.context, root, 0, root.version)
+    (left,) = forget._copies(stream.context, report, root.version)
     assert (left.where, left.why) == (pair.follower, "it can't be reached")
     assert "remove_follower" in left.call
     with pytest.raises(SegstoreError):

@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import HINT_PATH, Hint, build_hint
 from segstore_ds.format.root import Writer
 from segstore_ds.repair.verify import Report
-from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.deletion import run_purge
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo

@@ -370,7 +370,7 @@ def test_time_is_answered_around_what_was_left_behind():
 def test_purge_and_vacuum_go_on_around_what_was_left_behind(hours):
     """And purge keeps the version that the repair went on from while it keeps the one before it."""
     stream, storage, times, _ = abandoned()
-    kept = stream.purge(older_than_s=hours * 3600 - 60)
+    kept = stream.purge(older_than_s=hours * 3600 - 60).log_start
     asked = storage.time.now_us - (hours * 3600 - 60) * 10**6
     newest = max(place for place, time_us in enumerate(times) if time_us <= asked)
     assert kept == (0, 1, 2, 3, 4, 5, 8, 9, 10, 11)[max(newest - 1, 0)]

@@ -448,8 +448,8 @@ def test_dry_runs_tell_what_would_be_done_and_do_nothing():
     version = stream.version
     planned = stream.retain(max_age=30 * 86_400, dry_run=True)
     assert (planned.head, planned.dropped, stream.refresh().head) == (50, 50, 0)
-    kept = stream.purge(dry_run=True)
+    kept = stream.purge(dry_run=True).log_start
     assert kept > stream.root.log_start
     assert stream.refresh().version == version
     assert stream.retain(max_age=30 * 86_400) == planned
-    assert stream.purge() == kept
+    assert stream.purge().log_start == kept

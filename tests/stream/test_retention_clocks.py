@@ -109,7 +109,7 @@ def test_clock_ahead_purges_no_version_in_use(hours):
     with pytest.raises(InvalidInputError, match="clock"):
         ahead.purge(older_than_s=HOUR)
     unasked(ahead)
-    assert ahead.purge(older_than_s=HOUR) == 0
+    assert ahead.purge(older_than_s=HOUR).log_start == 0
     assert_commits_stay(stream, storage)
 
 
@@ -124,7 +124,8 @@ def test_early_commit_times_cause_no_early_purge():
     unasked(late)
     for number in range(4):
         late.tag(f"t{number}", 0)
-    assert open_on(storage, clock=storage.time.clock).purge(older_than_s=HOUR) <= here.version
+    kept = open_on(storage, clock=storage.time.clock).purge(older_than_s=HOUR).log_start
+    assert kept <= here.version
     assert_commits_stay(here, storage)
 
 

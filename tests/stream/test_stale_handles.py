@@ -24,7 +24,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import HINT_PATH
 from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
-from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.deletion import run_purge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import verify_on

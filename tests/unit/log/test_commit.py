@@ -33,7 +33,8 @@ from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.retention.purge import plan_purge, run_purge
+from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.versions import plan_log_start
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, open_storage
@@ -451,7 +452,7 @@ def test_missing_version_is_damage_and_purged_is_expired(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
     with pytest.raises(SnapshotExpiredError, match="version=2, oldest=4"):
         log.read_version(2)
     log.storage.delete(log.files.path(4))
@@ -505,9 +506,9 @@ def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
         time.advance(600)
         commit(log)
     # Versions 0 to 10, ten minutes apart: 4 was the newest an hour ago, and one more stays.
-    assert plan_purge(StreamContext.of(log), older_than_s=0) == 3
-    assert plan_purge(StreamContext.of(log), older_than_s=60 * 95) == 0
-    assert run_purge(StreamContext.of(log), older_than_s=0) == 3
+    assert plan_log_start(StreamContext.of(log), log.root, 0) == 3
+    assert plan_log_start(StreamContext.of(log), log.root, 60 * 95) == 0
+    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 3
     assert log.files.numbers() == list(range(3, 12))
     assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "purge")
     assert another(log).open() == another(log).reopen() == log.root
@@ -517,9 +518,9 @@ def test_purge_is_safe_to_repeat(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
     version = log.root.version
-    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
     assert log.root.version == version  # nothing to do: no commit
 
 
@@ -527,7 +528,7 @@ def test_purge_of_a_stream_younger_than_the_grace_does_nothing(log, time):
     for _ in range(5):
         commit(log)
     time.advance(LOG_GRACE_S - 1)
-    assert run_purge(StreamContext.of(log), older_than_s=0) == 0
+    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 0
     assert log.reopen().version == 5
 
 

@@ -1,4 +1,4 @@
-"""What each operation may change, and which way an object may go."""
+"""What each operation may change."""
 
 from dataclasses import replace
 
@@ -6,13 +6,7 @@ import pytest
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import PartRef, Retired
-from segstore_ds.log.transition import (
-    MOVES,
-    ObjectState,
-    broken_by_operation,
-    check_move,
-    check_transition,
-)
+from segstore_ds.log.transition import broken_by_operation, check_transition
 from unit.log.test_transition import NEW, OLD, part
 
 SAME = replace(OLD, version=8, transaction="t8", parent="t7")
@@ -85,16 +79,3 @@ def test_what_leaves_the_list_is_retired():
 
 def named(start: int, end: int) -> PartRef:
     return replace(part(start, end), path=f"status/{start:020d}-segments-{'cd' * 16}")
-
-
-def test_objects_go_one_way_but_for_restore():
-    """Every move that is not listed is a bug: above all, what is committed is never deleted."""
-    for old in ObjectState:
-        for new in ObjectState:
-            if (old, new) in MOVES:
-                check_move("x", old, new)
-            else:
-                with pytest.raises(InternalError, match="illegal state change"):
-                    check_move("x", old, new)
-    assert (ObjectState.COMMITTED, ObjectState.DELETED) not in MOVES
-    assert all(old is not ObjectState.DELETED for old, _ in MOVES)

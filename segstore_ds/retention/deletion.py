@@ -1,0 +1,326 @@
+"""The engine of deletion: carries a plan out, and reports what went and what stays.
+
+`maintain` does all of it, `purge` forgets versions alone, `vacuum` deletes objects alone; rounds of
+upkeep take the same steps in small pieces, see `retention.upkeep`. The order is:
+
+1. Commit `log_start` and the staging floor, raised. A commit in flight of objects staged below the
+   floor either lands first, so that what it lists is seen in 3, or is refused.
+2. Delete the log's files below `log_start` in ascending order, so a missing name means that every
+   name below it is missing, too.
+3. Read all that the newest root refers to. Unreadable metadata stops it: an unreadable list is not
+   an empty one.
+4. Delete what `retention.plan` allows. Segments go before the parts that name them, so that a crash
+   leaves no segment that only a deleted list could name.
+5. Commit `retired` without what is deleted.
+
+Every step may be repeated, and two deletions may run at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.errors import FormatError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
+from segstore_ds.format.root import PartRef, Retired, Root
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.seen import hint_of
+from segstore_ds.log.transition import GRACE_S
+from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.retention.plan import (
+    Horizon,
+    Item,
+    Maintenance,
+    plan_horizon,
+    plan_objects,
+    plan_temporaries,
+    staged_version,
+)
+from segstore_ds.retention.versions import (
+    may_delete_below,
+    plan_log_start,
+    plan_policy_start,
+    version_at,
+)
+from segstore_ds.status.references import References, read_references
+from segstore_ds.status.slot import Slot
+from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.write.inputs import as_integer
+
+LEAST_GRACE_S = 86_400.0
+FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+_MOST_MERGES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a deletion commits before it deletes.
+
+    Attributes:
+        operation: The operation of its commits.
+        start: The oldest version to keep; 0 to forget none.
+        keep: How many of the newest versions stay in any case (>= 1).
+        until_us: Objects go that were dropped before this time; None to delete no object.
+        floor: The newest version stamped before that time.
+    """
+
+    operation: str
+    start: int = 0
+    keep: int = 1
+    until_us: int | None = None
+    floor: int = 0
+
+    def raised(self, root: Root, version: int) -> Root:
+        """Return what version `version` would be; the same root if nothing changes. Pure."""
+        start = max(root.log_start, min(self.start, version - self.keep))
+        floor = max(root.staging_floor, min(self.floor, root.version))
+        return replace(root, log_start=start, staging_floor=floor)
+
+
+@dataclass(slots=True)
+class Gone:
+    """Retired rows whose objects are deleted, and the parts that hold some of them."""
+
+    rows: set[Retired] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+
+    def add(self, part: PartRef | None, row: Retired) -> None:
+        """Note that the objects of a row, which a part or the root holds, are deleted."""
+        self.rows.add(row)
+        if part is not None:
+            self.parts.add(part.path)
+
+    def forgotten(self, context: StreamContext, root: Root, slot: Slot) -> Root:
+        """Return a root without the rows; others keep their order."""
+        table, changes = context.status.retired, dict[str, list[PartRef]]()
+        for part in table.parts(root):
+            if part.path in self.parts:
+                left = tuple(row for row in table.part(part) if row not in self.rows)
+                changes[part.path] = [table.put(root.version, left)] if left else []
+        kept = tuple(row for row in root.retired if row not in self.rows)
+        if len(kept) == len(root.retired) and not changes:
+            return root
+        pruned = table.replace(replace(root, retired=kept), slot, changes)
+        return context.status.tidy(pruned, slot)
+
+
+# --- the four forms ------------------------------------------------------------------------------
+
+
+def run_maintain(context: StreamContext) -> Maintenance:
+    """Purge, vacuum and merge by the stream's policy, or by the default one where upkeep is off.
+
+    Safe to repeat, and to run beside everything else.
+    """
+    root, now_us = context.log.refresh(), store_now_us(context)
+    policy = upkeep_of(root) or DEFAULT_POLICY
+    start = plan_policy_start(context, root, policy, now_us)
+    aim = _aim_at_objects(context, Operation.UPKEEP, now_us, policy.grace_s)
+    done = run_deletion(context, replace(aim, start=start))
+    merges = 0
+    while merges < _MOST_MERGES:
+        version = context.log.refresh().version
+        run_due_merge(context, thorough=True)
+        if context.log.root.version == version:
+            break
+        merges += 1
+    return replace(done, merges=merges, version=context.log.root.version)
+
+
+def run_purge(
+    context: StreamContext,
+    *,
+    older_than_s: float,
+    keep_versions: int = 1,
+    dry_run: bool = False,
+) -> Maintenance:
+    """Forget the versions superseded more than `older_than_s` ago.
+
+    Raises:
+        InvalidInputError: Fewer than one version would stay.
+        ConflictError: Every race was lost; nothing was deleted.
+        CommitUnknownError: `log_start` may or may not be raised; nothing was deleted.
+    """
+    keep_versions = as_integer(keep_versions, "keep_versions")
+    if keep_versions < 1:
+        raise InvalidInputError(
+            "the newest version can't be purged",
+            remedy="keep at least one version",
+            keep=keep_versions,
+        )
+    start = plan_log_start(context, context.log.refresh(), older_than_s)
+    return run_deletion(context, Aim(Operation.PURGE, start, keep_versions), dry_run=dry_run)
+
+
+def run_vacuum(
+    context: StreamContext,
+    *,
+    dry_run: bool = True,
+    grace_s: float = GRACE_S,
+    short_grace: bool = False,
+    progress: Progress = unheard,
+) -> Maintenance:
+    """Delete objects that can't be needed any more; a dry run (the default) only reports them.
+
+    If the storage fails, objects that were deleted stay deleted.
+
+    Raises:
+        InvalidInputError: The grace is less than a day, and `short_grace` is False.
+        ConflictError: Every race was lost; nothing was deleted.
+        CommitUnknownError: The floor may or may not be raised; nothing was deleted.
+    """
+    if grace_s < LEAST_GRACE_S and not short_grace:
+        raise InvalidInputError(
+            "grace is shorter than a day",
+            remedy="readers and jobs that run longer than the grace fail; set "
+            "short_grace=True if there are none",
+            grace_s=grace_s,
+        )
+    context.log.reopen()
+    # The store's time is that of an object just written; a dry run writes none.
+    now_us = context.clock.wall_us() if dry_run else store_now_us(context)
+    aim = _aim_at_objects(context, Operation.VACUUM, now_us, grace_s)
+    return run_deletion(context, aim, dry_run=dry_run, progress=progress)
+
+
+def run_erase(context: StreamContext, version: int, grace_s: float) -> Maintenance:
+    """Forget the versions before `version`, and delete all that may go; raises as `run_vacuum`."""
+    root, now_us = context.log.refresh(), store_now_us(context)
+    start = min(plan_log_start(context, root, 0, now_us), version)
+    aim = _aim_at_objects(context, Operation.UPKEEP, now_us, grace_s)
+    return run_deletion(context, replace(aim, start=start))
+
+
+def _aim_at_objects(context: StreamContext, operation: str, now_us: int, grace_s: float) -> Aim:
+    until_us = now_us - int(max(grace_s, 0) * 1e6)
+    floor = version_at(context, context.log.root, until_us)
+    return Aim(operation, until_us=until_us, floor=floor)
+
+
+# --- the steps -----------------------------------------------------------------------------------
+
+
+def run_deletion(
+    context: StreamContext, aim: Aim, *, dry_run: bool = False, progress: Progress = unheard
+) -> Maintenance:
+    """Do what an aim says; a dry run only reports it. Raises as the forms of it."""
+    base = root = context.log.root
+    objects = [] if aim.until_us is None else _list(context.storage)
+    if dry_run:
+        root = aim.raised(root, root.version + 1)
+    else:
+        root = _raise(context, aim, objects)
+        if aim.start:
+            trim_log(context, base.log_start, root, lambda files: files.purge(root.log_start))
+    versions = root.log_start - base.log_start
+    report = Maintenance(dry_run, root.version, root.log_start, versions)
+    if aim.until_us is None:
+        return report
+    context = context.fresh()
+    horizon = plan_horizon(root, floor=aim.floor, until_us=aim.until_us)
+    refs = read_references(
+        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
+    )
+    operations = _operations(context, root, refs)
+    deleted, kept = plan_objects(refs, horizon, objects, operations)
+    deleted += plan_temporaries(context.storage.temporaries(), horizon.time_us)
+    report = replace(report, deleted=tuple(deleted), kept=tuple(kept))
+    if dry_run:
+        return report
+    for count, item in enumerate(deleted, 1):
+        context.storage.delete(item.path)
+        progress(count, len(deleted))
+    mirrors = _clear_mirrors(context, root, refs, horizon)
+    version = _forget(context, aim, root, horizon).version
+    return replace(report, version=version, mirrors=mirrors)
+
+
+def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> Root:
+    """Commit what an aim raises."""
+
+    def build(root: Root, slot: Slot) -> Change[None]:
+        raised = aim.raised(root, slot.version)
+        # Objects staged on the newest version can't be told from objects being staged now. This
+        # commit makes them older than objects staged later, so that a later vacuum can.
+        newest = any(staged_version(info.path) == root.version for info in objects)
+        if raised == root and not newest:
+            return NOTHING
+        return Change(replace(raised, operation=aim.operation, client=context.client))
+
+    done = context.log.commit(build)
+    if not done.written:
+        # Delete nothing in a folder that was promoted, or that never said that it follows.
+        context.log.seams.before_ack(done.root)
+    return done.root
+
+
+def trim_log(
+    context: StreamContext,
+    before: int,
+    root: Root,
+    delete_of: Callable[[MetadataLog[Root]], object],
+) -> None:
+    """Delete files below a root's `log_start`, which was `before`, here and in the mirrors."""
+
+    def delete_copy(files: MetadataLog[Root]) -> None:
+        files.put_hint(hint_of(root))
+        delete_of(files)
+
+    # Advance the hint before deleting, or an open could follow it to a leftover version.
+    context.log.files.put_hint(hint_of(root))
+    if root.log_start > before or may_delete_below(context, root):
+        delete_of(context.log.files)
+        context.log.seams.in_copies(root, "purged versions", delete_copy)
+
+
+def _list(storage: Storage) -> list[ObjectInfo]:
+    return [info for folder in FOLDERS for info in storage.list(folder)]
+
+
+def _operations(context: StreamContext, root: Root, refs: References) -> dict[int, str]:
+    """Return what the commits did that dropped something; nothing if the history is damaged."""
+    versions = {retired.version for retired in refs.retired.values()}
+    try:
+        return context.log.history.operations(root, versions)
+    except FormatError:
+        return {}
+
+
+def _clear_mirrors(
+    context: StreamContext, root: Root, refs: References, horizon: Horizon
+) -> dict[str, tuple[Item, ...] | None]:
+    """Delete from mirrors by the same rules; one that fails keeps its objects."""
+    left = dict[str, tuple[Item, ...] | None]()
+
+    def clear(files: MetadataLog[Root]) -> None:
+        storage = files.storage
+        left[storage.url] = None
+        deleted, kept = plan_objects(refs, horizon, _list(storage))
+        deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
+        for item in deleted:
+            storage.delete(item.path)
+        left[storage.url] = tuple(kept)
+
+    context.log.seams.in_copies(root, "what was dropped", clear)
+    return left
+
+
+def _forget(context: StreamContext, aim: Aim, root: Root, horizon: Horizon) -> Root:
+    """Commit `retired` without what is past; what is live again was listed again."""
+    gone = Gone()
+    for part, rows in context.status.retired.groups(root):
+        for row in filter(horizon.is_past, rows):
+            gone.add(part, row)
+
+    def build(newest: Root, slot: Slot) -> Change[None]:
+        pruned = gone.forgotten(context, newest, slot)
+        if pruned == newest:
+            return NOTHING
+        return Change(replace(pruned, operation=aim.operation, client=context.client))
+
+    return context.log.commit(build).root
