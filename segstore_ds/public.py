@@ -2,7 +2,7 @@
 
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.copy.request import Copied
+from segstore_ds.copy.destination import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.lookup import Outcome, OutcomeState

@@ -359,7 +359,7 @@ import sys
 import segstore_ds as segstore
 first = sorted(name for name in ("pyarrow", "fsspec", "numpy", "pyspark") if name in sys.modules)
 from segstore_ds.read import plan
-import segstore_ds.write.request, segstore_ds.copy.request, segstore_ds.compact.plan
+import segstore_ds.write.request, segstore_ds.copy.destination, segstore_ds.compact.plan
 import segstore_ds.repair.verify
 assert segstore.open.__name__ == "open" and plan.__name__ == "segstore_ds.read.plan"
 assert segstore.errors.SegstoreError is segstore.SegstoreError

@@ -13,7 +13,7 @@ class CacheCounters:
     Attributes:
         hits: Reads answered from a buffer.
         misses: Reads that no buffer could answer.
-        loads: Reads of the channel; concurrent misses on one record share a load.
+        loads: Reads of the channel.
         accepted_records: Records written, large ones included.
         accepted_bytes: Their bytes.
         laid_records: Those that their producer laid into a buffer instead of a copy.

@@ -15,26 +15,51 @@ never commits.
 Source: Blazegraph's WriteCacheService.
 """
 
+import copy
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
-
-from segstore_ds.cache.buffer import Buffer, Record
+from segstore_ds.cache.buffer import Buffer, BufferPool, Record
 from segstore_ds.cache.channel import Copies, CopyChannel, FlushedBuffer
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.placement import Dense, Scattered
-from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.read_cache import Loaded, Piece, ReadCache
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
-from segstore_ds.errors import ClosedError, CorruptionError, FormatError, InvalidInputError
+from segstore_ds.errors import (
+    ClosedError,
+    InternalError,
+    InvalidInputError,
+    SegstoreError,
+)
+
+
+class FirstError:
+    """Keeps the first of several errors."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def keep(self, error: BaseException) -> None:
+        """Keep an error, unless one is kept already."""
+        if self.error is None:
+            self.error = error
+
+    def check(self) -> None:
+        """Raise a kept SegstoreError, or an InternalError chained to any other kept error."""
+        if self.error is None:
+            return
+        if isinstance(self.error, SegstoreError):
+            # Raise a copy: an exception raised repeatedly would accumulate tracebacks.
+            raise copy.copy(self.error) from self.error
+        raise InternalError(
+            "an earlier call failed for a reason other than storage", cause=repr(self.error)
+        ) from self.error
 
 
 class WriteCacheService:
@@ -80,7 +105,6 @@ class WriteCacheService:
         self._writing: list[Buffer] = []  # what the channel is taking
         self._ending = False  # the channel is making the object whole
         self._filling: Buffer | None = None
-        self._flights: ReadCache[Record] = ReadCache()
         self._thread: threading.Thread | None = None
         self._failure = FirstError()
         self._finished = self._committed = self._closed = False
@@ -246,7 +270,7 @@ class WriteCacheService:
         """Return a verified copy of a record, from a buffer or from the channel.
 
         Works after a failure of the channel and after `commit`. Returns None if no buffer holds the
-        record any more and there is no loader. Concurrent misses on a record share one load.
+        record any more and there is no loader.
 
         Raises:
             CorruptionError: The bytes fail their checksum; other records are not affected.
@@ -266,11 +290,9 @@ class WriteCacheService:
             return record.check(data)
         if self._load is None:
             return None
-        load = partial(self._load_back, self._load)
-        (found,) = self._flights.fetch([record], load, limit_bytes=0)
-        if isinstance(found, FormatError):
-            raise found
-        return bytes(found.data)
+        with self._changed:
+            self._counters.loads += 1
+        return record.check(self._load(record.offset, record.end))
 
     def release_buffers(self) -> None:
         """Return the pool's buffers after `commit`; later reads use the loader."""
@@ -499,18 +521,6 @@ class WriteCacheService:
     def _join(self) -> None:
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
-
-    def _load_back(
-        self, load: Callable[[int, int], bytes], records: Sequence[Record]
-    ) -> list[Loaded]:
-        with self._changed:
-            self._counters.loads += 1
-        (record,) = records
-        try:
-            data = pa.py_buffer(record.check(load(record.offset, record.end)))
-        except CorruptionError as error:
-            return [error]
-        return [Piece(data, data)]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -20,8 +20,8 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from segstore_ds.compact.commit import Replacement
 from segstore_ds.compact.plan import Group, Joins, count_frames, plan_groups
-from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,

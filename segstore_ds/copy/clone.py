@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from segstore_ds.compact.rewrite import plan_job
-from segstore_ds.copy.destination import find_done
+from segstore_ds.copy.destination import Copied, CopyRequest, find_done
 from segstore_ds.copy.pins import (
     last_sharing,
     mark_made,
@@ -31,8 +31,7 @@ from segstore_ds.copy.pins import (
     run_pin,
     run_unpin,
 )
-from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segment_copier import SegmentCopier
+from segstore_ds.copy.segments import SegmentCopier
 from segstore_ds.copy.transfer import CopiedObject, Transfer
 from segstore_ds.errors import (
     AlreadyExistsError,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from segstore_ds.copy.clone import run_clone
+from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.events import run_copy_events
-from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root

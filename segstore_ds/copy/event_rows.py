@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.events import EventsCopy, plan_copy_events
-from segstore_ds.copy.request import CopyRequest
 from segstore_ds.copy.staging import Range, StagedPiece, put_piece
 from segstore_ds.errors import InternalError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema.codec import decode_schema, encode_schema

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from segstore_ds.copy.destination import Destination, open_destination
-from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
 from segstore_ds.copy.staging import (
     CopyPlan,
     Range,

@@ -9,6 +9,10 @@ lists all of them. If interrupted at any point and run again, the copy goes on w
 that have not arrived whole. Run again when done, it changes nothing and reports `repeated`. Events
 appended to the source meanwhile are not part of the copy.
 
+Several objects are copied at a time. If both folders are in one store, the store copies the object
+itself and the copy is read back. Otherwise ranges are fetched and written at once, and an object
+gets its name when all its bytes were checked.
+
 An engine's tasks may copy the segments (`SegmentsCopy.run`). They receive only the offset and id of
 each and look it up in the version that was planned on, so no size, name or checksum comes from
 outside.
@@ -16,26 +20,203 @@ outside.
 Source: the second approach of Pravega's copyStream.
 """
 
+import secrets
+import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from segstore_ds.compact.rewrite import CompactJob, plan_job
-from segstore_ds.copy.destination import Destination, open_destination
-from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segment_copier import SegmentCopier
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
+from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
+from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
+from segstore_ds.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.indexed_columns import inherited_properties
-from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
+from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.read.decode import read_frames
+from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import Target
+from segstore_ds.write.task_writer import TaskWriter
+
+_SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
+
+
+class SegmentCopier:
+    """One running copy: the segments that have arrived, and numbers for rewritten segments.
+
+    As a context manager it ends its threads.
+    """
+
+    def __init__(self, job: CompactJob, target: Storage, root: Root, *, token: str) -> None:
+        self._source, self._target, self._root = job.storage, target, root
+        self._job, self._token = job, token
+        self.next_segment = root.next_segment
+        self.reused = 0
+        self._counting = threading.Lock()
+        self._transfer = Transfer()
+        self._reading = threading.Semaphore(OBJECTS)  # bounds memory
+        self._there = self._list()
+
+    def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
+        """Copy the segments of a range and yield the entries that the destination lists."""
+        slices = (placed.cut(*bounds) for placed in status.segments(self._root, *bounds))
+        copied = map_ahead(self._part, slices, threads=_SYNCED)
+        with closing(copied):
+            for epoch, part in copied:
+                if isinstance(part, SegmentEntry):
+                    yield part
+                else:
+                    yield from self._numbered(epoch, part)
+
+    def copy(self, placed: PlacedSegment) -> SegmentEntry:
+        """Copy a whole segment and return the entry that the destination lists."""
+        try:
+            return self._whole(placed)
+        except MissingObjectError as error:
+            raise self._expired() from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._transfer.__exit__(kind, error, traceback)
+
+    def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+        entry = slice_.entry
+        try:
+            if slice_.rows == (0, entry.rows):
+                return entry.epoch, self._whole(slice_)
+            return entry.epoch, self._edge(slice_)
+        except MissingObjectError as error:
+            raise self._expired() from error
+
+    def _expired(self) -> SnapshotExpiredError:
+        return SnapshotExpiredError(
+            "a segment was deleted while it was copied",
+            remedy="copy again: segments that were copied are kept",
+            version=self._root.version,
+        )
+
+    def _whole(self, slice_: PlacedSegment) -> SegmentEntry:
+        entry = slice_.entry
+        prefix = f"{entry.segment_id:016x}-"
+        for path in self._there.get(prefix, ()):
+            if self._arrived(path, entry):
+                with self._counting:
+                    self.reused += 1
+                return replace(entry, path=path, frame=None)
+        # The name is unique to this attempt: no object that another one may commit is touched.
+        form = find_format(entry.format, where=names.segment_object(entry.path))
+        name = f"{prefix}{secrets.token_hex(6)}{form.ending}"
+        path = names.build_segment_path(self._token, name)
+        self._copy(path, slice_)
+        return replace(entry, path=path, frame=None)
+
+    def _list(self) -> dict[str, list[str]]:
+        """Return what earlier attempts left, whole or not, by the prefix of its segment."""
+        found: dict[str, list[str]] = {}
+        for info in self._target.list(f"{names.SEGMENTS_FOLDER}/{self._token}"):
+            path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
+            found.setdefault(path.partition("/")[2][:17], []).append(path)
+        return found
+
+    def _arrived(self, path: str, entry: SegmentEntry) -> bool:
+        """Return True if a segment has arrived whole.
+
+        Its footer is written last, and becomes durable together with the rest.
+        """
+        name = names.segment_object(path)
+        try:
+            size = self._target.info(name).size
+            if size != entry.bytes:
+                return False
+            end = self._target.get_range(name, size - entry.footer_bytes, size)
+        except MissingObjectError:
+            return False
+        return zlib.crc32(end) == entry.footer_crc
+
+    def _copy(self, path: str, slice_: PlacedSegment) -> None:
+        name = names.segment_object(path)
+        source_name = names.segment_object(slice_.entry.path)
+        if self._target.copy_from(self._source.holder(source_name), source_name, name):
+            with self._reading:
+                sound = self._is_sound(path, slice_)
+            if sound:
+                return
+            self._target.delete(name)  # damaged in the source, or on the way
+        copied = CopiedObject(
+            self._source,
+            source_name,
+            self._target,
+            name,
+            slice_.entry,
+            others=self._mirrors,
+        )
+        with self._reading:
+            self._transfer.copy(copied)
+
+    def _mirrors(self) -> Iterator[Storage]:
+        mirrors = self._job.mirrors
+        return iter(mirrors.folders(self._source) if mirrors else ())
+
+    def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
+        """Read back a copy that the store made, and check every byte against its checksum."""
+        there, name = replace(slice_.entry, path=path, frame=None), names.segment_object(path)
+        where = self._target.describe(name)
+        try:
+            if self._target.info(name).size != there.bytes:
+                return False
+            # The frames, and the footer against the checksum in the table status.
+            for _ in read_frames(self._target, replace(slice_, entry=there)):
+                pass
+            form = find_format(there.format, where=where)
+            form.check_head(self._target.get_range(name, 0, form.head_bytes), where=where)
+        except FormatError:
+            return False
+        return True
+
+    def _edge(self, slice_: PlacedSegment) -> tuple[StagedSegment, ...]:
+        schema = decode_schema(self._job.epochs[slice_.entry.epoch])
+        target = Target(
+            self._target,
+            schema,
+            self._job.layout,
+            self._token,
+            key_columns=self._job.key_columns,
+            time_column=self._job.time_column,
+        )
+        writer = TaskWriter(target, slice_.start + slice_.rows[0], secrets.token_hex(6))
+        return writer.stage(events_of(self._job, schema, [slice_])).segments
+
+    def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
+        for segment in staged:
+            yield segment.entry(epoch << 32 | self.next_segment)
+            self.next_segment += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar
 
+from segstore_ds.cache.buffer import BufferPool
 from segstore_ds.cache.counters import WRITTEN_HERE
-from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
 from segstore_ds.format.root import SegmentEntry

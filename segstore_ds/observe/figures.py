@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
-from segstore_ds.compact.debt import small_segments
+from segstore_ds.compact.plan import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds.compact.commit import Replacement
 from segstore_ds.compact.plan import Group
-from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names

@@ -16,8 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import repeat
 
-from segstore_ds.compact.commit import check_floor
-from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
+from segstore_ds.compact.commit import Replacement, check_floor, listed_runs, replace_runs
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names

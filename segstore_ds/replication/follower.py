@@ -1,7 +1,8 @@
-"""One follower, as the handles of a process see it: what it holds, and its next commit file."""
+"""One follower: what a stream says of it (FORMAT.md 4.7), what it holds, its next commit file."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,51 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
+from segstore_ds.format.record import build_json, to_json
+from segstore_ds.format.root import Root, property_of
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
-from segstore_ds.replication.property import follows
 from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
+
+PROPERTY = "replication"  # On disk. Never change.
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Which folder takes commits, and which folders follow it."""
+
+    primary: str
+    followers: tuple[str, ...]
+
+    def to_text(self) -> str:
+        """Return the text of the property.
+
+        >>> Replication("file:///a", ("file:///b",)).to_text()
+        '{"followers":["file:///b"],"primary":"file:///a"}'
+        """
+        return build_json(to_json(self)).decode()
+
+
+def replication_of(root: Root) -> Replication | None:
+    """Return the replication of a stream as of a root; None where there is none."""
+    return property_of(root, PROPERTY, Replication)
+
+
+def follows(theirs: Root, url: str, *, of: str) -> bool:
+    """Tell whether a root of the folder `url` says that it follows the folder `of`, or with it."""
+    known = replication_of(theirs)
+    named = () if known is None else (known.primary, *known.followers)
+    return of in named and url in named[1:]
+
+
+def followers_of(root: Root) -> tuple[str, ...]:
+    """Return the locations of the followers that a root names."""
+    known = replication_of(root) if PROPERTY in root.properties else None
+    return known.followers if known else ()
+
 
 _LOG = logging.getLogger(__name__)
 HINT_EVERY = 16

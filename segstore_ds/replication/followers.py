@@ -17,9 +17,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
-from segstore_ds.replication.follower import Follower
+from segstore_ds.replication.follower import PROPERTY, Follower, Replication, replication_of
 from segstore_ds.replication.objects import copy_small, has_same_end
-from segstore_ds.replication.property import PROPERTY, Replication, replication_of
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import compare_names, find_overlap, refuse_overlap

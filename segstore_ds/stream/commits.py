@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_auto_compact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.log.context import StreamContext

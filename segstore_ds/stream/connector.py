@@ -10,9 +10,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from segstore_ds.compact.replace import Replacement
-from segstore_ds.compact.rows import PLAN_SCHEMA
-from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
+from segstore_ds.compact.commit import Replacement
+from segstore_ds.compact.tasks import (
+    PLAN_SCHEMA,
+    CompactTasks,
+    plan_compact_tasks,
+    plan_compaction_rows,
+)
+from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import (
     ROWS,
     OffsetCheck,
@@ -22,7 +27,6 @@ from segstore_ds.copy.event_rows import (
     plan_rows_copy,
 )
 from segstore_ds.copy.events import EventsCopy, plan_copy_events
-from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.format.clones import origins_of

@@ -17,8 +17,8 @@ from segstore_ds.compact.merges import add_bounds
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
+from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.pins import run_unpin
-from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import Pin, pins_of
 from segstore_ds.format.indexed_columns import (
@@ -70,8 +70,8 @@ from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.repair.verify import Report, run_verify
+from segstore_ds.replication.follower import followers_of
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
-from segstore_ds.replication.property import followers_of
 from segstore_ds.retention.deletion import run_maintain, run_purge, run_vacuum
 from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader

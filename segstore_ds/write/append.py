@@ -36,7 +36,7 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.read_back import decode_inline
+from segstore_ds.write.segment_writer import decode_inline
 from segstore_ds.write.staged import StagedTask, delete_staged, mirrors_of
 from segstore_ds.write.task_writer import stage_frames
 

@@ -30,7 +30,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.first_error import FirstError
+from segstore_ds.cache.service import FirstError
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema.conversion import conform, conform_pieces
 from segstore_ds.format.schema.normal_form import normalise_schema

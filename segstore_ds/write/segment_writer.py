@@ -5,18 +5,17 @@ Encoding continues while full buffers are written.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from segstore_ds.cache.buffer import Record
+from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import as_view, join
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame
+from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
@@ -198,3 +197,37 @@ class SegmentWriter:
 def open_pool(storage: Storage, *, buffers: int) -> BufferPool:
     """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
     return BufferPool(buffers, max(BUFFER_BYTES, storage.least_part_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFrame:
+    """The facts needed to read a frame back from the segment it was written to."""
+
+    rows: int
+    crc: int
+    raw_bytes: int
+    segment: SegmentWriter
+    record: Record
+
+    def decode(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return its rows; raises as `SegmentWriter.read` and `decode_frame`."""
+        return _decode(self, self.segment.read(self.record), schema, self.segment.where)
+
+
+def decode_inline(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of a frame that no segment holds; raises as `decode_frame`."""
+    return _decode(frame, frame.data, schema, "inline frame")
+
+
+def _decode(
+    facts: Frame | WrittenFrame, data: pa.Buffer, schema: pa.Schema, where: str
+) -> pa.RecordBatch:
+    check_frame(data, crc=facts.crc, where=where)
+    return decode_frame(
+        data,
+        rows=facts.rows,
+        schema=schema,
+        columns=None,
+        where=where,
+        limit_bytes=max(facts.raw_bytes, 1),
+    )

@@ -18,9 +18,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from segstore_ds.cache.buffer import Record
+from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
-from segstore_ds.cache.pool import BufferPool
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -38,9 +37,8 @@ from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.read_back import WrittenFrame, decode_inline
 from segstore_ds.write.request import Target
-from segstore_ds.write.segment_writer import SegmentWriter, open_pool
+from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
 from segstore_ds.write.staged import (
     StagedTask,
     delete_staged,

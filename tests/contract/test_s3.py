@@ -8,7 +8,7 @@ import pytest
 from s3fs.core import S3FileSystem
 from storage_contract import StorageContract
 
-from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.buffer import BufferPool
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import (
     InvalidInputError,

@@ -15,7 +15,7 @@ from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, to_json
-from segstore_ds.replication.property import PROPERTY
+from segstore_ds.replication.follower import PROPERTY
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage

@@ -17,8 +17,7 @@ from commit_ghost import NOW_S, first_root
 from commit_programs import open_log
 from interleaving import Event, Play, Scene, Violation
 
-from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.commit import Replacement, commit_groups
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,

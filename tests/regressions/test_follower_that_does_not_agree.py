@@ -14,7 +14,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.replication.property import PROPERTY, Replication
+from segstore_ds.replication.follower import PROPERTY, Replication
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on

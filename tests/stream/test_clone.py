@@ -30,8 +30,8 @@ from virtual_time import TimedStorage
 
 import segstore_ds as segstore
 from segstore_ds.copy.clone import run_clone, run_materialize
+from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.pins import last_sharing
-from segstore_ds.copy.request import CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

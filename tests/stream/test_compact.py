@@ -19,10 +19,9 @@ from stream_kit import (
     values,
 )
 
-from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
-from segstore_ds.compact.run import run_compact
+from segstore_ds.compact.run import run_auto_compact, run_compact
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,

@@ -23,7 +23,7 @@ from stream_kit import (
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.copy.request import CopyRequest
+from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (
     AlreadyExistsError,

@@ -27,8 +27,8 @@ from virtual_time import TimedStorage
 
 import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
+from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.events import plan_copy_events, run_copy_events
-from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.copy.staging import StagedPiece, put_piece, read_pieces
 from segstore_ds.errors import (

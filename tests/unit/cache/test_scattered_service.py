@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
-from segstore_ds.cache.buffer import Record
-from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, InvalidInputError, StorageError
 from unit.cache.suites import SIZE, ServiceSuite, background, until

@@ -9,10 +9,8 @@ from functools import partial
 import pytest
 from channels import FailingChannel, GatedChannel, MemoryChannel
 
-from segstore_ds.cache.buffer import Buffer, Record
-from segstore_ds.cache.first_error import FirstError
-from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.cache.buffer import Buffer, BufferPool, Record
+from segstore_ds.cache.service import FirstError, WriteCacheService
 from segstore_ds.cache.views import as_view
 from segstore_ds.errors import (
     ClosedError,
@@ -301,32 +299,7 @@ class TestReading:
             with pytest.raises(InvalidInputError, match="no such record"):
                 cache.read(wrong)
 
-    def test_concurrent_misses_on_a_record_load_it_once(self):
-        channel, begun, go_on = MemoryChannel(), threading.Semaphore(0), threading.Event()
-        loads = []
-
-        def load(start: int, end: int) -> bytes:
-            loads.append(start)
-            begun.release()
-            assert go_on.wait(300)
-            return channel.load(start, end)
-
-        cache = service(channel, buffers=1, load=load)
-        records = [cache.write(bytes([n]) * SIZE) for n in range(3)]
-        with ThreadPoolExecutor(8) as threads:
-            asked = [threads.submit(cache.read, records[0]) for _ in range(7)]
-            other = threads.submit(cache.read, records[1])
-            assert begun.acquire(timeout=300)
-            assert begun.acquire(timeout=300)
-            flights = cache._flights._flights
-            until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 6)
-            go_on.set()
-            assert {future.result(30) for future in asked} == {bytes(SIZE)}
-            assert other.result(30) == b"\1" * SIZE
-        assert sorted(loads) == [0, SIZE]
-        assert (cache.counters.loads, cache.counters.misses) == (2, 8)
-
-    def test_failed_load_fails_for_waiters_and_can_be_retried(self):
+    def test_a_failed_load_can_be_retried(self):
         channel = MemoryChannel()
         failing = [True]
 
@@ -342,27 +315,6 @@ class TestReading:
             cache.read(record)
         failing[0] = False
         assert cache.read(record) == b"a" * SIZE
-
-    def test_a_failed_load_fails_for_those_who_wait_for_it(self):
-        begun, go_on = threading.Semaphore(0), threading.Event()
-
-        def load(start: int, end: int) -> bytes:
-            begun.release()
-            assert go_on.wait(300)
-            raise StorageError(f"timed out at {start} to {end}")
-
-        cache = service(buffers=1, load=load)
-        record = cache.write(b"a" * SIZE)
-        cache.write(b"b" * SIZE)
-        with ThreadPoolExecutor(3) as threads:
-            asked = [threads.submit(cache.read, record) for _ in range(3)]
-            assert begun.acquire(timeout=300)
-            flights = cache._flights._flights
-            until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 2)
-            go_on.set()
-            for future in asked:
-                with pytest.raises(StorageError, match="timed out"):
-                    future.result(30)
 
     def test_reads_during_the_reuse_of_their_buffer_are_right(self):
         """What is read is the record or a load of it, never bytes of the next record."""

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.compact.debt import small_segments
-from segstore_ds.compact.plan import plan_groups
+from segstore_ds.compact.plan import plan_groups, small_segments
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment

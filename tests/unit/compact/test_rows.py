@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.compact.plan import Group
-from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
+from segstore_ds.compact.tasks import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.inline import encoded_entry

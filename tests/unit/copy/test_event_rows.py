@@ -11,6 +11,7 @@ from faults import Crash, Fault, FaultStorage
 from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
 from virtual_time import TimedStorage
 
+from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import (
     ROWS,
     OffsetCheck,
@@ -19,7 +20,6 @@ from segstore_ds.copy.event_rows import (
     commit_rows_copy,
     plan_rows_copy,
 )
-from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

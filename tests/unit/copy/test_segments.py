@@ -6,7 +6,7 @@ import uuid
 import pytest
 from stream_kit import make_stream, numbers, values
 
-from segstore_ds.copy.request import CopyRequest
+from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import (
     AlreadyExistsError,

@@ -4,7 +4,7 @@ import pytest
 from faults import FaultStorage
 from stream_kit import STAGED, make_stream, numbers
 
-from segstore_ds.compact.replace import Replacement, listed_runs
+from segstore_ds.compact.commit import Replacement, listed_runs
 from segstore_ds.format.parts.kinds import WRITERS
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.format.root import Root, Writer

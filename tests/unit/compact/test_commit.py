@@ -9,9 +9,8 @@ import pytest
 from stream_kit import STAGED, objects
 
 from segstore_ds.compact import plan as compact_plan
-from segstore_ds.compact.commit import is_gain
+from segstore_ds.compact.commit import Replacement, is_gain
 from segstore_ds.compact.plan import plan_groups
-from segstore_ds.compact.replace import Replacement
 from segstore_ds.format.root import SegmentEntry, StagedSegment
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment

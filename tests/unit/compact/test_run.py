@@ -2,8 +2,8 @@
 
 import pytest
 
-from segstore_ds.compact.auto import AUTO_PARQUET_BYTES, AUTO_PARQUET_ROWS, plan_auto
 from segstore_ds.compact.plan import plan_groups
+from segstore_ds.compact.run import AUTO_PARQUET_BYTES, AUTO_PARQUET_ROWS, plan_auto
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.options.compaction import CompactRules
