@@ -11,7 +11,6 @@ from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
-from segstore_ds.read.scan import run_task
 from segstore_ds.redact.report import Forgotten, Left, Redacted
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
@@ -31,6 +30,7 @@ from segstore_ds.stream import (
     streams,
     verify,
 )
+from segstore_ds.stream.scan import Scan, ScanTask
 from segstore_ds.write.layout import Layout
 
 __all__ = [
@@ -56,6 +56,8 @@ __all__ = [
     "Report",
     "Retained",
     "RetentionPolicy",
+    "Scan",
+    "ScanTask",
     "SegstoreError",
     "Stream",
     "UpkeepPolicy",
@@ -66,7 +68,6 @@ __all__ = [
     "open",
     "read_cache_counters",
     "repair",
-    "run_task",
     "salvage",
     "streams",
     "verify",

@@ -271,7 +271,7 @@ def _statistics(folder: Path) -> int:
 def _duckdb(stream: Stream) -> int:
     import duckdb
 
-    files = [f"{stream.url.removeprefix('file://')}/{file.path}" for file in stream.parquet_files()]
+    files = [f"{stream.url.removeprefix('file://')}/{file.path}" for file in stream.scan().files()]
     query = "SELECT count(*) FROM (SELECT * FROM read_parquet(?) WHERE user = ?)"
     (count,) = duckdb.execute(query, [files, WANTED]).fetchone() or (0,)
     return int(count)

@@ -68,7 +68,7 @@ def _write(folder: Path, rows: int, count: int) -> None:
     step = each * max(200_000 // each, 1)
     for start in range(0, each * count, step):
         stream.append(_wide(start, min(start + step, each * count)), layout=layout)
-    assert len(stream.parquet_files()) == count
+    assert len(stream.scan().files()) == count
 
 
 def _wide(start: int, end: int) -> pa.Table:

@@ -150,7 +150,7 @@ def _fill(url: str, place: Place, count: int, share: float) -> segstore.Stream:
 
 def _files(stream: segstore.Stream, url: str, place: Place) -> list[str]:
     """Return the stream's Parquet files if they hold its events exactly, or files of those."""
-    files = stream.parquet_files(partial=True)
+    files = stream.scan().files(partial=True)
     if sum(file.row_end - file.row_start for file in files) == sum(f.rows for f in files) > 0:
         return [file.url.removeprefix("file://") for file in files]
     made = []

@@ -120,7 +120,7 @@ def _fill(stream_folder: Path, delta_folder: Path, count: int, each: int) -> Non
     )
     batches = (events(n * each, each) for n in range(count))
     stream.append(pa.RecordBatchReader.from_batches(EVENTS, batches), layout=layout)
-    assert len(stream.parquet_files()) == count
+    assert len(stream.scan().files()) == count
     delta_folder.mkdir()
     for n in range(count):
         table = pa.Table.from_batches([events(n * each, each)])

@@ -90,7 +90,7 @@ def _reads(
         assert sum(batch.num_rows for batch in reader) == counts[data]
 
     def theirs(data: str) -> None:
-        files = segstore.open(kept / data / "parquet").parquet_files(partial=True)
+        files = segstore.open(kept / data / "parquet").scan().files(partial=True)
         paths = [file.url[7:] for file in files]
         batches = ds.dataset(paths).to_batches() if paths else ()
         # A tiny run leaves nothing that is compacted.

@@ -78,7 +78,7 @@ def cat(
     """Print the events between two cuts."""
     stream = settings.open_to_read(url, storage_options)
     chosen = _chosen(columns, where, event_time, offsets=offsets)
-    found = stream.read(start, end, version_as_of=version_as_of, **chosen)
+    found = stream.read(start, end, as_of=version_as_of, **chosen)
     Table(as_json=as_json).batches(found)
 
 
@@ -231,7 +231,7 @@ def export(
     """Write the events between two cuts to a file or a pipe."""
     stream = settings.open_to_read(url, storage_options)
     chosen = _chosen(columns, where, event_time, offsets=offsets)
-    rows = stream.read(start, end, version_as_of=version_as_of, **chosen)
+    rows = stream.read(start, end, as_of=version_as_of, **chosen)
     written = 0
     with (
         open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as sink,

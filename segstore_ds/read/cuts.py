@@ -160,6 +160,26 @@ def check_version(given: int) -> int:
     return version
 
 
+def as_version_or_time(given: Any) -> tuple[int | None, str | dt.datetime | None]:
+    """Return the version, or the time, that a user asks to read as of; None for both.
+
+    A text or a datetime is a time, which `root_as_of` parses.
+    """
+    if given is None:
+        return None, None
+    if isinstance(given, str | dt.datetime):
+        return None, given
+    version = _whole(given)
+    if version is None:
+        raise InvalidInputError(
+            "neither a version nor a time",
+            remedy="give a version's number, a datetime with a time zone, or a string like "
+            "2026-11-20T10:00:00Z",
+            as_of=given,
+        )
+    return version, None
+
+
 def _whole(given: Any) -> int | None:
     """Return a Python or NumPy integer as an int; None for anything else, bools included."""
     if isinstance(given, bool):

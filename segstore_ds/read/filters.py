@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, Stats
 from segstore_ds.read.expressions import Expression, bind
 from segstore_ds.read.filter_literals import NAN, Literal, parse_literal, typed_array
+from segstore_ds.read.filter_text import Join, parse_text
 
 FilterLike: TypeAlias = str | Sequence[Sequence[Any]] | pc.Expression | None
 
@@ -247,9 +248,10 @@ _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
 def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
-    """Parse filters: lists of ``[column, op, literal]``, also as JSON, or an Arrow expression.
+    """Parse filters: a text, lists of ``[column, op, literal]``, or an Arrow expression.
 
-    Those that were parsed before stay. Of lists of such lists one must hold. The null tests take no
+    A text is an expression such as ``n > 3 and user == 'ada'``, or JSON of such lists. Filters that
+    were parsed before stay. Of lists of such lists one must hold. The null tests take no
     literal; ``in`` and ``not in`` take a list. None or an empty list keeps every row. Literals are
     typed by `schema`, the stream's schema in normal form. An InvalidInputError names what would be
     valid.
@@ -258,6 +260,9 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
         return filters
     if isinstance(filters, pc.Expression):
         return Filters(expression=bind(filters, schema))
+    if isinstance(filters, str) and filters.strip()[:1] not in ("", "[", "{"):
+        joined: Filters = parse_text(filters, Join(partial(_leaf, schema), all_of, some_of))
+        return joined
     conditions: Any = _load(filters) if isinstance(filters, str) else filters
     if conditions is None:
         return Filters()
@@ -266,7 +271,25 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     if not _are_alternatives(conditions):
         return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
     found = [parse_filters(conditions, schema) for conditions in conditions]
-    return found[0] if len(found) == 1 else Filters(any_of=(tuple(found),))
+    return some_of(found)
+
+
+def _leaf(schema: pa.Schema, condition: Sequence[Any]) -> Filters:
+    return Filters((_parse_condition(condition, schema),))
+
+
+def all_of(filters: Sequence[Filters]) -> Filters:
+    """Return the filters that all of some are; at most one has an expression of Arrow."""
+    return Filters(
+        tuple(condition for each in filters for condition in each.conditions),
+        tuple(group for each in filters for group in each.any_of),
+        next((each.expression for each in filters if each.expression), None),
+    )
+
+
+def some_of(filters: Sequence[Filters]) -> Filters:
+    """Return the filters of which one must hold."""
+    return filters[0] if len(filters) == 1 else Filters(any_of=(tuple(filters),))
 
 
 def _are_alternatives(conditions: Sequence[Any]) -> bool:

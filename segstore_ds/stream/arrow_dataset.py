@@ -7,19 +7,14 @@ Loaded only when it is used: Arrow's datasets load pandas if it is there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
-from segstore_ds.format.root import Root
-from segstore_ds.log.context import StreamContext
-from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.expressions import bind
-from segstore_ds.read.request import ReadRequest
-from segstore_ds.storage import Storage
-from segstore_ds.stream.bound_read import BoundRead
+from segstore_ds.stream.scan import Scan
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
@@ -30,44 +25,25 @@ _INSIDE = (
 
 
 class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
-    """Events of one version of a stream, in offset order; made by `Stream.to_dataset`.
+    """Events of one version of a stream, in offset order; made by `Scan.to_dataset`.
 
     `scanner`, `to_table`, `to_batches`, `head`, `count_rows` and `filter` read only what they need.
     What Arrow can do with its own datasets alone (`join`, `sort_by`, `take`, `get_fragments`,
     `replace_schema`) works on all events in memory. Picklable.
     """
 
-    def __init__(self, read: BoundRead, expression: pc.Expression | None = None) -> None:
+    def __init__(self, read: Scan, expression: pc.Expression | None = None) -> None:
         form, disk = dataset.ParquetFileFormat(), fs.LocalFileSystem()
         nothing = form.make_fragment(_INSIDE, disk)
         inside = dataset.FileSystemDataset([nothing], read.schema, form, disk)
         super().__init__(read.schema, [inside])
         self._read, self._expression = read, expression
 
-    @classmethod
-    def at_root(
-        cls, storage: Storage, root: Root, request: ReadRequest, expression: pc.Expression | None
-    ) -> Self:
-        """Return the dataset of a request that was bound to a version."""
-        log = StreamLog(storage)
-        log.adopt(root)
-        return cls(BoundRead.of(StreamContext.of(log, client=""), root, request), expression)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        read = self._read
-        return type(self).at_root, (
-            read.context.storage,
-            read.root,
-            read.request,
-            self._expression,
-        )
+        return type(self), (self._read, self._expression)
 
     def __repr__(self) -> str:
-        reading = self._read.reading
-        return (
-            f"<StreamDataset {self._read.context.storage.url} version={reading.version} "
-            f"start={reading.start} end={reading.end}>"
-        )
+        return repr(self._read).replace("Scan", "StreamDataset", 1)
 
     def filter(self, expression: pc.Expression) -> "StreamDataset":
         """Return a dataset of the events that also satisfy an expression."""
@@ -123,11 +99,11 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     ) -> tuple[pa.RecordBatchReader, pc.Expression | None]:
         """Read columns; also return the expression if it is still to be applied."""
         if expression is None:
-            return self._read.open(columns), None
+            return self._read.open_part(columns), None
         needed = bind(expression, self.schema).schema.names
         if {*needed} <= {*self._read.reading.columns}:
-            return self._read.open(columns, expression), None
-        return self._read.open([*columns, *needed]), expression
+            return self._read.open_part(columns, expression), None
+        return self._read.open_part([*columns, *needed]), expression
 
 
 def _in_memory(name: str) -> Callable[..., Any]:

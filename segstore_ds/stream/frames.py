@@ -1,4 +1,4 @@
-"""Events as frames of other libraries, all of them in memory; each library is loaded when used."""
+"""Other libraries that take events: loaded when they are used, and what they can't hold."""
 
 from importlib import import_module
 from typing import Any
@@ -21,20 +21,6 @@ def load(name: str) -> Any:
         ) from error
 
 
-def to_pandas(reader: pa.RecordBatchReader) -> Any:
-    """Return the rest of a reader as a pandas DataFrame."""
-    load("pandas")
-    return reader.read_pandas()
-
-
-def to_polars(reader: pa.RecordBatchReader) -> Any:
-    """Return the rest of a reader as a Polars DataFrame."""
-    polars, table = load("polars"), reader.read_all()
-    for batch in table.to_batches():
-        check_texts(batch)
-    return polars.from_arrow(table)
-
-
 def check_texts(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, as Spark may write them: Polars would panic."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -46,8 +32,3 @@ def check_texts(batch: pa.RecordBatch) -> None:
                 remedy="leave the column out, or take the events with read()",
                 column=name,
             ) from error
-
-
-def to_duckdb(reader: pa.RecordBatchReader, connection: Any) -> Any:
-    """Return the rest of a reader as a DuckDB relation, of the default connection if None."""
-    return (connection or load("duckdb")).from_arrow(reader.read_all())

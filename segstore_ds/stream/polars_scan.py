@@ -13,12 +13,12 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.storage.locations import resolve_location
-from segstore_ds.stream.bound_read import BoundRead
 from segstore_ds.stream.frames import check_texts, load
 from segstore_ds.stream.polars_predicate import implied_filters
+from segstore_ds.stream.scan import Scan
 
 
-def scan_events(read: BoundRead) -> Any:
+def scan_events(read: Scan) -> Any:
     """Return the events of a read as a `polars.LazyFrame`."""
     polars = load("polars")
     reading = read.reading
@@ -34,7 +34,7 @@ def scan_events(read: BoundRead) -> Any:
     return parts[0] if len(parts) == 1 else polars.concat(parts)
 
 
-def _native_runs(polars: Any, read: BoundRead, wanted: Any) -> list[list[ParquetFile]]:
+def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]]:
     """Return runs of adjacent files that Polars reads as the stream would."""
     reading, request, url = read.reading, read.request, read.context.storage.url
     ours = request.segment_column or request.commit_time_column or reading.filters
@@ -81,7 +81,7 @@ def _files(polars: Any, run: Sequence[ParquetFile], offset_column: str | None) -
     return frame.select(polars.exclude(offset_column), offset)
 
 
-def _source(polars: Any, read: BoundRead, wanted: Any) -> Any:
+def _source(polars: Any, read: Scan, wanted: Any) -> Any:
     plugins = load("polars.io.plugins")
 
     def batches(
@@ -98,7 +98,7 @@ def _source(polars: Any, read: BoundRead, wanted: Any) -> Any:
         filters = Filters()
         if predicate is not None and left is None:
             filters = implied_filters(predicate, read.reading.schema)
-        for batch in asked.open(needed, filters):
+        for batch in asked.open_part(needed, filters):
             check_texts(batch)
             frame = polars.from_arrow(batch)
             if left is not None:

@@ -4,10 +4,10 @@ import datetime as dt
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
@@ -52,6 +52,7 @@ from segstore_ds.read.cuts import (
     Cut,
     CutLike,
     Position,
+    as_version_or_time,
     check_version,
     parse_cut,
     resolve_cut,
@@ -61,11 +62,9 @@ from segstore_ds.read.cuts import (
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
-from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, bound_root, plan_range, split_reading
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.request import ReadRequest, plan_reading
-from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
@@ -85,11 +84,9 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage
-from segstore_ds.stream.bound_read import BoundRead
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
-from segstore_ds.stream.frames import to_duckdb, to_pandas, to_polars
-from segstore_ds.stream.polars_scan import scan_events
+from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
 from segstore_ds.stream.tables import Readers, Rows
 from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
@@ -512,14 +509,7 @@ class Stream:
 
     # Reading.
 
-    def _look(
-        self, version: int | None, timestamp: str | dt.datetime | None, *, replicated: bool
-    ) -> Root:
-        """Look for newer commits, and return the version that a read asks for."""
-        self._log.refresh()
-        return self.root_as_of(version=version, timestamp=timestamp, replicated=replicated)
-
-    def read(
+    def scan(
         self,
         start: CutLike = "head",
         end: CutLike = "tail",
@@ -527,17 +517,16 @@ class Stream:
         columns: Sequence[str] | None = None,
         filters: FilterLike = None,
         event_time: EventTime = None,
+        limit: int | None = None,
+        as_of: AsOf = None,
+        replicated: bool = False,
         offset_column: str | None = None,
         segment_column: str | None = None,
         commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
         read_cache_bytes: int = options.default("readCacheBytes"),
-        version_as_of: int | None = None,
-        timestamp_as_of: str | dt.datetime | None = None,
-        replicated: bool = False,
-        limit: int | None = None,
-    ) -> pa.RecordBatchReader:
-        """Read the events between two cuts, in offset order, as of one version.
+    ) -> Scan:
+        """Bind the events between two cuts to a version; the scan reads them when it is asked.
 
         Args:
             start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
@@ -545,10 +534,16 @@ class Stream:
             end: The event after the last, in the same forms; 'eventtime:T' is behind the last event
                 before T.
             columns: Which columns, in order; None for all.
-            filters: ``[column, op, literal]`` lists that must all hold, with SQL's rules for null;
-                lists of such lists, of which one must hold; or a `pyarrow.compute.Expression`.
-            event_time: ``(start, end)``, values of the time column: returns exactly the events in
-                this half-open interval, whatever their order. None leaves an end open.
+            filters: A text such as ``"n > 3 and user == 'ada'"``; ``[column, op, literal]`` lists
+                that must all hold, or lists of such lists, of which one must hold; or a
+                `pyarrow.compute.Expression`. SQL's rules for null hold in the first two.
+            event_time: ``(start, end)``, values of the time column: exactly the events in this
+                half-open interval, whatever their order. None leaves an end open.
+            limit: The most events, the first ones that match; None for all.
+            as_of: A version by its number, or the newest one at a time, a datetime or text with a
+                zone; None for the newest.
+            replicated: The newest version that every follower has: a follower that is promoted
+                lacks nothing that was read. An error if a follower can't be asked.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
@@ -556,27 +551,9 @@ class Stream:
                 the log.
             read_cache_bytes: Encoded, verified bytes of streams that this process may hold for
                 later reads; the least recently used leave first. 0 reads without the cache.
-            version_as_of: Read this version; None for the newest.
-            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
-            replicated: Or the newest version that every follower has: a follower that is promoted
-                lacks nothing that was read. An error if a follower can't be asked.
-            limit: The most events to return, the first ones that match; None for all.
-
-        Returns:
-            A reader that DuckDB, Polars and pandas take without a copy. Threads decode up to four
-            frames at once; the order stays. Up to eight decoded frames may be held, and the one in
-            use. That is 144 MiB if frames have 16 MiB, as most have. Of larger frames, at most
-            256 MiB or one frame is held.
-
-            The threads end with the last frame, or when nothing refers to the reader any more. Its
-            `close` and `with` are pyarrow's and do nothing. Those of
-            `pa.RecordBatchReader.from_stream(stream.read())` end the threads, but there an error is
-            Arrow's. In a forked process, reading on raises InvalidInputError.
 
         Raises:
-            FormatError: Metadata can't be read; a damaged segment raises while reading.
-            NotFoundError: There is no such version; or the requested commit times are older than
-                the stream's history.
+            NotFoundError: There is no such version.
         """
         request = ReadRequest(
             start,
@@ -590,170 +567,46 @@ class Stream:
             fail_on_data_loss=fail_on_data_loss,
             read_cache_bytes=read_cache_bytes,
         )
-        most = check_whole("limit", limit, optional=True)
-        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
-        reading = plan_reading(self._context, root, request)
-        if most is not None and not reading.filters:
-            reading = replace(reading, end=min(reading.end, reading.start + most))
-        reader = open_reader(reading, self.plan_tasks(reading, root=root))
-        return reader if most is None else first_rows(reader, most)
+        self._log.refresh()
+        root = root_as_of(self._context, *as_version_or_time(as_of), replicated=replicated)
+        return Scan.of(self._context, root, request, limit)
+
+    def read(
+        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
+    ) -> pa.RecordBatchReader:
+        """Return the reader of a `scan` with the same arguments."""
+        return self.scan(start, end, **how).to_reader()
 
     def count(
-        self,
-        start: CutLike = "head",
-        end: CutLike = "tail",
-        *,
-        filters: FilterLike = None,
-        event_time: EventTime = None,
-        fail_on_data_loss: bool = True,
-        read_cache_bytes: int = options.default("readCacheBytes"),
-        version_as_of: int | None = None,
-        timestamp_as_of: str | dt.datetime | None = None,
+        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
     ) -> int:
-        """Return how many events `read` gives for the same arguments.
+        """Return how many events a `scan` with the same arguments gives."""
+        return self.scan(start, end, **how).count()
 
-        Without filters, the version and the cuts say it: no segment is read. With filters, segments
-        and frames are skipped by their statistics, and only the filtered columns are decoded.
+    def __len__(self) -> int:
+        return self.tail - self.head
 
-        Raises:
-            FormatError: As `read`.
-            NotFoundError: There is no such version.
-        """
-        root = self._look(version_as_of, timestamp_as_of, replicated=False)
-        reading = self.plan_read(
-            start,
-            end,
-            columns=(),
-            filters=filters,
-            event_time=event_time,
-            fail_on_data_loss=fail_on_data_loss,
-            read_cache_bytes=read_cache_bytes,
-            root=root,
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.scan())
+
+    def __getitem__(self, offsets: slice) -> Scan:
+        """Return the scan of some offsets; negative ones count from the tail, as in a list."""
+        if not isinstance(offsets, slice) or offsets.step not in (None, 1):
+            raise InvalidInputError(
+                "not a range of offsets", remedy="write stream[100:200]", offsets=offsets
+            )
+        tail = self._log.refresh().tail
+        start, end = (
+            max(tail + cut, 0) if isinstance(cut, int) and cut < 0 else cut
+            for cut in (offsets.start, offsets.stop)
         )
-        if not reading.filters:
-            return reading.end - reading.start
-        return count_rows(reading, self.plan_tasks(reading, root=root))
+        return self.scan("head" if start is None else start, "tail" if end is None else end)
 
-    def to_pandas(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Any:
-        """Return the events between two cuts as a pandas DataFrame, all of them in memory.
-
-        Args:
-            start: First event.
-            end: The event after the last.
-            how: Other arguments of `read`.
-        """
-        return to_pandas(self.read(start, end, **how))
-
-    def to_polars(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Any:
-        """Return the events between two cuts as a Polars DataFrame, all of them in memory.
-
-        Args:
-            start: First event.
-            end: The event after the last.
-            how: Other arguments of `read`.
-        """
-        return to_polars(self.read(start, end, **how))
-
-    def to_duckdb(
-        self,
-        start: CutLike = "head",
-        end: CutLike = "tail",
-        *,
-        connection: Any = None,
-        **how: Any,
-    ) -> Any:
-        """Return the events between two cuts as a DuckDB relation, all of them in memory.
-
-        Args:
-            start: First event.
-            end: The event after the last.
-            connection: Of DuckDB; None for its default one.
-            how: Other arguments of `read`.
-        """
-        return to_duckdb(self.read(start, end, **how), connection)
-
-    def scan(
-        self,
-        start: CutLike = "head",
-        end: CutLike = "tail",
-        *,
-        event_time: EventTime = None,
-        offset_column: str | None = None,
-        segment_column: str | None = None,
-        commit_time_column: str | None = None,
-        version_as_of: int | None = None,
-        timestamp_as_of: str | dt.datetime | None = None,
-        replicated: bool = False,
-    ) -> Any:
-        """Return the events between two cuts as a Polars LazyFrame, which reads when it is asked.
-
-        It is bound to one version now, and reads only the columns, rows and segments that a query
-        needs. On a local disk Polars itself reads Parquet segments, without their checksums and the
-        read cache, and followers do not stand in for a damaged one: of a file whose footer is wrong
-        the query returns what Polars reads, also more or fewer rows. All else is read as by `read`.
-
-        Args:
-            start: First event.
-            end: The event after the last.
-            event_time: As for `read`; then Polars reads no segment itself.
-            offset_column: As for `read`.
-            segment_column: As for `read`; then Polars reads no segment itself.
-            commit_time_column: As for `read`; likewise.
-            version_as_of: As for `read`.
-            timestamp_as_of: As for `read`.
-            replicated: As for `read`.
-        """
-        request = ReadRequest(
-            start,
-            end,
-            event_time=event_time,
-            offset_column=offset_column,
-            segment_column=segment_column,
-            commit_time_column=commit_time_column,
-        )
-        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
-        return scan_events(BoundRead.of(self._context, root, request))
-
-    def to_dataset(
-        self,
-        start: CutLike = "head",
-        end: CutLike = "tail",
-        *,
-        event_time: EventTime = None,
-        offset_column: str | None = None,
-        segment_column: str | None = None,
-        commit_time_column: str | None = None,
-        version_as_of: int | None = None,
-        timestamp_as_of: str | dt.datetime | None = None,
-        replicated: bool = False,
-    ) -> Any:
-        """Return the events between two cuts as a `pyarrow.dataset.Dataset`, for other libraries.
-
-        It is bound to one version now, and read as by `read` whenever it is asked: only the columns
-        and the events that a scanner wants. Picklable.
-
-        Args:
-            start: First event.
-            end: The event after the last.
-            event_time: As for `read`.
-            offset_column: As for `read`.
-            segment_column: As for `read`.
-            commit_time_column: As for `read`.
-            version_as_of: As for `read`.
-            timestamp_as_of: As for `read`.
-            replicated: As for `read`.
-        """
-        request = ReadRequest(
-            start,
-            end,
-            event_time=event_time,
-            offset_column=offset_column,
-            segment_column=segment_column,
-            commit_time_column=commit_time_column,
-        )
-        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
-        datasets = import_module("segstore_ds.stream.arrow_dataset")
-        return datasets.StreamDataset(BoundRead.of(self._context, root, request))
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
 
     def follow(
         self,
@@ -902,41 +755,6 @@ class Stream:
             min_partitions=min_partitions,
             root=root,
         )
-
-    def parquet_files(
-        self,
-        start: CutLike = "head",
-        end: CutLike = "tail",
-        *,
-        version_as_of: int | None = None,
-        timestamp_as_of: str | dt.datetime | None = None,
-        partial: bool = False,
-        root: Root | None = None,
-    ) -> list[ParquetFile]:
-        """List the plain Parquet files that hold the events between two cuts, in offset order.
-
-        Row n of a file is the event at its `start` + n. The events of the range are exactly the
-        rows ``[row_start, row_end)`` of each file: the first file may begin before `start`, and the
-        last may end after `end`. After the version that lists a file is superseded, the file stays
-        for vacuum's grace.
-
-        Args:
-            start: First event; any form of cut.
-            end: The event after the last, in the same forms.
-            version_as_of: Look at this version; None for the newest.
-            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
-            partial: Leave out the events in Arrow segments, which are between the files; `read`
-                returns them.
-            root: Or this root.
-
-        Raises:
-            InvalidInputError: The range holds events in Arrow segments and `partial` is false.
-        """
-        if root is None:
-            self._log.refresh()
-            root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
-        bounds = resolve_range(self._context, root, parse_cut(start), parse_cut(end))
-        return list_parquet_files(self._status, root, bounds, url=self.url, partial=partial)
 
     # Metadata.
 

@@ -122,7 +122,7 @@ def ask_all(storage: Storage) -> dict[str, object]:
         return {"open": "error"}
     asked: dict[str, Callable[[], object]] = {"open": lambda: stream.version}
     for version in range(stream.root.log_start, stream.version + 1):
-        asked[f"version {version}"] = lambda v=version: _read(stream, version_as_of=v)
+        asked[f"version {version}"] = lambda v=version: _read(stream, as_of=v)
     asked["filter"] = lambda: _read(stream, filters=[("n", "=", 12)])
     asked["key"] = lambda: _read(stream, filters=[("key", "=", "k3")])
     for table in _TABLES:

@@ -112,7 +112,7 @@ def _formats(stream: Stream) -> set[str]:
 
 def _encodings(stream: Stream) -> set[str]:
     found: set[str] = set()
-    for file in stream.parquet_files(partial=True):
+    for file in stream.scan().files(partial=True):
         metadata = pq.read_metadata(file.url.removeprefix("file://"))
         for group in range(metadata.num_row_groups):
             for column in range(metadata.num_columns):

@@ -81,7 +81,7 @@ def _read_by_expression(twin: Twin, stream: Stream, look: Look) -> None:
 
 def _scan_arrow(twin: Twin, stream: Stream, look: Look) -> None:
     """A dataset: filters and columns of a scanner, filters of its own, counts."""
-    events, names = stream.to_dataset(**_bounds(look), offset_column="o"), look.names()
+    events, names = stream.scan(**_bounds(look), offset_column="o").to_dataset(), look.names()
     expression = look.expressions[0]
     wanted = look.table().filter(expression)
     found = events.to_table(columns=names, filter=expression)
@@ -95,7 +95,8 @@ def _scan_arrow(twin: Twin, stream: Stream, look: Look) -> None:
 
 def _scan_polars(twin: Twin, stream: Stream, look: Look) -> None:
     """A lazy frame gives what a frame of the same events gives."""
-    lazy, frame = stream.scan(**_bounds(look), offset_column="o"), pl.from_arrow(look.table())
+    lazy = stream.scan(**_bounds(look), offset_column="o").to_polars()
+    frame = pl.from_arrow(look.table())
     predicate = _draw_predicate(twin, look)
     names = look.names()
     queries = [
@@ -130,12 +131,12 @@ def _query_duckdb(twin: Twin, stream: Stream, look: Look, connection: Any) -> No
     chosen = ", ".join(f'"{name}"' for name in look.names())
     names = look.names()
     texts = []
-    for events in (stream.to_dataset(**_bounds(look), offset_column="o"), look.table()):
+    for events in (stream.scan(**_bounds(look), offset_column="o").to_dataset(), look.table()):
         connection.register("events", events)
         query = f"SELECT {chosen} FROM events WHERE {predicate} ORDER BY o"  # noqa: S608 - our own
         texts.append(rows_of(connection.sql(query).to_arrow_table(), names))
     _same(twin, look, f"DuckDB {predicate}", *texts)
-    relation = stream.to_duckdb(**_bounds(look), offset_column="o", connection=connection)
+    relation = stream.scan(**_bounds(look), offset_column="o").to_duckdb(connection)
     every = [*look.version.schema.names, "o"]
     connection.register("events", look.table())
     wanted = rows_of(connection.sql("SELECT * FROM events ORDER BY o").to_arrow_table(), every)

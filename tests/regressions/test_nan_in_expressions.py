@@ -42,5 +42,5 @@ def test_comparisons_with_nan_lose_no_rows(tmp_path, name):
     expected = events.filter(expression)
     found = stream.read(filters=expression).read_all()
     assert repr(found.to_pylist()) == repr(expected.to_pylist())
-    found = stream.to_dataset().to_table(filter=expression)
+    found = stream.scan().to_dataset().to_table(filter=expression)
     assert repr(found.to_pylist()) == repr(expected.to_pylist())

@@ -23,13 +23,13 @@ def test_long_texts_outside_ascii_are_found(stream):
     for text in TEXTS:
         expression = pc.field("word").isin([text])
         assert stream.read(filters=expression).read_all()["word"].to_pylist() == [text]
-        assert stream.to_dataset().count_rows(filter=expression) == 1
+        assert stream.scan().to_dataset().count_rows(filter=expression) == 1
 
 
 def test_duckdb_looks_long_texts_up(stream):
     """DuckDB hands its `IN` to the dataset as an expression."""
     duckdb = pytest.importorskip("duckdb")
-    events = stream.to_dataset()
+    events = stream.scan().to_dataset()
     with duckdb.connect() as connection:
         connection.register("events", events)
         found = connection.execute(

@@ -53,7 +53,7 @@ READS: dict[str, Callable[[Stream], object]] = {
     "read": lambda stream: stream.read().read_all(),
     "unpickled": lambda stream: pickle.loads(pickle.dumps(stream)).read().read_all(),  # noqa: S301
     "filter": lambda stream: stream.count(filters=[["n", ">", 41]]),
-    "files": lambda stream: stream.parquet_files(),
+    "files": lambda stream: stream.scan().files(),
     "materialize": lambda stream: stream.materialize(),
     "copy": lambda stream: stream.copy_to(empty().url, copy_id="c"),
     "events": lambda stream: stream.copy_to(empty().url, copy_id="c", mode="events"),

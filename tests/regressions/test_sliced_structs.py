@@ -22,7 +22,7 @@ def stream(tmp_path, request):
 
 def test_structs_are_handed_over_without_offsets(stream):
     """Reads and datasets give arrays that begin where their memory begins."""
-    batches = [*stream.read(start=40, end=70), *stream.to_dataset().to_batches()]
+    batches = [*stream.read(start=40, end=70), *stream.scan().to_dataset().to_batches()]
     assert [row for batch in batches for row in batch.to_pylist()] == EVENTS[40:70] + EVENTS[30:]
     assert {batch["who"].offset for batch in batches} == {0}
 
@@ -31,8 +31,8 @@ def test_duckdb_reads_the_same_events(stream):
     """DuckDB, of whatever version, gives the events of the range."""
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
-        connection.register("events", stream.to_dataset())
-        found = [stream.to_duckdb(connection=connection).fetchall()]
+        connection.register("events", stream.scan().to_dataset())
+        found = [stream.scan().to_duckdb(connection).fetchall()]
         found.append(connection.execute("SELECT * FROM events").fetchall())
     for rows in found:
         assert rows == [(event["n"], event["who"]) for event in EVENTS[30:]]

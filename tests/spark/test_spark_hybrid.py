@@ -203,7 +203,7 @@ def test_sparks_own_reader_of_files_keeps_nan(spark, url, encoding):
     stream = segstore.create(url, pa.schema([("d", pa.float64())]))
     large = segstore.Layout(inline_bytes=0, segment_format="parquet")
     stream.append(pa.table({"d": values}), layout=large)
-    urls = [file.url for file in stream.parquet_files()]
+    urls = [file.url for file in stream.scan().files()]
     column = pq.read_metadata(urls[0].removeprefix("file://")).row_group(0).column(0)
     assert ("RLE_DICTIONARY" in column.encodings) == (encoding == "RLE_DICTIONARY")
     # It also looks into dictionaries, where the two zeros are two words.

@@ -19,10 +19,10 @@ def test_a_version_reads_as_it_was_whatever_came_since():
     stream.truncate(20)
     stream.overwrite(numbers(100, 105))
     for version in (1, 2, 3):
-        found = stream.read(version_as_of=version).read_all()["n"].to_pylist()
+        found = stream.read(as_of=version).read_all()["n"].to_pylist()
         assert found == list(range(10 * version))
-        assert stream.read("head", 5, version_as_of=version).read_all().num_rows == 5
-        assert stream.read("tail", version_as_of=version).read_all().num_rows == 0
+        assert stream.read("head", 5, as_of=version).read_all().num_rows == 5
+        assert stream.read("tail", as_of=version).read_all().num_rows == 0
     wait(storage, HOUR)
     assert stream.read().read_all()["n"].to_pylist() == list(range(100, 105))
 
@@ -36,33 +36,33 @@ def test_a_time_reads_the_newest_version_of_then():
         times.append(storage.time.now_us)
     for n, time_us in enumerate(times):
         later = stamp(time_us + 1_000_000)
-        assert stream.read(timestamp_as_of=later).read_all().num_rows == 10 * (n + 1)
-    assert stream.read(timestamp_as_of=stamp(times[-1] + int(DAY * 1e6))).read_all().num_rows == 40
+        assert stream.read(as_of=later).read_all().num_rows == 10 * (n + 1)
+    assert stream.read(as_of=stamp(times[-1] + int(DAY * 1e6))).read_all().num_rows == 40
     with pytest.raises(NotFoundError, match="created after"):
-        stream.read(timestamp_as_of="2001-01-01T00:00:00Z")
+        stream.read(as_of="2001-01-01T00:00:00Z")
 
 
 def test_both_a_version_and_a_time_are_refused():
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="both a version and a time"):
-        stream.read(version_as_of=1, timestamp_as_of="2026-01-01T00:00:00Z")
+        stream.root_as_of(version=1, timestamp="2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00", "yesterday", "12"])
 def test_a_time_without_a_zone_or_that_is_none_is_refused(text):
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError):
-        stream.read(timestamp_as_of=text)
+        stream.read(as_of=text)
 
 
 def test_purged_and_future_versions_have_different_errors():
     stream, storage = make_stream(3)
     with pytest.raises(NotFoundError, match="no such version"):
-        stream.read(version_as_of=4)
+        stream.read(as_of=4)
     wait(storage, 3 * HOUR)
     stream.append(numbers(30, 40))
     wait(storage, 3 * HOUR)
     stream.append(numbers(40, 50))
     assert stream.purge(older_than_s=HOUR).log_start > 1
     with pytest.raises(SnapshotExpiredError):
-        stream.read(version_as_of=1)
+        stream.read(as_of=1)

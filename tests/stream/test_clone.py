@@ -789,10 +789,10 @@ def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:
     stream.copy_to(tmp_path / "b", copy_id="c", mode="clone")
     clone = segstore.open(str(tmp_path / "b"))
     clone.append(numbers(10, 20), layout=PARQUET_LAYOUT)
-    before = [file.url for file in clone.parquet_files()]
+    before = [file.url for file in clone.scan().files()]
     assert [url.startswith(stream.url) for url in before] == [True, False]
     assert clone.materialize() == 1
-    after = [file.url for file in clone.parquet_files()]
+    after = [file.url for file in clone.scan().files()]
     assert [url.startswith(clone.url) for url in after] == [True, True]
     assert after[1] == before[1]
     assert values(clone) == list(range(20))

@@ -106,7 +106,7 @@ def test_one_frame_with_many_commits_has_all_their_times():
 
 def test_a_version_of_the_past_has_the_same_times():
     stream, _ = make_stream(5)
-    assert times(stream, version_as_of=3) == list(enumerate(stamps(stream)))[:30]
+    assert times(stream, as_of=3) == list(enumerate(stamps(stream)))[:30]
 
 
 @pytest.mark.usefixtures("no_inline")

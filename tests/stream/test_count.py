@@ -71,8 +71,8 @@ def test_count_takes_versions_times_and_cuts_as_read_does(stream):
     stream._log.clock.sleep(5.0)
     stream.append(numbers(60, 70))
     stream.truncate(8)
-    assert (stream.count(), stream.count(version_as_of=version)) == (62, 60)
-    assert stream.count(timestamp_as_of=at) == 60
+    assert (stream.count(), stream.count(as_of=version)) == (62, 60)
+    assert stream.count(as_of=at) == 60
     assert stream.count(f"version:{version}", "tail") == 10
     with pytest.raises(TruncatedError):
         stream.count(3)

@@ -65,7 +65,7 @@ def test_segments_of_older_versions_are_looked_at():
     flip(storage, old, 100)
     assert values(again(stream)) == list(range(40))
     with pytest.raises(FormatError):
-        values(again(stream), version_as_of=version)
+        values(again(stream), as_of=version)
     problems = again(stream).verify().problems
     assert [problem.where.partition("[")[0] for problem in problems] == [old]
     assert [problem.version for problem in problems] == [version]

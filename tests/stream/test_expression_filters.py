@@ -41,7 +41,7 @@ def test_an_expression_is_exact_over_all_segments(stream):
     assert numbers(stream, n > 5, limit=2) == [6, 7]
     assert numbers(stream, word > "w5", start=40, end=55, columns=["n"]) == [50, 51, 52, 53, 54]
     assert stream.count(filters=(n == 3) | word.is_null()) == 2
-    assert stream.to_polars(filters=n == 31)["word"].to_list() == ["w31"]
+    assert stream.read(filters=n == 31).read_all()["word"].to_pylist() == ["w31"]
 
 
 def test_an_alternative_is_exact_over_all_segments(stream):

@@ -39,21 +39,34 @@ def sources(frame):
 
 
 def test_a_scan_gives_what_a_read_gives(stream):
-    whole = stream.scan()
-    assert whole.collect().equals(stream.to_polars())
+    whole = stream.scan().to_polars()
+    assert whole.collect().equals(pl.from_arrow(stream.read().read_all()))
     assert sources(whole) == (2, 1)  # the cut segment and the newest ones are read by us
     for start, end in ((5, 6), (30, 90), (31, 89), (100, 130), (7, 7), ("tail", "tail")):
-        assert stream.scan(start, end).collect().equals(stream.to_polars(start, end))
-    assert sources(stream.scan(30, 90)) == (0, 1)
-    counted = stream.scan(offset_column="at").filter(pl.col("at") > 40).select("at", "n")
+        assert (
+            stream.scan(start, end)
+            .to_polars()
+            .collect()
+            .equals(pl.from_arrow(stream.read(start, end).read_all()))
+        )
+    assert sources(stream.scan(30, 90).to_polars()) == (0, 1)
+    counted = (
+        stream.scan(offset_column="at").to_polars().filter(pl.col("at") > 40).select("at", "n")
+    )
     assert counted.collect().rows() == [(n, n) for n in range(41, 150)]
-    assert sources(stream.scan(offset_column="at"))[1] == 1
+    assert sources(stream.scan(offset_column="at").to_polars())[1] == 1
 
 
 def test_a_scan_of_columns_that_are_made_is_ours(stream):
-    scan = stream.scan(offset_column="at", segment_column="segment", commit_time_column="time")
+    scan = stream.scan(
+        offset_column="at", segment_column="segment", commit_time_column="time"
+    ).to_polars()
     assert sources(scan) == (1, 0)
-    read = stream.to_polars(offset_column="at", segment_column="segment", commit_time_column="time")
+    read = pl.from_arrow(
+        stream.read(
+            offset_column="at", segment_column="segment", commit_time_column="time"
+        ).read_all()
+    )
     assert scan.collect().equals(read)
     assert scan.filter(pl.col("segment") == 1).select("at").collect()["at"].to_list() == [
         *range(30, 60)
@@ -82,20 +95,20 @@ QUERIES = (
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_a_query_gives_what_it_gives_on_a_frame(stream, engine):
-    whole = stream.to_polars()
+    whole = pl.from_arrow(stream.read().read_all())
     for predicate in PREDICATES:
         for query in QUERIES:
-            found = query(stream.scan(), predicate).collect(engine=engine)
+            found = query(stream.scan().to_polars(), predicate).collect(engine=engine)
             assert found.equals(query(whole, predicate)), predicate
 
 
 def test_a_scan_keeps_its_version(stream):
-    scan, data = stream.scan(), stream.to_dataset()
+    scan, data = stream.scan().to_polars(), stream.scan().to_dataset()
     stream.append(table(150, 151))
     stream.compact(layout=PARQUET)
     assert scan.select(pl.len()).collect().item() == 145
     assert data.count_rows() == 145
-    assert stream.scan(version_as_of=1).collect()["n"].to_list() == [*range(30)]
+    assert stream.scan(as_of=1).to_polars().collect()["n"].to_list() == [*range(30)]
 
 
 def test_a_predicate_skips_segments(stream, monkeypatch):
@@ -106,7 +119,7 @@ def test_a_predicate_skips_segments(stream, monkeypatch):
         opened.append(name)
         return read(self, name, **how)
 
-    scan = stream.scan(90)
+    scan = stream.scan(90).to_polars()
     monkeypatch.setattr(type(stream.storage), "get", get)
     assert scan.filter(N > 130).collect().height == 19
     assert not [name for name in opened if name.startswith("segments/")]
@@ -129,11 +142,16 @@ def test_types_that_polars_reads_otherwise_are_read_by_us(tmp_path):
     made.append(pa.Table.from_pylist(rows, schema), layout=PARQUET)
     made.append(pa.table({"b": [b"y"], "new": [1]}), merge_schema=True, layout=PARQUET)
     for start in (0, 2):
-        assert made.scan(start).collect().equals(made.to_polars(start))
+        assert (
+            made.scan(start)
+            .to_polars()
+            .collect()
+            .equals(pl.from_arrow(made.read(start).read_all()))
+        )
 
 
 def test_a_dataset_gives_what_a_read_gives(stream):
-    data = stream.to_dataset(offset_column="at")
+    data = stream.scan(offset_column="at").to_dataset()
     n, at = pc.field("n"), pc.field("at")
     assert data.schema.names == ["n", "word", "at"]
     assert data.to_table().equals(stream.read(offset_column="at").read_all())
@@ -149,7 +167,7 @@ def test_a_dataset_gives_what_a_read_gives(stream):
 
 
 def test_what_arrow_does_with_its_own_datasets_works_in_memory(stream):
-    data = stream.to_dataset(140)
+    data = stream.scan(140).to_dataset()
     assert data.take([1, 3]).column("n").to_pylist() == [141, 143]
     assert data.sort_by([("n", "descending")]).head(1).column("n").to_pylist() == [149]
     assert data.join(data, "n", right_suffix="_").count_rows() == 10
@@ -166,7 +184,7 @@ def test_what_arrow_does_with_its_own_datasets_works_in_memory(stream):
 
 
 def test_other_libraries_read_the_dataset(stream):
-    events = stream.to_dataset()
+    events = stream.scan().to_dataset()
     with duckdb.connect() as connection:
         connection.register("events", events)
         query = "SELECT count(*), min(word) FROM events WHERE n BETWEEN 90 AND 121"
@@ -178,12 +196,12 @@ def test_other_libraries_read_the_dataset(stream):
 
 def test_an_interval_of_times_is_read_by_us(stream):
     stream.set_time_column("n")
-    frame = stream.scan(event_time=(20, 100), offset_column="at")
+    frame = stream.scan(event_time=(20, 100), offset_column="at").to_polars()
     assert sources(frame) == (1, 0)
     assert frame.collect()["n"].to_list() == [*range(20, 100)]
     assert frame.filter(N > 95).select("word").collect()["word"].to_list()[0] == "w096"
     assert frame.head(3).collect()["at"].to_list() == [20, 21, 22]
-    events = stream.to_dataset(event_time=(20, 100))
+    events = stream.scan(event_time=(20, 100)).to_dataset()
     assert events.count_rows() == 80
     assert events.count_rows(pc.field("n") >= 90) == 10
     assert events.to_table()["n"].to_pylist() == [*range(20, 100)]

@@ -61,7 +61,7 @@ def stream(tmp_path) -> Stream:
 
 
 def paths_of(stream: Stream) -> list[str]:
-    files = stream.parquet_files(partial=True)
+    files = stream.scan().files(partial=True)
     return [file.url.removeprefix("file://") for file in files]
 
 
@@ -69,7 +69,7 @@ COMPACTED = pa.concat_tables([table(0, 1000), table(1010, 1510)])
 
 
 def test_files_are_listed_with_their_offsets(stream):
-    files = stream.parquet_files(partial=True)
+    files = stream.scan().files(partial=True)
     spans = [(file.start, file.end) for file in files]
     assert spans == [(0, 300), (300, 600), (600, 900), (900, 1000), (1010, 1310), (1310, 1510)]
     for file in files:
@@ -83,59 +83,59 @@ def test_files_are_listed_with_their_offsets(stream):
 
 
 def test_files_say_which_of_their_rows_are_in_the_range(stream):
-    files = stream.parquet_files(299, 601)
+    files = stream.scan(299, 601).files()
     spans = [(file.start, file.row_start, file.row_end, file.end) for file in files]
     assert spans == [(0, 299, 300, 300), (300, 0, 300, 600), (600, 0, 1, 900)]
-    (inside,) = stream.parquet_files(310, 320)
+    (inside,) = stream.scan(310, 320).files()
     assert (inside.start, inside.row_start, inside.row_end, inside.rows) == (300, 10, 20, 300)
     cut = [pq.read_table(file.url).slice(file.row_start, file.row_end - file.row_start)
            for file in files]  # fmt: skip
     assert pa.concat_tables(cut)["n"].to_pylist() == list(range(299, 601))
-    assert stream.parquet_files(299, 299) == []
+    assert stream.scan(299, 299).files() == []
 
 
 @pytest.mark.parametrize("bounds", [(0, "tail"), (0, 1001), (1009, "tail"), (1003, 1004)])
 def test_events_in_no_parquet_file_are_an_error(stream, bounds):
     """Whoever sums over the files would leave them out without a word."""
     with pytest.raises(InvalidInputError, match="no Parquet file") as caught:
-        stream.parquet_files(*bounds)
+        stream.scan(*bounds).files()
     end = 1510 if bounds[1] == "tail" else bounds[1]
     first, last = max(bounds[0], 1000), min(end, 1010)
     assert caught.value.fields == {"events": last - first, "first": f"[{first}, {last})"}
     assert "partial=True" in str(caught.value)
     for covered in ((0, 1000), (1010, "tail"), (1000, 1000)):
-        stream.parquet_files(*covered)
+        stream.scan(*covered).files()
 
 
 def test_partial_file_list_leaves_out_the_gaps(stream):
-    files = stream.parquet_files(950, 1100, partial=True)
+    files = stream.scan(950, 1100).files(partial=True)
     covered = [(file.start + file.row_start, file.start + file.row_end) for file in files]
     assert covered == [(950, 1000), (1010, 1100)]
-    assert stream.parquet_files(1000, 1010, partial=True) == []
+    assert stream.scan(1000, 1010).files(partial=True) == []
     stream.append(table(1510, 1513))
     with pytest.raises(InvalidInputError) as caught:
-        stream.parquet_files()
+        stream.scan().files()
     assert caught.value.fields == {"events": 13, "first": "[1000, 1010)"}
 
 
 def test_compaction_brings_small_appends_into_files(stream):
     stream.append(table(1510, 1513))
     stream.compact(layout=Layout(frame_rows=100, segment_format="parquet"))
-    assert sum(file.row_end - file.row_start for file in stream.parquet_files()) == 1513
+    assert sum(file.row_end - file.row_start for file in stream.scan().files()) == 1513
 
 
 def test_files_of_a_range_are_of_the_version(stream):
     version = stream.version
-    assert stream.parquet_files(1000, 1010, partial=True) == []
+    assert stream.scan(1000, 1010).files(partial=True) == []
     stream.truncate(950)
-    found = [(file.start, file.row_start) for file in stream.parquet_files(partial=True)]
+    found = [(file.start, file.row_start) for file in stream.scan().files(partial=True)]
     assert found == [(900, 50), (1010, 0), (1310, 0)]
-    before = stream.parquet_files(0, "tail", version_as_of=version, partial=True)
+    before = stream.scan(0, "tail", as_of=version).files(partial=True)
     assert [file.start for file in before] == [0, 300, 600, 900, 1010, 1310]
     with pytest.raises(TruncatedError):
-        stream.parquet_files(949)
+        stream.scan(949).files()
     with pytest.raises(InvalidInputError):
-        stream.parquet_files("tail", "head")
+        stream.scan("tail", "head").files()
 
 
 def test_status_parts_are_looked_through(monkeypatch):
@@ -145,9 +145,9 @@ def test_status_parts_are_looked_through(monkeypatch):
         layout = PARQUET if start % 20 else Layout(inline_bytes=0)
         stream.append(table(start, start + 10), layout=layout)
     assert stream.root.parts
-    assert [file.start for file in stream.parquet_files(partial=True)] == [10, 30, 50, 70]
+    assert [file.start for file in stream.scan().files(partial=True)] == [10, 30, 50, 70]
     with pytest.raises(InvalidInputError) as caught:
-        stream.parquet_files(5)
+        stream.scan(5).files()
     assert caught.value.fields == {"events": 35, "first": "[5, 10)"}
 
 
@@ -177,7 +177,7 @@ def test_duckdb_counts_a_range_exactly(tmp_path, start):
     for first, rows in ((0, 100_000), (100_000, 10), (100_010, 70_000)):
         made.append(pa.table({"n": range(first, first + rows)}))
     made.compact(target_rows=100_010)  # two files
-    files = made.parquet_files(start)
+    files = made.scan(start).files()
     paths = [file.url.removeprefix("file://") for file in files]
     spans = pa.Table.from_pylist(
         [{"filename": path, "row_start": file.row_start, "row_end": file.row_end}

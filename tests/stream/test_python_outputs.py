@@ -22,11 +22,11 @@ def stream(tmp_path):
 
 
 def test_events_come_as_frames_of_other_libraries(stream):
-    assert stream.to_pandas(1, columns=["n"])["n"].tolist() == [2, 3]
-    assert stream.to_polars(filters=[["n", ">", 2]]).to_dicts() == ROWS[2:]
-    assert stream.to_duckdb(0, 2).fetchall() == [(1, "a"), (2, None)]
+    assert stream.scan(1, columns=["n"]).to_pandas()["n"].tolist() == [2, 3]
+    assert stream.scan(filters=[["n", ">", 2]]).to_polars().collect().to_dicts() == ROWS[2:]
+    assert stream.scan(0, 2).to_duckdb().fetchall() == [(1, "a"), (2, None)]
     with duckdb.connect() as connection:
-        relation = stream.to_duckdb(limit=2, connection=connection)
+        relation = stream.scan(limit=2).to_duckdb(connection)
         # A relation may be asked again.
         assert [relation.sum("n").fetchall()[0][0] for _ in range(2)] == [3, 3]
 
@@ -35,7 +35,7 @@ def test_events_come_as_frames_of_other_libraries(stream):
 def test_a_library_that_is_missing_is_named(stream, name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidInputError, match=f"{name} is not installed.*pip install {name}"):
-        getattr(stream, f"to_{name}")()
+        getattr(stream.scan(), f"to_{name}")()
 
 
 def test_a_handle_pickles_and_sees_what_came_since(stream):

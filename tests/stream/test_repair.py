@@ -361,7 +361,7 @@ def test_time_is_answered_around_what_was_left_behind():
             assert version_at(stream._log, time_us + later_us).version == version
             asked = dt.datetime.fromtimestamp((time_us + later_us) / 1e6, dt.UTC).isoformat()
             assert stream.position(asked).offset == stream._log.read_version(version).tail
-            found = stream.read(timestamp_as_of=asked, columns=["n"]).read_all()["n"]
+            found = stream.read(as_of=asked, columns=["n"]).read_all()["n"]
             assert found.to_pylist() == list(range(stream._log.read_version(version).tail))
     assert version_at(stream._log, times[0] - 1) is None
 

@@ -229,7 +229,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     before = objects(storage)
     seen.vacuum(dry_run=False, grace_s=86_400)
     assert {path for path in before if path.startswith("segments/")} <= objects(storage)
-    kept = {version: values(seen, version_as_of=version) for version in (3, 8)}
+    kept = {version: values(seen, as_of=version) for version in (3, 8)}
     assert kept == {3: [*range(30)], 8: [*range(80)]}
     wait(storage, 3 * 86_400)
     for _ in range(2):

@@ -106,7 +106,7 @@ def test_a_follower_asks_the_other_followers(pair):
 
 def test_a_version_is_not_given_as_well(pair):
     with pytest.raises(InvalidInputError, match="replicated"):
-        pair.stream.read(replicated=True, version_as_of=0)
+        pair.stream.read(replicated=True, as_of=0)
 
 
 def test_following_waits_for_the_follower(pair):

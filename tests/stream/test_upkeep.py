@@ -312,7 +312,7 @@ def test_a_version_that_was_purged_is_expired() -> None:
     stream, storage = make()
     grow(stream, storage, 60, HOUR)
     with pytest.raises(SnapshotExpiredError):
-        stream.read(version_as_of=3)
+        stream.read(as_of=3)
 
 
 @pytest.mark.slow

@@ -1,0 +1,130 @@
+"""Filters as a short text: ``n > 3 and user == 'ada'``, in the spelling of Python or of SQL.
+
+The text is parsed as an expression of Python, once words and operators of SQL have become Python's.
+Nothing is evaluated: only comparisons of a column with literals, joined by `and`, `or`, `not`.
+"""
+
+import ast
+import io
+import tokenize
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from segstore_ds.errors import InvalidInputError
+
+EXAMPLE = """n > 3 and user in ('ada', 'bob') and ts is not null"""
+Condition = list[Any]  # column, operator, and a literal unless it is a null test
+
+_SPELLED = {word: word for word in ("and", "or", "not", "in", "is")}
+_SPELLED |= {"null": "None", "true": "True", "false": "False", "=": "=="}
+_OPS: dict[type, str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is null",
+    ast.IsNot: "is not null",
+}
+_OPPOSITE = {"==": "!=", "<": ">=", "<=": ">", "in": "not in", "is null": "is not null"}
+_OPPOSITE |= {other: op for op, other in _OPPOSITE.items()}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+
+
+class Join(NamedTuple):
+    """What makes a filter of a condition, and of filters that all, or of which some, must hold."""
+
+    leaf: Callable[[Condition], Any]
+    every: Callable[[Sequence[Any]], Any]
+    some: Callable[[Sequence[Any]], Any]
+
+
+def parse_text(text: str, join: Join) -> Any:
+    """Return what `join` makes of a text; an InvalidInputError says what is not understood."""
+    try:
+        tree = ast.parse(_as_python(text), mode="eval")
+    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise _refused(text, "it is no expression") from error
+    return _Reader(text, join).read(tree.body, truth=True)
+
+
+def _as_python(text: str) -> str:
+    tokens = tokenize.generate_tokens(io.StringIO(" ".join(text.split("\n"))).readline)
+    return tokenize.untokenize(
+        (kind, _SPELLED.get(word.lower(), word)) for kind, word, *_ in tokens
+    )
+
+
+class _Reader:
+    def __init__(self, text: str, join: Join) -> None:
+        self._text, self._join = text, join
+
+    def read(self, node: ast.expr, *, truth: bool) -> Any:
+        """Return the filter that a node, or its negation, is."""
+        match node:
+            case ast.BoolOp(op=op, values=values):
+                parts = [self.read(value, truth=truth) for value in values]
+                every = isinstance(op, ast.And) == truth
+                return (self._join.every if every else self._join.some)(parts)
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                return self.read(inner, truth=not truth)
+            case ast.Compare():
+                return self._compare(node, truth=truth)
+            case ast.Call(func=ast.Attribute(value=column, attr="startswith"), args=[prefix]):
+                if truth:
+                    return self._leaf(column, "starts with", self._literal(prefix))
+        if self._column(node) is not None:  # a column of booleans
+            return self._leaf(node, "==", literal=truth)
+        raise self._not_understood(node)
+
+    def _compare(self, node: ast.Compare, *, truth: bool) -> Any:
+        found, left = [], node.left
+        for sign, right in zip(node.ops, node.comparators, strict=True):
+            op, column, other = _OPS[type(sign)], left, right
+            if self._column(column) is None and op in _TURNED:
+                op, column, other = _TURNED[op], right, left
+            op = op if truth else _OPPOSITE[op]
+            if op.startswith("is"):
+                if not (isinstance(other, ast.Constant) and other.value is None):
+                    raise self._not_understood(node)
+                found.append(self._leaf(column, op))
+            else:
+                found.append(self._leaf(column, op, self._literal(other)))
+            left = right
+        return (self._join.every if truth else self._join.some)(found)
+
+    def _leaf(self, column: ast.expr, op: str, *literals: Any, **literal: Any) -> Any:
+        name = self._column(column)
+        if name is None:
+            raise self._not_understood(column)
+        return self._join.leaf([name, op, *literals, *literal.values()])
+
+    def _column(self, node: ast.expr) -> str | None:
+        match node:
+            case ast.Name(id=name):
+                return name
+            case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))]):
+                return name
+        return None
+
+    def _literal(self, node: ast.expr) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError) as error:
+            raise self._not_understood(node) from error
+
+    def _not_understood(self, node: ast.expr) -> InvalidInputError:
+        part = ast.unparse(node)
+        return _refused(self._text, f"{part[:100]} is no comparison of a column with a literal")
+
+
+def _refused(text: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        "a filter is not understood",
+        remedy=f"write {EXAMPLE}; a column of another name is col('a name')",
+        filters=text[:200],
+        why=why,
+    )

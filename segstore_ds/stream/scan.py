@@ -1,0 +1,326 @@
+"""A scan: events of one version, which are read whenever they are asked for."""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Self, TypedDict
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options.arguments import check_whole
+from segstore_ds.read.event_time import EventTime
+from segstore_ds.read.expressions import bind
+from segstore_ds.read.filters import FilterLike, Filters, all_of, parse_filters
+from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
+from segstore_ds.read.plan import Reading, ReadTask, split_reading
+from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.scan import count_rows, first_rows, open_reader
+from segstore_ds.storage import Storage
+from segstore_ds.stream.frames import load
+
+AsOf = int | str | dt.datetime | None
+
+
+class ScanArguments(TypedDict, total=False):
+    """The arguments of `Stream.scan` behind the cuts, which describes them."""
+
+    columns: Sequence[str] | None
+    filters: FilterLike
+    event_time: EventTime
+    limit: int | None
+    as_of: AsOf
+    replicated: bool
+    offset_column: str | None
+    segment_column: str | None
+    commit_time_column: str | None
+    fail_on_data_loss: bool
+    read_cache_bytes: int
+
+
+class ScanTask:
+    """A part of a scan, for a process of its own: picklable, and iterated over as batches."""
+
+    __slots__ = ("_reading", "_task")
+
+    def __init__(self, reading: Reading, task: ReadTask) -> None:
+        self._reading, self._task = reading, task
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the batches."""
+        return self._reading.result_schema
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the events of this part in offset order.
+
+        Raises:
+            SnapshotExpiredError: While reading: the segments were deleted after their grace.
+            FormatError: While reading: a segment is damaged.
+        """
+        return open_reader(self._reading, [self._task])
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.to_reader())
+
+
+class Scan:
+    """Events of one version of a stream, in offset order; made by `Stream.scan`.
+
+    Nothing is read before a method asks for it, and each call reads anew. Threads may share a scan,
+    and it is picklable. Whatever takes Arrow's C stream takes it: `pa.table(scan)`,
+    `pl.DataFrame(scan)`, DuckDB on a variable.
+
+    Raises:
+        FormatError: Any method: metadata can't be read; a damaged segment raises while reading.
+        SnapshotExpiredError: Any method: segments of the version were deleted after its grace.
+    """
+
+    __slots__ = ("context", "limit", "reading", "request", "root")
+
+    def __init__(
+        self,
+        context: StreamContext,
+        root: Root,
+        request: ReadRequest,
+        reading: Reading,
+        limit: int | None,
+    ) -> None:
+        self.context, self.root, self.request = context, root, request
+        self.reading, self.limit = reading, limit
+
+    @classmethod
+    def of(
+        cls, context: StreamContext, root: Root, request: ReadRequest, limit: int | None = None
+    ) -> Self:
+        """Bind a request to a version."""
+        limit = check_whole("limit", limit, optional=True)
+        reading = plan_reading(context, root, request)
+        if limit is not None and not reading.filters:
+            end, limit = min(reading.end, reading.start + limit), None
+            reading = replace(reading, end=end)
+        request = replace(request, start=reading.start, end=reading.end)
+        return cls(context, root, request, reading, limit)
+
+    @classmethod
+    def at_root(cls, storage: Storage, root: Root, request: ReadRequest, limit: int | None) -> Self:
+        """Return the scan of a request that was bound to a version; sends no request."""
+        log = StreamLog(storage)
+        log.adopt(root)
+        return cls.of(StreamContext.of(log), root, request, limit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scan.at_root, (self.context.storage, self.root, self.request, self.limit)
+
+    def __repr__(self) -> str:
+        url, version = self.context.storage.url, self.version
+        return f"<Scan {url} version={version} start={self.start} end={self.end}>"
+
+    @property
+    def version(self) -> int:
+        """The version of the stream."""
+        return self.reading.version
+
+    @property
+    def start(self) -> int:
+        """The offset of the first event."""
+        return self.reading.start
+
+    @property
+    def end(self) -> int:
+        """The offset after the last event."""
+        return self.reading.end
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of all events: those of the stream, then the extra ones."""
+        return self.reading.result_schema
+
+    # --- the events --------------------------------------------------------------------------
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the events as a reader of batches, which DuckDB, Polars and pandas take.
+
+        Threads decode up to four frames at once; the order stays. Up to eight decoded frames may be
+        held, and the one in use. That is 144 MiB if frames have 16 MiB, as most have. Of larger
+        frames, at most 256 MiB or one frame is held.
+
+        The threads end with the last frame, or when nothing refers to the reader any more. Its
+        `close` and `with` are pyarrow's and do nothing. Those of
+        `pa.RecordBatchReader.from_stream(scan)` end the threads, but there an error is Arrow's. In
+        a forked process, reading on raises InvalidInputError.
+        """
+        reader = open_reader(
+            self.reading, split_reading(self.context, self.reading, root=self.root)
+        )
+        return reader if self.limit is None else first_rows(reader, self.limit)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the events as a table of Arrow, all of them in memory."""
+        return self.to_reader().read_all()
+
+    def to_pandas(self, **how: Any) -> Any:
+        """Return the events as a DataFrame of pandas, all of them in memory.
+
+        Args:
+            how: Arguments of pyarrow's `Table.to_pandas`, such as `types_mapper`.
+        """
+        load("pandas")
+        return self.to_reader().read_pandas(**how)
+
+    def to_polars(self) -> Any:
+        """Return the events as a LazyFrame of Polars, which reads when it is collected.
+
+        It reads only the columns, rows and segments that a query needs. On a local disk Polars
+        itself reads Parquet segments where no cut, filter or extra column but that of the offsets
+        is asked for: without their checksums and the read cache, and no other folder stands in for
+        a damaged one. Of a file whose footer is wrong the query returns what Polars reads, also
+        more or fewer rows.
+        """
+        frame = import_module("segstore_ds.stream.polars_scan").scan_events(self)
+        return frame if self.limit is None else frame.head(self.limit)
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return the events as a relation of DuckDB, all of them in memory.
+
+        Args:
+            connection: Of DuckDB; None for its default one.
+        """
+        return (connection or load("duckdb")).from_arrow(self.to_arrow())
+
+    def to_dataset(self) -> Any:
+        """Return the events as a `pyarrow.dataset.Dataset`, for other libraries.
+
+        It is read only as far as a scanner wants columns and events. Picklable.
+
+        Raises:
+            InvalidInputError: The scan has both filters and a limit.
+        """
+        self._refuse_limit("to_arrow()")
+        return import_module("segstore_ds.stream.arrow_dataset").StreamDataset(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.to_reader())
+
+    def count(self) -> int:
+        """Return how many events there are.
+
+        Without filters, the version and the cuts say it: no segment is read. With filters, segments
+        and frames are skipped by their statistics, and only the filtered columns are decoded.
+        """
+        reading = replace(
+            self.reading,
+            columns=(),
+            offset_column=None,
+            segment_column=None,
+            commit_time_column=None,
+        )
+        if not reading.filters:
+            return reading.end - reading.start
+        found = count_rows(reading, split_reading(self.context, reading, root=self.root))
+        return found if self.limit is None else min(found, self.limit)
+
+    # --- for one's own processes and other engines ---------------------------------------------
+
+    def tasks(
+        self,
+        n: int | None = None,
+        *,
+        partition_bytes: int = options.default("partitionBytes"),
+        partition_rows: int | None = None,
+    ) -> list[ScanTask]:
+        """Split the scan into parts that any number of processes read.
+
+        Args:
+            n: At least this many, if there are enough frames; None for what the sizes give.
+            partition_bytes: Encoded bytes of a part, approximately.
+            partition_rows: Events of a part, approximately.
+
+        Returns:
+            Picklable parts in offset order; none if nothing can match.
+
+        Raises:
+            InvalidInputError: The scan has both filters and a limit.
+            NotFoundError: The requested commit times are older than the stream's history.
+        """
+        self._refuse_limit("to_reader()")
+        found = split_reading(
+            self.context,
+            self.reading,
+            partition_bytes=partition_bytes,
+            partition_rows=partition_rows,
+            min_partitions=n,
+            root=self.root,
+        )
+        return [ScanTask(self.reading, task) for task in found]
+
+    def files(self, *, partial: bool = False) -> list[ParquetFile]:
+        """List the plain Parquet files that hold the events, in offset order.
+
+        Row n of a file is the event at its `start` + n. The events of the scan are exactly the rows
+        ``[row_start, row_end)`` of each file: the first file may begin before the scan, and the
+        last may end after it. After the version that lists a file is superseded, the file stays for
+        vacuum's grace.
+
+        Args:
+            partial: Leave out the events in Arrow segments, which are between the files; the other
+                methods return them.
+
+        Raises:
+            InvalidInputError: The scan holds events in Arrow segments and `partial` is false; or it
+                has filters, which the files know nothing of.
+        """
+        if self.reading.filters:
+            raise InvalidInputError(
+                "files hold all events, also those that a filter leaves out",
+                remedy="list the files of a scan without filters",
+            )
+        bounds, url = (self.reading.start, self.reading.end), self.context.storage.url
+        return list_parquet_files(self.context.status, self.root, bounds, url=url, partial=partial)
+
+    def between(self, start: int, end: int) -> Self:
+        """Return the scan of a part of the range, without the limit."""
+        return type(self).of(self.context, self.root, replace(self.request, start=start, end=end))
+
+    def open_part(
+        self, columns: Sequence[str], filters: FilterLike | Filters = None
+    ) -> pa.RecordBatchReader:
+        """Read some of the columns, in no particular order, of the events that also match.
+
+        From any thread; the limit is the caller's.
+        """
+        wanted, request = {*columns}, self.request
+        extra: dict[str, Any] = {
+            name: asked if (asked := getattr(request, name)) in wanted else None
+            for name in ("offset_column", "segment_column", "commit_time_column")
+        }
+        own = [name for name in self.reading.columns if name in wanted]
+        both = self._with(parse_filters(filters, self.reading.schema))
+        request = replace(request, columns=own, filters=both, event_time=None, **extra)
+        context = self.context.apart()
+        reading = plan_reading(context, self.root, request)
+        return open_reader(reading, split_reading(context, reading, root=self.root))
+
+    def _with(self, more: Filters) -> Filters:
+        own = self.reading.filters
+        found = all_of([own, more])
+        if own.expression is None or more.expression is None:
+            return found
+        both = own.expression.expression & more.expression.expression
+        return replace(found, expression=bind(both, self.reading.schema))
+
+    def _refuse_limit(self, instead: str) -> None:
+        if self.limit is not None:
+            raise InvalidInputError(
+                "a scan with filters and a limit can't be divided",
+                remedy=f"use {instead}, or leave the limit out",
+                limit=self.limit,
+            )

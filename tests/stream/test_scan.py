@@ -1,0 +1,169 @@
+"""A scan is a value: bound to a version, read as often as it is asked, in any library's form."""
+
+import pickle
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+
+ROWS = [{"n": n, "user": "ada" if n % 3 == 0 else "bob", "ok": n % 2 == 0} for n in range(300)]
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(tmp_path / "s", pa.Table.from_pylist(ROWS).schema, upkeep=None)
+    for form, start in (("arrow", 0), ("parquet", 100), ("arrow", 200)):
+        rows = ROWS[start : start + 100]
+        made.append(rows, layout=segstore.Layout(segment_format=form, inline_bytes=0))
+    return made
+
+
+def numbers(found):
+    return pa.table(found)["n"].to_pylist()
+
+
+def test_a_scan_stays_at_its_version_and_reads_again(stream):
+    scan = stream.scan(290)
+    stream.append([{"n": 300, "user": "eve", "ok": None}])
+    assert numbers(scan) == numbers(scan) == [*range(290, 300)]
+    assert numbers(stream.scan(290)) == [*range(290, 301)]
+    assert numbers(stream.scan(as_of=3)) == [*range(300)]
+    copied = pickle.loads(pickle.dumps(scan))  # noqa: S301 - of this test
+    assert numbers(copied) == [*range(290, 300)]
+    assert repr(copied) == repr(scan)
+
+
+def test_all_forms_of_a_scan_agree(stream):
+    scan = stream.scan(50, 250, columns=["n", "user"], filters="n < 240 and user == 'ada'")
+    wanted = [n for n in range(50, 240) if n % 3 == 0]
+    assert numbers(scan) == numbers(scan.to_reader()) == numbers(scan.to_arrow()) == wanted
+    assert scan.to_pandas()["n"].tolist() == wanted
+    assert scan.to_polars().collect()["n"].to_list() == wanted
+    assert pl.DataFrame(scan)["n"].to_list() == wanted
+    assert [row[0] for row in scan.to_duckdb().fetchall()] == wanted
+    assert duckdb.sql("SELECT n FROM scan ORDER BY n").fetchall() == [(n,) for n in wanted]
+    assert numbers(scan.to_dataset().to_table()) == wanted
+    assert [n for batch in scan for n in batch["n"].to_pylist()] == wanted
+    assert scan.count() == len(wanted)
+    assert scan.schema.names == ["n", "user"]
+
+
+def test_a_library_adds_its_own_filter_to_that_of_the_scan(stream):
+    scan = stream.scan(filters=pc.field("n") > 280)
+    frame = scan.to_polars().filter(pl.col("user") == "ada")
+    assert frame.collect()["n"].to_list() == [282, 285, 288, 291, 294, 297]
+    found = scan.to_dataset().to_table(filter=pc.field("n") < 283)
+    assert numbers(found) == [281, 282]
+
+
+def test_a_limit_holds_in_every_form(stream):
+    for filters, first in ((None, [0, 1, 2]), ("user == 'ada'", [0, 3, 6])):
+        scan = stream.scan(filters=filters, limit=3)
+        assert numbers(scan) == scan.to_polars().collect()["n"].to_list() == first
+        assert scan.count() == 3
+        assert (
+            numbers(scan.to_polars().filter(pl.col("n") > 2).collect())
+            == first[first[1] // 3 :][-sum(n > 2 for n in first) or len(first) :]
+        )
+    assert numbers(stream.scan(limit=3).to_dataset().to_table()) == [0, 1, 2]
+    for ask in (scan.to_dataset, scan.tasks):
+        with pytest.raises(InvalidInputError, match="can't be divided"):
+            ask()
+
+
+def _sum_of(task):
+    return sum(sum(batch["n"].to_pylist()) for batch in task)
+
+
+def test_tasks_are_read_by_other_processes(stream):
+    tasks = stream.scan(filters="user == 'ada'").tasks(3)
+    assert len(tasks) == 3
+    assert tasks[0].schema.names == ["n", "user", "ok"]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        found = sum(processes.map(_sum_of, tasks))
+    assert found == sum(row["n"] for row in ROWS if row["user"] == "ada")
+
+
+def test_files_are_of_whole_events(stream):
+    (file,) = stream.scan(120, 150).files()
+    assert (file.start, file.row_start, file.row_end) == (100, 20, 50)
+    with pytest.raises(InvalidInputError, match="a filter leaves out"):
+        stream.scan(filters="n > 3").files(partial=True)
+
+
+def test_a_stream_is_what_arrow_and_polars_take(stream):
+    assert len(stream) == stream.count() == 300
+    assert numbers(stream) == [*range(300)]
+    assert pl.DataFrame(stream).height == 300
+    assert duckdb.sql("SELECT sum(n) FROM stream").fetchall() == [(sum(range(300)),)]
+    assert sum(batch.num_rows for batch in stream) == 300
+    assert numbers(stream[100:200]) == [*range(100, 200)]
+    assert numbers(stream[-10:]) == [*range(290, 300)]
+    assert numbers(stream[:-295]) == [*range(5)]
+    for wrong in (5, slice(0, 10, 2), "n"):
+        with pytest.raises(InvalidInputError, match="not a range of offsets"):
+            stream[wrong]
+    empty = segstore.create(f"{stream.url}-empty", stream.schema)
+    assert empty
+    assert len(empty) == 0
+
+
+def test_threads_share_a_scan(stream):
+    scan, found = stream.scan(), []
+    threads = [threading.Thread(target=lambda: found.append(numbers(scan))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[*range(300)]] * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("n == 5", [5]),
+        ("5 == n or n = 7", [5, 7]),
+        ("3 <= n < 6", [3, 4, 5]),
+        ("not (n >= 2 or n < 1)", [1]),
+        ("n in (1, 2, 400) AND user != 'ada'", [1, 2]),
+        ("n not in (0, 1) and n < 4", [2, 3]),
+        ("user.startswith('a') and n < 7 and ok", [0, 6]),
+        ("n < 6 and not ok", [1, 3, 5]),
+        ("n IS NOT NULL and n > 297", [298, 299]),
+        ("user is null", []),
+        ("n > -1 and n < 1 and col('user') == 'ada'", [0]),
+        ("(n == 1 or n == 2) and (ok == true or n == 9)", [2]),
+        ("3 > n > 0", [1, 2]),
+        ('["n", "==", 5]', None),
+        ('[["n", "==", 5]]', [5]),
+    ],
+)
+def test_filters_as_a_text(stream, text, wanted):
+    if wanted is None:
+        with pytest.raises(InvalidInputError, match="not \\[column, op, literal\\]"):
+            stream.scan(filters=text)
+        return
+    assert numbers(stream.scan(filters=text)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n >", "n > m", "n + 1 > 3", "f(n)", "n > 3 & ok", "__import__('os').system('true')", "3 > 2",
+     "n is 3", "lambda: 1", "not user.startswith('a')", "n == 'x' if ok else 3", "(n"],
+)  # fmt: skip
+def test_texts_that_are_no_filters_are_refused(stream, text):
+    with pytest.raises(InvalidInputError, match=r"not understood|does not fit"):
+        stream.scan(filters=text)
+
+
+def test_unknown_columns_of_a_text_are_named(stream):
+    with pytest.raises(InvalidInputError, match="did you mean 'user'"):
+        stream.scan(filters="usr == 'ada'")
