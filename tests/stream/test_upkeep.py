@@ -19,6 +19,7 @@ from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.scan import run_task
 from segstore_ds.retention import upkeep
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -112,7 +113,7 @@ def test_live_segments_of_a_part_that_was_cut_stay(
     stream.compact(head + 1, head + 3)
     grow(stream, storage, 20, 6 * HOUR)
     assert not set(first[:head]) & objects(storage)
-    batches = [batch for task in tasks for batch in segstore.run_task(reading, task)]
+    batches = [batch for task in tasks for batch in run_task(reading, task)]
     assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(head, 24))
     grow(stream, storage, 16, 6 * HOUR)
     assert values(stream) == list(range(head, stream.tail))
@@ -288,7 +289,7 @@ def test_rounds_in_the_middle_of(work: str, tmp_path: Path) -> None:
         reading = plan_reading(handle._context, handle.root, _whole())
         tasks = handle.plan_tasks(reading, root=handle.root)
         meddling.met = False
-        batches = [batch for task in tasks for batch in segstore.run_task(reading, task)]
+        batches = [batch for task in tasks for batch in run_task(reading, task)]
         found = [n for batch in batches for n in batch["n"].to_pylist()]
         assert found == list(range(12))
     elif work == "copy":
