@@ -22,8 +22,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -33,6 +34,7 @@ from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
+from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -233,24 +235,36 @@ class _Copy:
         self._end_start, self._end, self._checks = self._open()
 
     def run(self) -> None:
-        """Copy the object."""
+        """Copy the object, in parts or, for a store that takes none, in order."""
         target, to = self._copied.target, self._copied.to
-        writer = target.open_scattered(to, self._size, PART_BYTES)
-        if writer is None:
-            self._in_order()
-            return
-        with WriteCacheService(writer, self._pool, size=self._size) as out:
-
-            def land(range_: Range) -> None:
-                out.write(self._fetch(range_), at=range_[0], frozen=True)
-
-            for start, end in cut(self._end_start, self._size):
-                out.write(self._take_end(start, end), at=start, frozen=True)
-            self._each(land, [*cut(0, self._end_start)])
-            self._fetch_again(out, land)
-            self._refuse(self._checks.failed())
+        parts = target.open_scattered(to, self._size, PART_BYTES)
+        writer = parts or target.open_staged(to, replace=True)
+        pool = self._pool if parts else BufferPool(OBJECTS, PART_BYTES)
+        with WriteCacheService(writer, pool, size=self._size if parts else None) as out:
+            if parts:
+                self._write_parts(out)
+            else:
+                ranges = map_ahead(self._fetch, cut(0, self._end_start), threads=OBJECTS)
+                with closing(ranges):
+                    for data in chain(ranges, starmap(self._take_end, self._end_parts())):
+                        out.write(data, frozen=True)
+            for extent in self._checks.failed():
+                raise CorruptionError(
+                    "a frame fails its checksum",
+                    where=f"{self._copied.where}[{extent.start}:{extent.end}]",
+                    expected=extent.crc,
+                )
             out.commit()
             WRITTEN_HERE.add(target.url, out.counters)
+
+    def _write_parts(self, out: WriteCacheService) -> None:
+        def land(range_: Range) -> None:
+            out.write(self._fetch(range_), at=range_[0], frozen=True)
+
+        for start, end in self._end_parts():
+            out.write(self._take_end(start, end), at=start, frozen=True)
+        self._each(land, [*cut(0, self._end_start)])
+        self._fetch_again(out, land)
 
     def _fetch_again(self, out: WriteCacheService, land: Callable[[Range], None]) -> None:
         """Replace the parts that fail by what the source gives now, or else by others' bytes."""
@@ -278,27 +292,8 @@ class _Copy:
         wrong = self._checks.failed()
         return sorted({part for extent in wrong for part in self._parts_of(extent)})
 
-    def _in_order(self) -> None:
-        """Write the ranges in order, each fetched ahead, for a store that takes no parts."""
-        target = self._copied.target
-        writer = target.open_staged(self._copied.to, replace=True)
-        with WriteCacheService(writer, BufferPool(OBJECTS, PART_BYTES)) as out:
-            ranges = [*cut(0, self._end_start)]
-            found: dict[Range, memoryview] = {}
-
-            def fetch(range_: Range) -> None:
-                found[range_] = self._fetch(range_)
-
-            for start in range(0, len(ranges), OBJECTS):
-                window = ranges[start : start + OBJECTS]
-                self._each(fetch, window)
-                for range_ in window:
-                    out.write(found.pop(range_), frozen=True)
-            for start, end in cut(self._end_start, self._size):
-                out.write(self._take_end(start, end), frozen=True)
-            self._refuse(self._checks.failed())
-            out.commit()
-            WRITTEN_HERE.add(target.url, out.counters)
+    def _end_parts(self) -> Iterator[Range]:
+        return cut(self._end_start, self._size)
 
     def _fetch(self, range_: Range) -> memoryview:
         data = memoryview(self._copied.source.get_range(self._copied.name, *range_))
@@ -316,26 +311,15 @@ class _Copy:
             self._form.check_head(head, where=self._copied.where)
         self._checks.add(start, data)
 
-    def _refuse(self, wrong: Sequence[Extent]) -> None:
-        for extent in wrong:
-            raise CorruptionError(
-                "a frame fails its checksum",
-                where=f"{self._copied.where}[{extent.start}:{extent.end}]",
-                expected=extent.crc,
-            )
-
     def _parts_of(self, extent: Extent) -> Iterator[Range]:
         first = extent.start // PART_BYTES * PART_BYTES
         return cut(first, min(-(-extent.end // PART_BYTES) * PART_BYTES, self._size))
-
-    def _elsewhere(self) -> Iterator[Storage]:
-        yield from self._copied.others()
 
     def _open(self) -> tuple[int, memoryview, Checks]:
         """Return where the end begins, the end, and what is verified by it; or raise the error."""
         failed: FormatError | None = None
         own = self._copied.source
-        for source in chain((own,), self._elsewhere()):
+        for source in chain((own,), self._copied.others()):
             try:
                 start, end = self._fetch_end(source)
                 return start, end, Checks(self._extents(bytes(end)))

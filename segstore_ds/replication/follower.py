@@ -1,7 +1,6 @@
 """One follower: what a stream says of it (FORMAT.md 4.7), what it holds, its next commit file."""
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,7 +60,6 @@ def followers_of(root: Root) -> tuple[str, ...]:
     return known.followers if known else ()
 
 
-_LOG = logging.getLogger(__name__)
 HINT_EVERY = 16
 
 
@@ -75,7 +73,6 @@ class Follower:
         self.files = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.known: Root | None = None  # the newest root that it was seen to hold
         self._put = ""  # the transaction of the commit file that was put last
-        self._agreed = False
 
     def holds(self, root: Root) -> bool:
         """Tell whether it holds a root, or recently did; also False where it can't be reached."""
@@ -93,27 +90,6 @@ class Follower:
         The stream's root alone proves nothing: it may be crafted.
         """
         return follows(theirs, self.url, of=self._of)
-
-    def agrees(self, stream_id: str, version: int) -> bool:
-        """Tell whether its log says that it follows the stream; one request, or a few more.
-
-        Raises:
-            StorageError: It can't be asked.
-            FormatError: Its log is damaged.
-        """
-        reads: list[Callable[[], Root | None]] = [partial(self.files.get, version), self._latest]
-        for read in reads:
-            if self._agreed:
-                break
-            theirs = read()
-            self._agreed = (
-                theirs is not None and theirs.stream_id == stream_id and self.says_so(theirs)
-            )
-        return self._agreed
-
-    def _latest(self) -> Root | None:
-        found = self.files.latest()
-        return None if found is None else found[1]
 
     def held(self, root: Root) -> Root:
         """Return the newest root that it holds, asked of its store; raises as `newest`."""
@@ -252,20 +228,3 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
-
-
-def agreed(followers: Iterable[Follower], stream_id: str, version: int) -> Iterator[Follower]:
-    """Yield the followers that say themselves that they follow a stream, as of a version.
-
-    Each is asked when its turn comes; one that can't be asked is left out.
-    """
-    for follower in followers:
-        try:
-            agrees = follower.agrees(stream_id, version)
-        except (FormatError, StorageError) as error:
-            _LOG.warning("follower %s can't be asked: %s", follower.url, error)
-            continue
-        if agrees:
-            yield follower
-        else:
-            _LOG.warning("%s does not say that it follows this stream", follower.url)

@@ -17,9 +17,12 @@ from dataclasses import dataclass
 
 from segstore_ds.cache.buffer import Buffer
 from segstore_ds.cache.channel import FlushedBuffer
-from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.replication.follower import Follower, agreed
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.replication.follower import follows
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)
@@ -50,9 +53,29 @@ class FollowerMirrors:
         return channels
 
     def folders(self, storage: Storage) -> Iterator[Storage]:
-        """Yield the folders of those that say themselves that they follow the stream's."""
-        found = (Follower(storage.sibling(url), SYSTEM_CLOCK, of=storage.url) for url in self.urls)
-        return (one.storage for one in agreed(found, self.stream_id, self.version))
+        """Yield the folders of those that say themselves that they follow the stream's.
+
+        Each is asked when its turn comes; one that can't be asked is left out.
+        """
+        for url in self.urls:
+            files = MetadataLog(storage.sibling(url), names.LOG_FOLDER, ROOT_CODEC)
+            try:
+                if self._agrees(files, storage.url):
+                    yield files.storage
+                else:
+                    _LOG.warning("%s does not say that it follows this stream", url)
+            except (FormatError, StorageError) as error:
+                _LOG.warning("follower %s can't be asked: %s", url, error)
+
+    def _agrees(self, files: MetadataLog[Root], primary: str) -> bool:
+        """Tell whether a log says that it follows the stream; one request, or a few more."""
+
+        def says_so(theirs: Root | None) -> bool:
+            if theirs is None or theirs.stream_id != self.stream_id:
+                return False
+            return follows(theirs, files.storage.url, of=primary)
+
+        return says_so(files.get(self.version)) or says_so((files.latest() or (0, None))[1])
 
 
 @dataclass(frozen=True, slots=True)
