@@ -2,16 +2,17 @@
 
 A part lists the segments that were live in its range when it was made. It was made by the version
 after the one in its name. The kept version before that lists the same segments, except those that
-this one commit added. Those are the segments of a job that no list names: their own names and ends
-describe them, and the history says which commit added so many. They count only if the whole part
-then has the digest that the root names: it is the lost object itself. Without that proof (another
-zstd release compresses to other bytes) a part counts only if kept versions name every segment.
+commits added since. The history says how many each commit added and where; one job staged as many,
+and its names and ends describe them. They count only if the whole part then has the digest that the
+root names: it is the lost object itself. A job that staged as much and died has another digest.
+Without that proof (another zstd release compresses to other bytes) a part counts only if kept
+versions name every segment.
 """
 
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, islice
@@ -25,7 +26,7 @@ from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
 from segstore_ds.format.parts.segments import SegmentFilters
-from segstore_ds.format.root import PartRef, Retired, SegmentEntry
+from segstore_ds.format.root import HistoryRow, PartRef, Retired, SegmentEntry
 from segstore_ds.format.segment import FORMATS, find_end
 from segstore_ds.format.statistics import entry_stats, merge
 from segstore_ds.repair.kept_versions import (
@@ -36,7 +37,7 @@ from segstore_ds.repair.kept_versions import (
     tile,
     tile_known,
 )
-from segstore_ds.repair.rebuild_rest import HistoryFacts, told_list
+from segstore_ds.repair.rebuild_rest import REWRITES, HistoryFacts, told_list
 from segstore_ds.status.key_filters import find_filters
 from segstore_ds.status.parts import build_object
 from segstore_ds.status.store import is_proven
@@ -46,31 +47,9 @@ from segstore_ds.storage import Storage
 
 _COPIED = re.compile(r"copy-[^/]+/([0-9a-f]{16})-[0-9a-f]{12}\.[a-z]+")
 _STAGED = re.compile(r"([0-9]{1,18})-(.+)-([0-9]{1,18})\.[a-z]+")
-_MOST_TRIED = 100  # parts that are encoded to compare their digests
+_MOST_TWINS = 4  # jobs that staged as much as a commit: the digest of the part tells them apart
 
-
-@dataclass(frozen=True, slots=True)
-class Unlisted:
-    """A segment as it describes itself: it stores no offset and no number.
-
-    Attributes:
-        entry: What a list would say about it; its id is known only if a copy by segments wrote it,
-            or if `epoch` is set.
-        fingerprint: Digest of its schema.
-        version: The version that its job was planned on; -1 if the name does not say.
-        order: Its place among the segments of all jobs: version, token, task, attempt, place.
-        epoch: Its epoch, if a list named it.
-    """
-
-    entry: SegmentEntry
-    fingerprint: str
-    version: int
-    order: tuple[int, str, int, str, int, str]
-    epoch: int | None = None
-
-
-Job = Sequence[Unlisted]  # the segments of one job, in the order of their offsets
-Added = tuple[int | None, Unlisted]  # the version that added a segment, where that is known
+Job = Sequence[tuple[str, int, SegmentEntry | None]]  # path, size, and the entry if a list has it
 
 
 @dataclass(slots=True)
@@ -104,10 +83,12 @@ class PartRebuilder:
         made = names.parse_status_version(part.path) or 0
         known = self._own(part) or self._told(part, made)
         runs, missing = tile_known(known, part.start, part.end)
-        for added in islice(self._additions(missing, made), _MOST_TRIED):
-            entries = self._entries(part, made, runs, missing, added)
-            data = None if entries is None else self._packed(part, entries)
-            if entries is not None and data is not None:
+        for twin in range(_MOST_TWINS if missing else 1):
+            filled = known | self._added(missing, made, twin) if missing else known
+            tiled = tile(filled, part.start, part.end)
+            entries = tuple(segment.entry for segment in tiled or ())
+            data = self._packed(part, entries) if len(entries) == part.count else None
+            if data is not None:
                 return FoundPart(entries, data, _place(part.start, entries))
         merged = self._merged(made) if missing else ()
         data = self._packed(part, merged) if merged else None
@@ -174,7 +155,7 @@ class PartRebuilder:
             entry = recorded.get(segment.entry.segment_id)
             if entry is None or replace(entry, stats=None) != segment.entry:
                 read = describe(self._kept.storage, segment.entry.path, segment.entry.bytes)
-                stats = None if read is None else read.entry.stats
+                stats = None if read is None else read[0].stats
                 entry = replace(segment.entry, stats=stats)
             found[segment.start] = PlacedSegment(segment.start, entry)
         return found
@@ -192,8 +173,7 @@ class PartRebuilder:
                 for segment in self._kept.segments_of(root, part.start, part.end, beside=part.path)
             }
             for start, segment in listed.items():
-                gone = self._dropped.get(segment.entry.path, ())
-                if not any(root.version < version <= made + 1 for version in gone):
+                if not self._is_dropped(segment.entry, root.version, made):
                     found.setdefault(start, segment)
             first, last = max(part.start, root.listed_start), min(part.end, root.tail)
             # This version lists the range without a gap, so older versions add nothing.
@@ -212,6 +192,10 @@ class PartRebuilder:
                     return ()
         return tuple(found)
 
+    def _is_dropped(self, entry: SegmentEntry, since: int, made: int) -> bool:
+        """Tell whether a segment was dropped after a version, up to the commit that made a part."""
+        return any(since < version <= made + 1 for version in self._dropped.get(entry.path, ()))
+
     @cached_property
     def _dropped(self) -> dict[str, list[int]]:
         """The versions that dropped each segment, by its path."""
@@ -219,6 +203,14 @@ class PartRebuilder:
         for item in self._retired:
             if item.kind == "segment":
                 found[item.path].append(item.version)
+            elif item.kind == "part":
+                try:
+                    entries = self._kept.status.retired_part(item.path)
+                except FormatError:
+                    self._knows_dropped = False
+                    continue
+                for entry in entries:
+                    found[entry.path].append(item.version)
         return found
 
     @cached_property
@@ -239,157 +231,129 @@ class PartRebuilder:
 
     # --- what is not listed --------------------------------------------------------------------
 
-    def _additions(
-        self, gaps: Sequence[tuple[int, int]], made: int
-    ) -> Iterator[Sequence[Sequence[Added]]]:
-        """Yield what may fill the gaps: the segments of each, in order.
+    def _added(
+        self, gaps: Sequence[tuple[int, int]], made: int, twin: int
+    ) -> dict[int, PlacedSegment]:
+        """Return what commits added in the gaps, as the history and names say, by offset.
 
-        First come the jobs of the commits that appended there; then one job, whichever it is, or
-        all jobs in the order of their names.
+        An append's segments lie where its row says. Those of a compaction fill what is left, in the
+        order of their names. `twin` chooses among jobs that staged as much as a commit.
         """
-        if not gaps:
-            yield ()
-            return
-        appended = [self._appended(gap, made) for gap in gaps]
-        jobs = list(self._jobs_before(made))
-        complete = self._kept.at(made) is not None
-        for known in (appended, [None] * len(gaps)):
-            left = [gap for gap, found in zip(gaps, known, strict=True) if found is None]
-            for job in jobs if left else ((),):
-                for runs in _fill(job, [end - start for start, end in left]):
-                    rest = iter(
-                        [
-                            (
-                                made + 1 if complete else self._facts.rewritten_after(item.version),
-                                item,
-                            )
-                            for item in run
-                        ]
-                        for run in runs
-                    )
-                    yield [next(rest) if found is None else found for found in known]
-
-    def _appended(self, gap: tuple[int, int], made: int) -> list[Added] | None:
-        """Return the segments of the commits that appended a gap; None if they are not known."""
-        rows = self._facts.appended(*gap, before=made + 2)
-        if rows is None:
-            return None
-        found: list[Added] = []
-        used: set[str] = set()
-        for row in rows:
-            sums = (row.segments, row.rows, row.bytes)
-            fitting = (
-                job
-                for job in self._jobs_by_sums.get(sums, ())
-                if job[0].version < row.version and job[0].entry.path not in used
-            )
-            chosen = next(fitting, None)
-            if chosen is None:
-                return None
-            used.add(chosen[0].entry.path)
-            found += [(row.version, segment) for segment in chosen]
+        found: dict[int, PlacedSegment] = {}
+        rows = self._facts.newest(made + 2)
+        for row in (row for row in rows if row.operation not in REWRITES):
+            if not any(row.tail - row.rows < end and row.tail > first for first, end in gaps):
+                continue
+            entries = self._entries(row, twin)
+            for placed in _place(row.tail - sum(entry.rows for entry in entries), entries):
+                fits = any(first <= placed.start and placed.end <= end for first, end in gaps)
+                if fits and not self._is_dropped(placed.entry, row.version, made):
+                    found[placed.start] = placed
+        left = [gap for first, end in gaps for gap in tile_known(found, first, end)[1]]
+        for row in (row for row in rows if left and row.operation in REWRITES):
+            entries = [each for each in self._entries(row, twin) if each.path not in self._listed]
+            for first, end in left:
+                run = _find_run(entries, end - first)
+                found.update((item.start, item) for item in _place(first, run))
+                entries = entries[entries.index(run[-1]) + 1 :] if run else entries
+            left = [gap for first, end in left for gap in tile_known(found, first, end)[1]]
         return found
 
-    def _jobs_before(self, made: int) -> Iterator[Job]:
-        """Yield the jobs that were planned up to a version, newest first, then all as one.
+    def _entries(self, row: HistoryRow, twin: int) -> list[SegmentEntry]:
+        """Return what a commit added, in order, with numbers and epochs; empty if not known."""
+        jobs, numbers = self._jobs_of(row), self._facts.numbers(row.version)
+        if numbers is None:
+            return []
+        job = jobs[min(twin, len(jobs) - 1)] if jobs else ()
+        outlined = self._outlined[row.version - 1]
+        if len(outlined) == 1:
+            # What was inline before, and the commit's own events if they were small.
+            first = (numbers.start if job else numbers.stop) - 1
+            job, numbers = (*outlined[0], *job), range(first, numbers.stop)
+        root = self._kept.at(row.version) or self._kept.newest
+        epochs, found = epochs_by_fingerprint(self._kept, root), list[SegmentEntry]()
+        for number, (path, size, listed) in zip(numbers, job, strict=False):
+            entry, epoch = listed, listed.epoch if listed is not None else None
+            if entry is None:
+                entry, fingerprint = describe(self._kept.storage, path, size) or (None, "")
+                epoch = epochs.get(fingerprint)
+            copied = _COPIED.fullmatch(path)
+            if entry is None or (epoch is None and not copied):
+                return []
+            known = entry.segment_id if copied else (epoch or 0) << 32 | number
+            found.append(replace(entry, segment_id=known))
+        return found
 
-        If the part's own commit is a restore, the segments of each kept version come last.
-        """
-        yield from (job for job in self._jobs if job[0].version <= made)
-        yield [segment for segment in self._unlisted if segment.version <= made]
-        if self._facts.operation(made + 1) == Operation.RESTORE:
-            for root in self._kept.older(made):
-                listed = self._kept.segments_of(root, root.head, root.tail)
-                yield [
-                    Unlisted(item.entry, "", made, _order(made, item.entry.path), item.entry.epoch)
-                    for item in listed
-                ]
+    def _jobs_of(self, row: HistoryRow) -> list[Job]:
+        """Return the jobs that may be a commit's, the newest first: they staged as much."""
+        if row.operation == Operation.RESTORE:
+            segments_of = self._kept.segments_of
+            listed: Iterator[Job] = (
+                [(item.entry.path, 0, item.entry) for item in segments_of(old, old.head, old.tail)]
+                for old in self._kept.older(row.version - 1)
+            )
+            return list(islice((job for job in listed if len(job) == row.segments), _MOST_TWINS))
+        # The row of a compaction does not tell all bytes, and what it replaced was dropped.
+        rewrites = row.operation in REWRITES
+        known = self._listed.keys() | self._dropped.keys() if rewrites else ()
+        fitting = (
+            job
+            for version, job in self._jobs_by[row.segments, 0 if rewrites else row.bytes]
+            if version < row.version and not all(path in known for path, *_ in job)
+        )
+        return list(islice(fitting, _MOST_TWINS))
 
     @cached_property
-    def _jobs(self) -> list[Job]:
-        """The segments of each job that no list names, newest version first.
+    def _jobs_by(self) -> Mapping[tuple[int, int], list[tuple[int, Job]]]:
+        """The jobs by what they staged: how many segments, and how many bytes or 0."""
+        found: Mapping[tuple[int, int], list[tuple[int, Job]]] = defaultdict(list)
+        for version, job in self._jobs:
+            for size in (0, sum(size for _, size, _ in job)):
+                found[len(job), size].append((version, job))
+        return found
 
-        Of several attempts of a task the one with the most rows counts: the others were killed.
+    @cached_property
+    def _outlined(self) -> Mapping[int, list[Job]]:
+        """What was inline until a version, by that version."""
+        found: Mapping[int, list[Job]] = defaultdict(list)
+        for version, job in self._jobs:
+            if names.is_outlined(job[0][0]):
+                found[version].append(job)
+        return found
+
+    @cached_property
+    def _jobs(self) -> list[tuple[int, Job]]:
+        """The segments of each job by their names, with the version it was planned on.
+
+        Of several attempts of a task the largest one counts: the others were killed.
         """
-        jobs: dict[tuple[int, str], dict[int, dict[str, list[Unlisted]]]] = {}
-        for segment in self._unlisted:
-            version, token, task, attempt, *_ = segment.order
-            tasks = jobs.setdefault((version, token), {})
-            tasks.setdefault(task, {}).setdefault(attempt, []).append(segment)
+        jobs: dict[tuple[int, str], dict[int, dict[str, list[tuple[int, str, int]]]]] = {}
+        for info in self._kept.objects(names.SEGMENTS_FOLDER):
+            path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
+            token, _, name = path.partition("/")
+            version = names.parse_token_version(names.segment_token(path))
+            match = _STAGED.fullmatch(name)
+            task, attempt, place = (int(match[1]), match[2], int(match[3])) if match else (0, "", 0)
+            tasks = jobs.setdefault((-1 if version is None else version, token), {})
+            tasks.setdefault(task, {}).setdefault(attempt, []).append((place, path, info.size))
         return [
-            [
-                segment
-                for attempts in jobs[key].values()
-                for segment in max(attempts.values(), key=_rows)
-            ]
+            (
+                key[0],
+                [
+                    (path, size, self._listed.get(path))
+                    for _, attempts in sorted(jobs[key].items())
+                    for _, path, size in sorted(max(attempts.values(), key=_bytes))
+                ],
+            )
             for key in sorted(jobs, reverse=True)
         ]
 
     @cached_property
-    def _jobs_by_sums(self) -> dict[tuple[int, int, int], list[Job]]:
-        """The jobs by what the history says of a commit: segments, rows and bytes."""
-        found: dict[tuple[int, int, int], list[Job]] = defaultdict(list)
-        for job in self._jobs:
-            found[len(job), _rows(job), sum(segment.entry.bytes for segment in job)].append(job)
-        return found
-
-    @cached_property
-    def _unlisted(self) -> list[Unlisted]:
-        """The segments that the newest version does not list and nobody dropped, by their names."""
-        prefix = f"{names.SEGMENTS_FOLDER}/"
-        known = {*self._listed, *self._dropped}
-        found = (
-            describe(self._kept.storage, info.path.removeprefix(prefix), info.size)
-            for info in self._kept.objects(names.SEGMENTS_FOLDER)
-            if info.path.removeprefix(prefix) not in known
-        )
-        return sorted((item for item in found if item is not None), key=lambda item: item.order)
-
-    @cached_property
-    def _listed(self) -> dict[str, int]:
-        """The numbers of the segments that the newest version lists, by path."""
+    def _listed(self) -> dict[str, SegmentEntry]:
+        """The segments that the newest version lists, by path."""
         root = self._kept.newest
         placed = self._kept.segments_of(root, root.listed_start, root.tail)
-        return {item.entry.path: item.entry.segment_id & 0xFFFFFFFF for item in placed}
-
-    # --- putting together ----------------------------------------------------------------------
-
-    def _entries(
-        self,
-        part: PartRef,
-        made: int,
-        runs: Sequence[PlacedSegment],
-        gaps: Sequence[tuple[int, int]],
-        added: Sequence[Sequence[Added]],
-    ) -> tuple[SegmentEntry, ...] | None:
-        """Return a part's segments in order, found ones with numbers and epochs; None on a misfit.
-
-        A commit assigns its numbers in offset order.
-        """
-        if len(runs) + sum(map(len, added)) != part.count:
-            return None
-        used = {segment.entry.segment_id & 0xFFFFFFFF for segment in runs}
-        used.update(self._listed.values() if gaps else ())
-        epochs = epochs_by_fingerprint(self._kept, self._kept.at(made + 1) or self._kept.newest)
-        free: dict[int, Iterator[int]] = {}
-        found = {segment.start: segment for segment in runs}
-        for (cursor, _), items in zip(gaps, added, strict=True):
-            for version, segment in items:
-                entry, epoch = segment.entry, segment.epoch
-                if not _COPIED.fullmatch(entry.path):
-                    epoch = epochs.get(segment.fingerprint) if epoch is None else epoch
-                    numbers = None if version is None else self._facts.numbers(version)
-                    if version is None or epoch is None or numbers is None:
-                        return None
-                    left = free.setdefault(version, (n for n in numbers if n not in used))
-                    number = next(left, None)
-                    if number is None:
-                        return None
-                    entry = replace(entry, segment_id=epoch << 32 | number)
-                found[cursor] = PlacedSegment(cursor, entry)
-                cursor += entry.rows  # noqa: PLW2901 - the place of the next segment
-        tiled = tile(found, part.start, part.end)
-        return None if tiled is None else tuple(segment.entry for segment in tiled)
+        return {item.entry.path: item.entry for item in placed}
 
     def _packed(self, part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
         """Return the part as an object if it has the digest that its reference names."""
@@ -403,11 +367,12 @@ class PartRebuilder:
         return data + rest if is_proven(part, data) else None
 
 
-def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
-    """Read what a segment says about itself; None if it can't be read."""
-    form = next(
-        (candidate for candidate in FORMATS.values() if path.endswith(candidate.ending)), None
-    )
+def describe(storage: Storage, path: str, size: int) -> tuple[SegmentEntry, str] | None:
+    """Read what a segment says about itself: an entry, whose id is known of copies alone.
+
+    Returns the entry and the digest of its schema, or None if it can't be read.
+    """
+    form = next((each for each in FORMATS.values() if path.endswith(each.ending)), None)
     name = names.segment_object(path)
     if form is None or not size:
         return None
@@ -440,44 +405,23 @@ def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
         frames=len(frames),
         frame_raws=count_raws(frames),
     )
-    version = names.parse_token_version(names.segment_token(path))
-    known = -1 if version is None else version
-    return Unlisted(entry, fingerprints.pop(), known, _order(known, path))
+    return entry, fingerprints.pop()
 
 
-def _order(version: int, path: str) -> tuple[int, str, int, str, int, str]:
-    token, _, name = path.partition("/")
-    match = _STAGED.fullmatch(name)
-    task, attempt, place = (int(match[1]), match[2], int(match[3])) if match else (0, "", 0)
-    return (version, token, task, attempt, place, name)
-
-
-def _fill(job: Job, sizes: Sequence[int]) -> Iterator[list[Job]]:
-    """Yield runs of a job's segments that hold as many rows as each gap, in order. Pure.
-
-    The first gap may begin at any segment; each other one takes the first run that follows.
-    """
-    if not sizes:
-        yield []
-        return
-    sums = list(accumulate((segment.entry.rows for segment in job), initial=0))
+def _find_run(entries: Sequence[SegmentEntry], rows: int) -> Sequence[SegmentEntry]:
+    """Return the first run of entries that holds so many rows; empty if none does. Pure."""
+    sums = list(accumulate((entry.rows for entry in entries), initial=0))
     places = {total: number for number, total in enumerate(sums)}
-    for start in range(len(job)):
-        runs: list[Job] = []
-        first = start
-        for size in sizes:
-            after = range(first, len(job) if runs else start + 1)
-            found = next((n for n in after if sums[n] + size in places), None)
-            if found is None:
-                break
-            first = places[sums[found] + size]
-            runs.append(job[found:first])
-        else:
-            yield runs
+    fitting = (
+        entries[first : places[total + rows]]
+        for first, total in enumerate(sums)
+        if total + rows in places
+    )
+    return next(fitting, ())
 
 
-def _rows(job: Iterable[Unlisted]) -> int:
-    return sum(segment.entry.rows for segment in job)
+def _bytes(segments: Iterable[tuple[int, str, int]]) -> int:
+    return sum(size for _, _, size in segments)
 
 
 def _is_there(storage: Storage, entry: SegmentEntry) -> bool:

@@ -7,7 +7,6 @@ is proven if it has the digest that the root names: then it is the lost object i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -21,13 +20,13 @@ from segstore_ds.format.root import BlobRef, Epoch, HistoryRow, PartRef, Root, W
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile
 from segstore_ds.status.history import History, history_ref
+from segstore_ds.status.record_tables import WritersTable
 from segstore_ds.status.store import ObjectStore, is_proven
 from segstore_ds.status.table import HISTORY as LIMITS
 from segstore_ds.status.table import readable_parts
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
-_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})
-_REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
+REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
 
 
 class HistoryFacts:
@@ -69,30 +68,9 @@ class HistoryFacts:
         """Tell whether the rows of all versions ``[first, end)`` can be read."""
         return all(self.operation(n) not in (None, Operation.UNKNOWN) for n in range(first, end))
 
-    def appended(self, start: int, end: int, *, before: int) -> list[HistoryRow] | None:
-        """Return the commits that appended exactly the events of `[start, end)`, in order.
-
-        Versions from `before` on don't count. It returns None if the rows don't cover the range
-        without a gap, or if a commit crosses its bounds.
-        """
-        found: list[HistoryRow] = []
-        cursor = start
-        for version in sorted(self._rows):
-            row = self._rows[version]
-            if version < before and row.rows and start < row.tail <= end:
-                if row.tail - row.rows != cursor or row.operation not in _WRITES:
-                    return None
-                found.append(row)
-                cursor = row.tail
-        return found if cursor == end else None
-
-    def rewritten_after(self, version: int) -> int | None:
-        """Return the first compaction or redaction after a version.
-
-        It may have added segments that were planned on that version.
-        """
-        later = (number for number in sorted(self._rows) if number > version)
-        return next((number for number in later if self._rows[number].operation in _REWRITES), None)
+    def newest(self, before: int) -> list[HistoryRow]:
+        """Return the commits below a version, newest first."""
+        return [row for _, row in sorted(self._rows.items(), reverse=True) if row.version < before]
 
 
 def read_facts(history: History, root: Root) -> HistoryFacts:
@@ -174,18 +152,15 @@ class HistoryRebuilder:
         The object marks those as unknown. `before` is the part before, if there is one. Rows from
         objects that no root lists count only if the result has the digest that the root names.
         """
-        rows = self._told(ref)
+        rows = told = self._told(ref)
+        if len(told) < ref.count:
+            stored = (row for batch, _ in self._stored(ref) for row in _rows_of(batch))
+            rows = {row.version: row for row in stored} | told
         if len(rows) == ref.count:
             data = _packed(ref, rows)
-            if is_proven(ref, data) or _fits(ref, rows):
+            if is_proven(ref, data) or (rows is told and _fits(ref, rows)):
                 return data, ()
-        stored = {row.version: row for batch, _ in self._stored(ref) for row in _rows_of(batch)}
-        stored |= rows
-        if len(stored) == ref.count:
-            data = _packed(ref, stored)
-            if is_proven(ref, data):
-                return data, ()
-        return _marked(ref, rows, None if before is None else self._last_row(before))
+        return _marked(ref, told, None if before is None else self._last_row(before))
 
     def _last_row(self, ref: PartRef) -> HistoryRow | None:
         try:
@@ -257,87 +232,69 @@ def _rows_of(batch: pa.RecordBatch) -> list[HistoryRow]:
 # --- blobs ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FoundBlob:
-    """What was found of a lost blob.
+Found = tuple[bytes, bool]  # a blob, and whether it lacks something that the lost one held
+Facts = Callable[[], HistoryFacts]
 
-    Attributes:
-        data: Its bytes.
-        partial: True if `data` lacks something that the lost blob held.
+
+def find_writers(kept: KeptVersions, read: Facts, ref: PartRef) -> Found | None:
+    """Find the writers of a part; None if they are not known. `read` reads the history if needed.
+
+    One commit moved them out of the root, or joined parts that held them.
     """
+    table, made = kept.status.writers, names.parse_status_version(ref.path) or 0
+    before, after = kept.at(made), kept.at(made + 1)
+    if before is not None and after is not None:
+        left = after.writers
+        moved = {name: each for name, each in before.writers.items() if name not in left}
+        gone = [part for part in before.writers_parts if part not in after.writers_parts]
+        try:
+            joined = table.join([*map(table.part, gone)])
+        except FormatError:
+            joined = {}
+        for found in (table.join([moved]), joined):
+            if found and table.ref_of(ref.path, ref.bytes, found) == ref:
+                return encode_object(WRITERS, found), False
+    return _writers_by_history(table, read(), ref, made)
 
-    data: bytes
-    partial: bool = False
+
+def _writers_by_history(
+    table: WritersTable, facts: HistoryFacts, ref: PartRef, made: int
+) -> Found | None:
+    """Find writers by the history rows of their last batches; None if a row is missing.
+
+    The history holds neither owners nor fingerprints. Parts that were joined also hold rows
+    that newer ones supersede: which ones makes no difference.
+    """
+    last = facts.writers(made + 1, ref.start, ref.end)
+    within = facts.writers(ref.end - 1, ref.start, ref.end)
+    ends = (ref.start, ref.end - 1)
+    superseded = sorted(
+        (row.version not in ends, name, row) for name, row in within.items() if name not in last
+    )
+    rows = [*last.items(), *((name, row) for _, name, row in superseded)][: ref.count]
+    found = table.join(
+        [
+            {
+                name: Writer("", row.batch_id, row.version, row.rows, row.tail)
+                for name, row in rows
+                if row.batch_id is not None
+            }
+        ]
+    )
+    told = len(last) <= ref.count and facts.know(ref.start, made + 1)
+    if not told or not found or table.ref_of(ref.path, ref.bytes, found) != ref:
+        return None
+    data = encode_object(WRITERS, found)
+    return data, not is_proven(ref, data)
 
 
-class BlobRebuilder:
-    """Rebuilds the lost blobs of one root; `facts` reads the history when it is needed."""
+def find_epoch(kept: KeptVersions, epoch: Epoch, blob: BlobRef) -> Found | None:
+    """Find an epoch's schema in one of its segments; None if no segment can be read.
 
-    def __init__(self, kept: KeptVersions, facts: Callable[[], HistoryFacts]) -> None:
-        self._kept = kept
-        self._facts = facts
-
-    def find_writers(self, ref: PartRef) -> FoundBlob | None:
-        """Find the writers of a part; None if they are not known.
-
-        One commit moved them out of the root, or joined parts that held them.
-        """
-        table, before, after = self._kept.status.writers, *self._around(ref)
-        if before is not None and after is not None:
-            kept = after.writers
-            moved = {name: each for name, each in before.writers.items() if name not in kept}
-            gone = [part for part in before.writers_parts if part not in after.writers_parts]
-            try:
-                joined = table.join([*map(table.part, gone)])
-            except FormatError:
-                joined = {}
-            for found in (table.join([moved]), joined):
-                if found and table.ref_of(ref.path, ref.bytes, found) == ref:
-                    return FoundBlob(encode_object(WRITERS, found))
-        return self._writers_by_history(ref)
-
-    def _writers_by_history(self, ref: PartRef) -> FoundBlob | None:
-        """Find writers by the history rows of their last batches; None if a row is missing.
-
-        The history holds neither owners nor fingerprints. Parts that were joined also hold rows
-        that newer ones supersede: which ones makes no difference.
-        """
-        facts, table = self._facts(), self._kept.status.writers
-        made = names.parse_status_version(ref.path) or 0
-        last = facts.writers(made + 1, ref.start, ref.end)
-        within = facts.writers(ref.end - 1, ref.start, ref.end)
-        ends = (ref.start, ref.end - 1)
-        superseded = sorted(
-            (row.version not in ends, name, row) for name, row in within.items() if name not in last
-        )
-        rows = [*last.items(), *((name, row) for _, name, row in superseded)][: ref.count]
-        found = table.join(
-            [
-                {
-                    name: Writer("", row.batch_id, row.version, row.rows, row.tail)
-                    for name, row in rows
-                    if row.batch_id is not None
-                }
-            ]
-        )
-        told = len(last) <= ref.count and facts.know(ref.start, made + 1)
-        if not told or not found or table.ref_of(ref.path, ref.bytes, found) != ref:
-            return None
-        data = encode_object(WRITERS, found)
-        return FoundBlob(data, partial=not is_proven(ref, data))
-
-    def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
-        """Find an epoch's schema in one of its segments; None if no segment can be read.
-
-        No segment stores Spark's own types of the schema: if there were any, it lacks them.
-        """
-        schema = find_schema(self._kept, epoch.number)
-        if schema is None:
-            return None
-        data = encode_object(SCHEMA, (encode_schema(schema), None))
-        return FoundBlob(data, partial=not is_proven(blob, data))
-
-    def _around(self, blob: BlobRef | PartRef) -> tuple[Root | None, Root | None]:
-        """Return the versions before and after the commit that made a blob."""
-        made = names.parse_status_version(blob.path) or 0
-        return self._kept.at(made), self._kept.at(made + 1)
+    No segment stores Spark's own types of the schema: if there were any, it lacks them.
+    """
+    schema = find_schema(kept, epoch.number)
+    if schema is None:
+        return None
+    data = encode_object(SCHEMA, (encode_schema(schema), None))
+    return data, not is_proven(blob, data)

@@ -81,18 +81,7 @@ def run_repair(
     allow_promoted: bool = False,
     allow_redacted: bool = False,
 ) -> RepairReport:
-    """Rebuild what can be rebuilt; safe to repeat. Stop writers first.
-
-    Raises:
-        NotFoundError: There is no stream, or none of its commits can be read.
-        CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and another folder was promoted in place of this one.
-        InvalidInputError: A redaction may be lost with them, and that is not allowed.
-        ConflictError: Another writer committed first.
-        CommitUnknownError: A repair may or may not be in the log.
-        StorageError: The storage failed; or the newest commits can't be read, a mirror can't tell
-            whether it was promoted, and that is not allowed.
-    """
+    """Rebuild what can be rebuilt; safe to repeat. Stop writers first."""
     report = RepairReport()
     base, lost = newest_readable(context)
     report.repaired += _set_aside(context, base)
@@ -206,9 +195,6 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
     """Return the newest commit that can be read, and the versions after it that can't.
 
     Numbers too far above it to belong to commits are ignored: one flipped bit in a name makes them.
-
-    Raises:
-        NotFoundError: There is no commit, or none can be read.
     """
     hint, numbers = context.log.files.read_hint(), context.log.files.numbers()
     hinted = hint.number if hint is not None else 0
@@ -262,11 +248,7 @@ def _set_aside(context: StreamContext, base: Root) -> list[str]:
 
 
 def _refuse_strays(context: StreamContext, base: Root) -> None:
-    """Refuse numbers far above all commits: a listing of the log would take the last as newest.
-
-    Raises:
-        CorruptionError: There are such files; names them.
-    """
+    """Refuse numbers far above all commits: a listing of the log would take the last as newest."""
     numbers = context.log.files.numbers()
     strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
     if strays:

@@ -22,9 +22,10 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
 from segstore_ds.repair.rebuild_rest import (
-    BlobRebuilder,
-    FoundBlob,
+    Found,
     HistoryRebuilder,
+    find_epoch,
+    find_writers,
     read_facts,
 )
 from segstore_ds.status.epochs import epoch_schema
@@ -55,10 +56,6 @@ def repair_status(context: StreamContext, root: Root, *, allow_loss: bool) -> Fi
     With `allow_loss`, history rows that are not known are marked as unknown; Spark's own types are
     dropped if only segments hold the schema; and owners and fingerprints of writers are dropped if
     only the history holds their batches.
-
-    Raises:
-        ConflictError: Another writer committed first.
-        CommitUnknownError: The repair may or may not be in the log.
     """
     return _StatusRepair(context, root, allow_loss=allow_loss).run()
 
@@ -74,10 +71,12 @@ class _StatusRepair:
         self._start_over()
 
     def run(self) -> Findings:
-        self._repair_history()
-        self._repair_blobs()
-        self._repair_lists()
-        self._repair_parts()
+        status, history = self._context.status, self._history.table
+        self._repair_table(history, self._find_history_list, self._rows)
+        self._repair_epochs()
+        # No version that is kept is old enough to name the parts of a list of writers.
+        self._repair_table(status.writers, lambda _ref: None, self._writers)
+        self._repair_table(status.table, lambda ref: self._rebuilder().find_list(ref), self._part)
         dropped = self._lost_retired()
         if self._planned != self._root or dropped is not None:
             self._commit(dropped)
@@ -88,92 +87,27 @@ class _StatusRepair:
         self._context = self._context.fresh()
         self._history = History(self._context.storage)
         self._kept = KeptVersions(self._context, self._root)
+        self._rebuilder = cache(
+            lambda: PartRebuilder(self._kept, read_facts(self._history, self._planned))
+        )
 
-    # --- history -------------------------------------------------------------------------------
-
-    def _repair_history(self) -> None:
-        table, find = self._history.table, HistoryRebuilder(self._kept).find_list
-        lists = [
-            self._repair_listed(self._repair_list(ref, table, find), table, self._repair_rows)
-            for ref in self._planned.history_lists
-        ]
-        self._planned = replace(self._planned, history_lists=tuple(lists))
-        parts = [self._repair_rows(ref) for ref in self._planned.history_parts]
-        self._planned = replace(self._planned, history_parts=tuple(parts))
-
-    def _repair_rows(self, ref: PartRef) -> PartRef:
-        if _reads(partial(self._history.part, ref)):
-            return ref
-        refs = readable_parts(self._history.table, self._planned)
-        before = next((other for other in refs if other.end == ref.start), None)
-        data, unknown = HistoryRebuilder(self._kept).find_rows(ref, before)
-        if unknown and not self._allow_loss:
-            self._findings.damaged.append(
-                f"{ref.path} can't be built again: nothing tells the rows of versions "
-                f"{_ranges(unknown)}; allow_loss=True marks them as unknown"
-            )
-            return ref
-        note = f", versions {_ranges(unknown)} marked as unknown" if unknown else ""
-        return self._put(ref, HISTORY, data, note=note)
-
-    # --- blobs ---------------------------------------------------------------------------------
-
-    def _repair_blobs(self) -> None:
-        root, status = self._planned, self._context.status
-        rebuilder = BlobRebuilder(self._kept, lambda: read_facts(self._history, self._planned))
-        epochs = list(root.epochs)
-        for number, epoch in enumerate(epochs):
-            if epoch.blob is not None and not _reads(partial(epoch_schema, status, epoch)):
-                found = rebuilder.find_epoch(epoch, epoch.blob)
-                lacks = "segments tell the schema, but not Spark's own types"
-                epochs[number] = replace(epoch, blob=self._repair_blob(epoch.blob, found, lacks))
-        self._planned = replace(root, epochs=tuple(epochs))
-        lacks = "the history tells each writer's last batch, not its owner and fingerprint"
-
-        def repair(part: PartRef) -> PartRef:
-            if _reads(partial(status.writers.part, part)):
-                return part
-            return self._repair_blob(part, rebuilder.find_writers(part), lacks)
-
-        def find(_ref: PartRef) -> None:
-            return None  # no version that is kept is old enough to name its parts
-
-        lists = [self._repair_list(ref, status.writers, find) for ref in root.writers_lists]
-        lists = [self._repair_listed(ref, status.writers, repair) for ref in lists]
-        parts = tuple(map(repair, root.writers_parts))
-        self._planned = replace(self._planned, writers_lists=tuple(lists), writers_parts=parts)
-
-    def _repair_blob(self, blob: Ref, found: FoundBlob | None, lacks: str = "") -> Ref:
-        """Return a reference to what was found, or the same one; `lacks` says what is not known."""
-        if found is None or (found.partial and not self._allow_loss):
-            why = f": {lacks}; allow_loss=True continues without those" if found else ""
-            self._findings.damaged.append(f"{blob.path} can't be built again{why}")
-            return blob
-        return self._put(blob, KINDS[names.parse_status_kind(blob.path) or ""], found.data)
-
-    # --- segments ------------------------------------------------------------------------------
-
-    def _repair_lists(self) -> None:
-        def find(ref: PartRef) -> tuple[PartRef, ...] | None:
-            return self._rebuilder().find_list(ref)
-
-        table = self._context.status.table
-        lists = [self._repair_list(ref, table, find) for ref in self._planned.lists]
-        self._planned = replace(self._planned, lists=tuple(lists))
+    def _repair_table(
+        self,
+        table: Table,
+        find_list: Callable[[PartRef], tuple[PartRef, ...] | None],
+        repair: Callable[[PartRef], PartRef],
+    ) -> None:
+        """Repair the lists of a table, then its parts."""
+        lists = [self._repair_list(ref, table, find_list) for ref in table.lists(self._planned)]
+        changes: dict[str, Any] = {table.fields.lists: tuple(lists)}
+        self._planned = replace(self._planned, **changes)
         self._start_over()
-
-    def _repair_parts(self) -> None:
-        status = self._context.status
-        rebuilder = cache(self._rebuilder)
-
-        def repair(part: PartRef) -> PartRef:
-            sound = _reads(partial(status.check_size, part)) and _reads(partial(status.part, part))
-            sound = sound and _reads(partial(status.filters, part))
-            return part if sound else self._part(rebuilder(), part)
-
-        lists = [self._repair_listed(ref, status.table, repair) for ref in self._planned.lists]
-        parts = [repair(part) for part in self._planned.parts]
-        self._planned = replace(self._planned, lists=tuple(lists), parts=tuple(parts))
+        changes[table.fields.parts] = tuple(map(repair, table.inline(self._planned)))
+        changes[table.fields.lists] = tuple(
+            self._repair_listed(ref, table, repair) for ref in lists
+        )
+        self._planned = replace(self._planned, **changes)
+        self._start_over()
 
     def _repair_list(
         self,
@@ -193,10 +127,7 @@ class _StatusRepair:
         return self._put(ref, LIST, encode_object(LIST, parts))
 
     def _repair_listed(
-        self,
-        ref: PartRef,
-        table: Table,
-        repair: Callable[[PartRef], PartRef],
+        self, ref: PartRef, table: Table, repair: Callable[[PartRef], PartRef]
     ) -> PartRef:
         """Repair the parts of a list, if it can be read."""
         if not _reads(partial(table.members, ref)):
@@ -205,11 +136,57 @@ class _StatusRepair:
         repaired = tuple(map(repair, listed))
         return ref if repaired == listed else self._put(ref, LIST, encode_object(LIST, repaired))
 
-    def _rebuilder(self) -> PartRebuilder:
-        return PartRebuilder(self._kept, read_facts(self._history, self._planned))
+    # --- one object ------------------------------------------------------------------------------
 
-    def _part(self, rebuilder: PartRebuilder, part: PartRef) -> PartRef:
-        found = rebuilder.find(part)
+    def _find_history_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
+        return HistoryRebuilder(self._kept).find_list(ref)
+
+    def _rows(self, ref: PartRef) -> PartRef:
+        if _reads(partial(self._history.part, ref)):
+            return ref
+        refs = readable_parts(self._history.table, self._planned)
+        before = next((other for other in refs if other.end == ref.start), None)
+        data, unknown = HistoryRebuilder(self._kept).find_rows(ref, before)
+        if unknown and not self._allow_loss:
+            self._findings.damaged.append(
+                f"{ref.path} can't be built again: nothing tells the rows of versions "
+                f"{_ranges(unknown)}; allow_loss=True marks them as unknown"
+            )
+            return ref
+        note = f", versions {_ranges(unknown)} marked as unknown" if unknown else ""
+        return self._put(ref, HISTORY, data, note=note)
+
+    def _repair_epochs(self) -> None:
+        epochs = list(self._planned.epochs)
+        for number, epoch in enumerate(epochs):
+            known = partial(epoch_schema, self._context.status, epoch)
+            if epoch.blob is not None and not _reads(known):
+                found = find_epoch(self._kept, epoch, epoch.blob)
+                lacks = "segments tell the schema, but not Spark's own types"
+                epochs[number] = replace(epoch, blob=self._repair_blob(epoch.blob, found, lacks))
+        self._planned = replace(self._planned, epochs=tuple(epochs))
+
+    def _writers(self, part: PartRef) -> PartRef:
+        if _reads(partial(self._context.status.writers.part, part)):
+            return part
+        lacks = "the history tells each writer's last batch, not its owner and fingerprint"
+        found = find_writers(self._kept, lambda: read_facts(self._history, self._planned), part)
+        return self._repair_blob(part, found, lacks)
+
+    def _repair_blob(self, blob: Ref, found: Found | None, lacks: str) -> Ref:
+        """Return a reference to what was found, or the same one; `lacks` says what is not known."""
+        if found is None or (found[1] and not self._allow_loss):
+            why = f": {lacks}; allow_loss=True continues without those" if found else ""
+            self._findings.damaged.append(f"{blob.path} can't be built again{why}")
+            return blob
+        return self._put(blob, KINDS[names.parse_status_kind(blob.path) or ""], found[0])
+
+    def _part(self, part: PartRef) -> PartRef:
+        status = self._context.status
+        reads = (partial(read, part) for read in (status.check_size, status.part, status.filters))
+        if all(map(_reads, reads)):
+            return part
+        found = self._rebuilder().find(part)
         if found.data is not None:
             self._put_back(part.path, found.data)
             return part
@@ -218,9 +195,8 @@ class _StatusRepair:
             return part
         self._gone.append(part.path)
         self._findings.repaired.append(part.path)
-        return self._context.status.put_part(
-            self._root, part.start, found.entries, schema_of=rebuilder.schema_of
-        )
+        schema_of = self._rebuilder().schema_of
+        return status.put_part(self._root, part.start, found.entries, schema_of=schema_of)
 
     # --- what was dropped ----------------------------------------------------------------------
 

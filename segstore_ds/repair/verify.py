@@ -110,10 +110,6 @@ def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Repor
     """Read all that any read of a kept version, a reader or a published table can need.
 
     Damage is reported, not raised.
-
-    Raises:
-        NotFoundError: There is no stream.
-        StorageError: The storage failed, so nothing can be said about the stream.
     """
     return _Verifier(context.fresh(), progress).run()
 
