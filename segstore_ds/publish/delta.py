@@ -117,11 +117,7 @@ def commit_path(version: int) -> str:
 
 
 def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 - see Codec
-    """Return the table's version, and what its newest commit says.
-
-    Raises:
-        CorruptionError: Somebody else committed to the table.
-    """
+    """Return the table's version, and what its newest commit says."""
     commits = _versions(storage.list(METADATA_FOLDER), COMMIT)
     if not commits:
         return Table(FIRST - 1, state=State())
@@ -158,11 +154,7 @@ def _note_in(action: Any, where: str) -> Note | None:
 
 
 def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
-    """Return a table with its actions from its newest checkpoint on, and its files.
-
-    Raises:
-        MissingObjectError: Its log has a gap.
-    """
+    """Return a table with its actions from its newest checkpoint on, and its files."""
     checkpoints = _versions(storage.list(METADATA_FOLDER), CHECKPOINT)
     first = max((version for version in checkpoints if version <= table.version), default=-1)
     state = State()

@@ -82,11 +82,7 @@ commit_path = paths.build_iceberg_path
 
 
 def newest(storage: Storage, *, asked: bool = False) -> Table:
-    """Return the newest metadata; if only `asked`, none without a hint, as readers find none.
-
-    Raises:
-        CorruptionError: Somebody else committed to the table.
-    """
+    """Return the newest metadata; if only `asked`, none without a hint, as readers find none."""
     hinted = _hinted(storage)
     found = None if hinted is None else read_version(storage, hinted)
     if found is None and not asked:

@@ -109,12 +109,6 @@ def run_publish(
 
     With `settle` all events are published, and with `strict` no column may be left out. The table
     `table` of a catalog is told.
-
-    Raises:
-        InvalidInputError: The stream is a clone that shares objects; its folder holds another
-            table; a column can't be expressed in `strict` mode; or the catalog can't be opened.
-        ConflictError: Other publishers came first every time.
-        CorruptionError: Somebody else committed to the table.
     """
     codec, order = codec_of(kind), _Order(settle=settle, strict=strict)
     if catalog is None and table is None:
@@ -411,9 +405,6 @@ def forget_tables(
     A table is published again first, so that its readers see the redacted events and its metadata
     names nothing older. What it named before goes after the grace of its readers. Yields what is
     left, what it waits for, the call that ends it if not the same one, and when, in microseconds.
-
-    Raises:
-        ConflictError: Other publishers came first every time.
     """
     grace_s = max(grace_s, context.log.grace_s)
     for kind, codec in CODECS.items():

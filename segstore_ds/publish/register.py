@@ -12,11 +12,7 @@ from segstore_ds.version import requirement
 
 
 def open_catalog(catalog: Any, table: str | None) -> tuple[Any, str]:
-    """Return pyiceberg's catalog, by its name there, its properties, or itself; and the table.
-
-    Raises:
-        InvalidInputError: pyiceberg is missing or can't open the catalog, or no table is named.
-    """
+    """Return pyiceberg's catalog, by its name there, its properties, or itself; and the table."""
     try:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
         from pyiceberg.exceptions import NotInstalledError  # noqa: PLC0415
@@ -44,9 +40,6 @@ def register(catalog: Any, table: str, metadata: str, table_uuid: str) -> None:
 
     A Glue catalog changes its table's property, and a REST catalog that can do so its pointer.
     In other catalogs the table is dropped, which deletes nothing, and registered again at once.
-
-    Raises:
-        AlreadyExistsError: The catalog's table is another one.
     """
     if not catalog.table_exists(table):
         catalog.register_table(table, metadata)

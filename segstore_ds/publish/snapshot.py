@@ -206,11 +206,7 @@ class Codec(Protocol):
         """Return the columns that the format can express."""
 
     def newest(self, storage: Storage, *, asked: bool = False) -> Table:
-        """Return the newest state; `asked` may leave out a table that readers don't find yet.
-
-        Raises:
-            CorruptionError: It is damaged, or another program committed to it.
-        """
+        """Return the newest state; `asked` may leave out a table that readers don't find yet."""
 
     def read_files(self, storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
         """Return a table with all of its state, and its files by their keys."""

@@ -40,7 +40,7 @@ def redact_and_forget(
     short_grace: bool,
     tables: Tables,
 ) -> Redacted:
-    """Redact, and on request forget; raises as both."""
+    """Redact, and on request forget."""
     done = run_redact(context, request, work)
     if not forget:
         return done
@@ -55,10 +55,6 @@ def run_forget(
 
     The grace is that of the stream's upkeep. With `short_grace` objects go as soon as no version
     lists them, which breaks readers of those versions and jobs that write now. Safe to repeat.
-
-    Raises:
-        ConflictError: Every race was lost; what was deleted stays deleted.
-        CommitUnknownError: A commit may or may not be in the log: call it again.
     """
     root = context.log.refresh()
     record = redactions_of(root)[redact_id]

@@ -45,7 +45,7 @@ class RedactJob:
     tail: int
 
     def run(self, rows: Iterable[tuple[int, PlacedSegment]]) -> Iterator["RedactedSegment"]:
-        """Look through segments with numbers of their own; raises as `redact_segment`."""
+        """Look through segments with numbers of their own."""
         for number, placed in rows:
             yield redact_segment(self, placed, number=number, nonce=secrets.token_hex(6))
 
@@ -76,9 +76,6 @@ def redact_segment(
 
     `number` and `nonce` are parts of the staged names, as in `run_group`. The stream is as it was
     until `commit_redaction`; what was staged is deleted if this fails.
-
-    Raises:
-        SnapshotExpiredError: The segment was replaced, retired and deleted since.
     """
     matched = find_matches(job, placed)
     if matched is None:

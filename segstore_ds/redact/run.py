@@ -58,12 +58,6 @@ def run_redact(
     """Redact a stream up to its tail, in as many commits as needed.
 
     If it fails, earlier commits of the call stay, and the same id goes on from there.
-
-    Raises:
-        InvalidInputError: A column, a filter, the reason or the id is not valid.
-        ConflictError: Others changed the segments every time, or every race was lost.
-        CommitUnknownError: The last commit may or may not be in the log.
-        SnapshotExpiredError: A segment was deleted while it was read.
     """
     names.check_label(request.redact_id, what="redaction")
     check_reason(request.reason)
@@ -232,9 +226,6 @@ def commit_redaction(
 
     Segments that another commit changed meanwhile are skipped, and what was written for them is
     deleted. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted.
-
-    Raises:
-        ConflictError: The segments were all changed, or every race was lost.
     """
     rows = {segment.run: segment.rows for segment in segments if segment.run is not None}
     runs = sorted(rows, key=lambda run: run.start)

@@ -139,13 +139,7 @@ def run_purge(
     keep_versions: int = 1,
     dry_run: bool = False,
 ) -> Maintenance:
-    """Forget the versions superseded more than `older_than_s` ago.
-
-    Raises:
-        InvalidInputError: Fewer than one version would stay.
-        ConflictError: Every race was lost; nothing was deleted.
-        CommitUnknownError: `log_start` may or may not be raised; nothing was deleted.
-    """
+    """Forget the versions superseded more than `older_than_s` ago."""
     keep_versions = as_integer(keep_versions, "keep_versions")
     if keep_versions < 1:
         raise InvalidInputError(
@@ -168,11 +162,6 @@ def run_vacuum(
     """Delete objects that can't be needed any more; a dry run (the default) only reports them.
 
     If the storage fails, objects that were deleted stay deleted.
-
-    Raises:
-        InvalidInputError: The grace is less than a day, and `short_grace` is False.
-        ConflictError: Every race was lost; nothing was deleted.
-        CommitUnknownError: The floor may or may not be raised; nothing was deleted.
     """
     if grace_s < LEAST_GRACE_S and not short_grace:
         raise InvalidInputError(
@@ -189,7 +178,7 @@ def run_vacuum(
 
 
 def run_erase(context: StreamContext, version: int, grace_s: float) -> Maintenance:
-    """Forget the versions before `version`, and delete all that may go; raises as `run_vacuum`."""
+    """Forget the versions before `version`, and delete all that may go."""
     root, now_us = context.log.refresh(), store_now_us(context)
     start = min(plan_log_start(context, root, 0, now_us), version)
     aim = _aim_at_objects(context, Operation.UPKEEP, now_us, grace_s)
@@ -208,7 +197,7 @@ def _aim_at_objects(context: StreamContext, operation: str, now_us: int, grace_s
 def run_deletion(
     context: StreamContext, aim: Aim, *, dry_run: bool = False, progress: Progress = unheard
 ) -> Maintenance:
-    """Do what an aim says; a dry run only reports it. Raises as the forms of it."""
+    """Do what an aim says; a dry run only reports it."""
     base = root = context.log.root
     objects = [] if aim.until_us is None else _list(context.storage)
     if dry_run:

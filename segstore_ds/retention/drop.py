@@ -15,7 +15,6 @@ that still runs finds its version taken.
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -67,20 +66,18 @@ class DroppableLog(StreamLog):
 
 
 def plan_drop(root: Root, slot: Slot) -> Root | None:
-    """Return the last root of a stream; None if the stream is already dropped. Pure.
-
-    Raises:
-        ConflictError: Clones read this stream's segments.
-    """
+    """Return the last root of a stream; None if the stream is already dropped. Pure."""
     if root.dropped:
         return None
     pins = pins_of(root)
     if pins:
-        raise _held(
+        failure = ConflictError(
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or unpin them",
             pins=sorted(pins),
         )
+        failure.retryable = False  # it stays so until somebody does what the remedy says
+        raise failure
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
     lists = (slot.retire("status", index.path) for index in root.lists)
     emptied = drop_below(replace(root, lists=()), root.tail, slot)
@@ -94,24 +91,11 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     )
 
 
-def _held(fact: str, **parts: Any) -> ConflictError:
-    failure = ConflictError(fact, **parts)
-    failure.retryable = False  # it stays so until somebody does what the remedy says
-    return failure
-
-
 def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
     """Delete a stream and nothing else in its folder; safe to repeat until it returns.
 
     `confirm` is the stream's location once more, as the storage spells it. If the storage fails,
     objects that were deleted stay deleted.
-
-    Raises:
-        InvalidInputError: The confirmation names another location.
-        NotFoundError: There is no stream, nor what a copy has staged.
-        ConflictError: Clones read its segments, it is replicated, or every race was lost; nothing
-            was deleted.
-        CommitUnknownError: The drop may or may not be committed; nothing was deleted.
     """
     if confirm != storage.url:
         raise InvalidInputError(

@@ -187,15 +187,6 @@ def register_reader(
     the last published position, or the head for a new reader. After `lapse_s` seconds without a
     record the reader holds nothing back. `takeover` takes the name from another owner;
     `provisional` lets another owner take the name until the next record.
-
-    Raises:
-        ReaderConflictError: The name belongs to another owner.
-        TruncatedError: The position lies below the head: names the lost events. The reader stays
-            registered there, so that the loss is not forgotten.
-        PositionError: The position is beyond the tail, or of another stream or generation.
-        InvalidInputError: The name, the owner or the time is not valid.
-        ConflictError: Every race was lost.
-        CommitUnknownError: The storage never said whether the reader is registered.
     """
     _check_asked(owner, lapse_s)
     root, began = context.log.refresh(), context.clock.boot_s()
@@ -229,12 +220,6 @@ def release_reader(context: StreamContext, name: str) -> bool:
     """Release a reader, whoever owns it; return False if there is none to release.
 
     The record may be unreadable: this call is the remedy if one record stops retention.
-
-    Raises:
-        InvalidInputError: Not a reader's name.
-        ConflictError: Every race was lost.
-        CommitUnknownError: The storage never said whether it is released.
-        UnsupportedVersionError: A newer version wrote the record: release it with that version.
     """
     try:
         seen = find_reader(context, name)

@@ -32,11 +32,6 @@ def plan_restore(
     """Return the root that holds the events of an older one; None if it is that root. Pure.
 
     `listed` are the segments that hold the events of `old`, in offset order.
-
-    Raises:
-        SealedError: The stream is sealed.
-        SnapshotExpiredError: The version was purged, so its segments may be deleted.
-        InvalidInputError: Values of the version were redacted since.
     """
     if old.version == root.version:
         return None
@@ -81,14 +76,6 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
     the version before this commit brings them back. Writers keep their committed batches: a
     repeated batch is still skipped. Returns the commit and the offsets of the events; restoring the
     newest version writes nothing.
-
-    Raises:
-        NotFoundError: There is no such version.
-        SnapshotExpiredError: It was purged.
-        SealedError: The stream is sealed.
-        InvalidInputError: Values of the version were redacted since.
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
     """
     context.log.refresh()
     old = context.log.read_version(version)

@@ -19,12 +19,7 @@ _LATER = "tag 'head' or a later cut"
 
 
 def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> Root | None:
-    """Return the root with a tag; None if the tag is already at that offset. Pure.
-
-    Raises:
-        AlreadyExistsError: The tag is at another offset, and `move` is False.
-        InvalidInputError: There are too many tags.
-    """
+    """Return the root with a tag; None if the tag is already at that offset. Pure."""
     known = root.tags.get(name)
     if known is not None and known.offset == offset:
         return None
@@ -53,13 +48,6 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
     """Name a cut; safe to repeat. The cut is resolved once, against the newest version.
 
     Returns the current tag.
-
-    Raises:
-        AlreadyExistsError: The tag is at another offset, and `move` is False.
-        InvalidInputError: Not a name, or too many tags.
-        TruncatedError: The cut lies below the head.
-        PositionError: The cut lies beyond the tail, or is of another stream or generation.
-        NotFoundError: There is no such version, tag or reader.
     """
     names.check_label(name, what="tag")
     root = context.log.refresh()
@@ -78,11 +66,7 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
 
 
 def run_untag(context: StreamContext, name: str) -> Committed[None]:
-    """Remove a tag; a repeated call raises NotFoundError.
-
-    Raises:
-        NotFoundError: There is no such tag.
-    """
+    """Remove a tag; a repeated call raises NotFoundError."""
     if name not in (root := context.log.refresh()).tags:
         known = sorted(root.tags)
         raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])

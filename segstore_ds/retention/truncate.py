@@ -21,11 +21,7 @@ TRIM_SHARE = 4
 
 
 def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
-    """Return the root with its head at an offset; None if it is there or beyond. Pure.
-
-    Raises:
-        PositionError: The offset lies beyond the tail.
-    """
+    """Return the root with its head at an offset; None if it is there or beyond. Pure."""
     if offset > root.tail:
         raise PositionError(
             "cut is beyond the tail",
@@ -76,12 +72,6 @@ def run_truncate(context: StreamContext, cut: Cut) -> Committed[None]:
     """Move the head up to a cut; safe to repeat.
 
     The cut is resolved once, against the newest version: `tail` means the tail as of the call.
-
-    Raises:
-        TruncatedError: The cut lies below the head: those events are gone already.
-        PositionError: The cut lies beyond the tail, or is of another stream or generation.
-        NotFoundError: There is no such version, tag or reader.
-        SnapshotExpiredError: The version that the cut names was purged.
     """
     root = context.log.refresh()
     offset = resolve_cut(context, root, cut)

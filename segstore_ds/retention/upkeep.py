@@ -121,10 +121,6 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
 
     Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
     deletes nothing more; the next round goes on there.
-
-    Raises:
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
     """
     began_s = context.clock.boot_s()
 
@@ -290,15 +286,17 @@ class _Deletion:
             return start
         newest = version_at(self._context, root, until_us)
         end = min(newest, root.staging_floor, start + MOST_SWEPT)
+        if end <= start:
+            return start
         found = [
             info
             for folder in FOLDERS
-            for prefix in names.version_prefixes(start, max(start, end))
+            for prefix in names.version_prefixes(start, end)
             if not self._late()
             for info in self._context.storage.list_named(folder, prefix)
             if start <= (staged_version(info.path) or 0) < end
         ]
-        whole = end > start and not self._late() and self._delete_orphans(found)
+        whole = not self._late() and self._delete_orphans(found)
         return end if whole else start
 
     def _delete_orphans(self, found: Sequence[ObjectInfo]) -> bool:
