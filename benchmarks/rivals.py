@@ -5,6 +5,7 @@ import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -40,6 +42,10 @@ class DrainDataSource(DataSource):
         """Return the writer."""
         return DrainWriter(compress=self.options.get("compress") == "true")
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DrainStreamWriter":  # noqa: ARG002, N802 - Spark's
+        """Return the writer of a query."""
+        return DrainStreamWriter()
+
 
 class DrainWriter(DataSourceArrowWriter):
     """Counts rows."""
@@ -58,6 +64,20 @@ class DrainWriter(DataSourceArrowWriter):
                 with pa.ipc.new_stream(pa.MockOutputStream(), batch.schema, options=options) as out:
                     out.write_batch(batch)
         return WriterCommitMessage()
+
+
+class DrainStreamWriter(DataSourceStreamArrowWriter):
+    """Counts rows, and keeps nothing."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Take all batches."""
+        return DrainWriter(compress=False).write(iterator)
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's
+        """Keep nothing."""
+
+    def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's
+        """Keep nothing."""
 
 
 class ReadyDataSource(DataSource):
@@ -94,11 +114,8 @@ class ReadyReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Split the rows evenly."""
-        shares = [
-            self.rows * (n + 1) // self.tasks - self.rows * n // self.tasks
-            for n in range(self.tasks)
-        ]
-        return [InputPartition(share) for share in shares]
+        ends = [self.rows * n // self.tasks for n in range(self.tasks + 1)]
+        return [InputPartition(end - start) for start, end in pairwise(ends)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield batches."""
@@ -120,20 +137,23 @@ def _read_batch(path: str) -> pa.RecordBatch:
         return pa.ipc.open_file(source).get_batch(0)
 
 
-class MeasuredDrainDataSource(DrainDataSource):
-    """`drain`, whose task leaves its peak memory in the file that the variable `PEAKS` names."""
+class _Measured(DataSource):
+    """A sink whose task leaves its peak memory in the file that the variable `PEAKS` names."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> "_MeasuredWriter":
+        return _MeasuredWriter(super().writer(schema, overwrite))
+
+
+class MeasuredDrain(_Measured, DrainDataSource):
+    """`drain`, measured."""
 
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
         return "measured-drain"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer."""
-        return MeasuredWriter(super().writer(schema, overwrite))
 
-
-class MeasuredSegstoreDataSource(SegstoreDataSource):
+class MeasuredSegstore(_Measured, SegstoreDataSource):
     """`segstore`, measured in the same way."""
 
     @classmethod
@@ -141,19 +161,13 @@ class MeasuredSegstoreDataSource(SegstoreDataSource):
         """Return the format's name."""
         return "measured-segstore"
 
-    def writer(self, schema: StructType, overwrite: bool) -> "MeasuredWriter":
-        """Return the writer."""
-        return MeasuredWriter(super().writer(schema, overwrite))
 
-
-class MeasuredWriter(DataSourceArrowWriter):
-    """Another writer, whose `write` is measured."""
-
+class _MeasuredWriter(DataSourceArrowWriter):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write and note the memory before and at its peak; needs a worker that is not reused."""
+        # The peak is that of the process: it needs a worker that is not reused.
         start = psutil.Process().memory_info().rss
         message = self._inner.write(iterator)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -161,9 +175,7 @@ class MeasuredWriter(DataSourceArrowWriter):
         return message
 
     def commit(self, messages: Any) -> None:
-        """Commit."""
         self._inner.commit(messages)
 
     def abort(self, messages: Any) -> None:
-        """Abort."""
         self._inner.abort(messages)

@@ -1,55 +1,48 @@
-"""Spark sessions as the benchmarks use them."""
+"""Spark sessions as the benchmarks use them.
 
-import os
-from collections.abc import Iterator
+Nothing here imports segstore before a session with it asks: Iceberg's Spark is older than ours.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-import segstore_ds as segstore
-from benchmarks.far import sitecustomize as delay
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TUNED = "2147483647"
 MASTER = "local[2]"
+FIXED = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "4g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+}
+
+
+def start_spark(conf: Mapping[str, str]) -> SparkSession:
+    """Start a quiet local session."""
+    builder = SparkSession.builder.master(MASTER).appName("segstore-benchmarks")
+    spark = builder.config(map={**FIXED, **conf}).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 @contextmanager
-def spark_session(conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
-    """Start a quiet local session with the format registered and nothing tuned."""
-    builder = SparkSession.builder.master(MASTER).appName("segstore-benchmarks")
-    fixed = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "4g",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    spark = builder.config(map={**fixed, **(conf or {})}).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def spark_session(conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Give a session with the format registered, and by default with what we recommend."""
+    import segstore_ds as segstore
+
+    spark = start_spark({**segstore.recommended_conf(), **(conf or {})})
     segstore.register(spark, tune=False)
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def delayable_requests(file: Path) -> Iterator[None]:
-    """Let requests wait while a file says how long: here, and in workers of a session to come."""
-    variables = {delay.VARIABLE: str(file), "PYTHONPATH": str(Path(delay.__file__).parent)}
-    before = {name: os.environ.get(name) for name in variables}
-    variables["PYTHONPATH"] += os.pathsep + (before["PYTHONPATH"] or "")
-    os.environ.update(variables)
-    try:
-        with delay.delayed_requests():
-            yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({name: value} if value is not None else {})
 
 
 def set_batch_sizing(spark: SparkSession, *, tuned: bool, rows: int = 10_000) -> None:
@@ -61,8 +54,20 @@ def set_batch_sizing(spark: SparkSession, *, tuned: bool, rows: int = 10_000) ->
         spark.conf.unset(BATCH_SIZING)
 
 
-def describe(spark: SparkSession, conf: dict[str, str]) -> dict[str, Any]:
+def drain(df: DataFrame) -> None:
+    """Read all of a frame into Spark's sink for nothing."""
+    df.write.format("noop").mode("append").save()
+
+
+def await_batches(query: StreamingQuery, batches: int) -> None:
+    """Wait until a query has run so many batches."""
+    while query.isActive and len(query.recentProgress) < batches:
+        time.sleep(0.05)
+
+
+def describe(spark: SparkSession) -> dict[str, Any]:
     """Give the setup lines of a session."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no other way
-    java = jvm.System.getProperty("java.version")
-    return {"spark": f"{MASTER}, Java {java}", "session": conf or "Spark's defaults"}
+    return {
+        "spark": f"{MASTER}, Spark {spark.version}, Java {jvm.System.getProperty('java.version')}"
+    }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from benchmarks.session import start_spark
 from benchmarks.workload import folder_bytes
 
 DELTA_JAR = "io.delta:delta-spark_2.13:4.4.0"
@@ -23,11 +24,8 @@ MODES = ("default", "tuned")
 class Peer:
     """A format whose tables are folders, as Spark's own file formats are.
 
-    Attributes:
-        folder: Where its tables lie.
-        name: The format's name, also that of the candidate.
-        syncs: What it syncs to disk before a write returns.
-        tuned: SQL configuration that its documentation recommends on one machine.
+    `syncs` says what it syncs to disk before a write returns; `tuned` is the SQL configuration that
+    its documentation recommends on one machine.
     """
 
     folder: Path
@@ -100,14 +98,9 @@ class Segstore(Peer):
 
     def live_bytes(self, spark: SparkSession, table: str) -> int:
         """Add up the listed segments, and the events that lie in the newest commit."""
-        segments = self.load_metadata(spark, table, "segments")
-        found = segments.selectExpr("sum(bytes)").first()
+        reader = spark.read.format("segstore").option("metadata", "segments")
+        found = reader.load(str(self.place(table))).selectExpr("sum(bytes)").first()
         return int(found[0]) if found and found[0] else 0
-
-    def load_metadata(self, spark: SparkSession, table: str, name: str) -> DataFrame:
-        """Return a metadata table."""
-        reader = spark.read.format("segstore").option("metadata", name)
-        return reader.load(str(self.place(table)))
 
 
 class Delta(Peer):
@@ -181,12 +174,9 @@ class Iceberg(Peer):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A session: the Spark that a peer runs on, and who takes part in it.
+    """A session: the version of Spark, "" for what is installed here, and who takes part in it.
 
-    Attributes:
-        pyspark: Version of Spark, or "" for the one that is installed here.
-        conf: What the session needs; `FOLDER` in it is replaced by the folder of tables.
-        peers: Who is measured; the first is the yardstick.
+    `FOLDER` in what it needs is replaced by the folder of tables; the first peer is the yardstick.
     """
 
     pyspark: str
@@ -220,29 +210,21 @@ INSTALLATIONS = {
 }
 
 
-def start_session(installation: Installation, folder: Path, mode: str) -> SparkSession:
+def start_session(
+    installation: Installation, folder: Path, mode: str, *, jars: str = ""
+) -> SparkSession:
     """Start the session of an installation; segstore is registered where it takes part."""
-    known = {key: value.replace("FOLDER", str(folder)) for key, value in installation.conf.items()}
+    conf = {key: value.replace("FOLDER", str(folder)) for key, value in installation.conf.items()}
+    if jars:
+        conf["spark.jars.packages"] = ",".join(
+            filter(None, [conf.get("spark.jars.packages"), jars])
+        )
     if Segstore not in installation.peers:
-        return _started(known)
+        return start_spark(conf)
     import segstore_ds as segstore
 
-    spark = _started(known | (segstore.recommended_conf() if mode == "tuned" else {}))
+    spark = start_spark(conf | (segstore.recommended_conf() if mode == "tuned" else {}))
     segstore.register(spark, tune=False)
-    return spark
-
-
-def _started(more: dict[str, str]) -> SparkSession:
-    conf: dict[str, Any] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "4g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.numRecentProgressUpdates": "100000",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("segstore-benchmarks")
-    spark = builder.config(map=conf | more).getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
     return spark
 
 

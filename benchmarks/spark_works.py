@@ -1,14 +1,15 @@
-"""What `spark_rivals` measures in one session.
+"""What `spark_rivals` and `kafka` measure in one session.
 
-`python -m benchmarks.spark_works INSTALLATION MODE ...` is such a session.
+`python -m benchmarks.spark_works GIVEN`, in JSON, is such a session.
 
 Each work runs once a round for each peer, peers in turn, and prints a JSON line.
 """
 
-import argparse
+import json
 import os
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,43 +17,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from kafka_broker import CONNECTOR
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.spark_peers import INSTALLATIONS, MODES, Peer, say, start_session
-from benchmarks.workload import cpu_seconds, quantile
+from benchmarks.session import await_batches, drain
+from benchmarks.spark_peers import INSTALLATIONS, Peer, say, start_session
+from benchmarks.workload import cpu_seconds, quantile, timed
 
 Found = dict[str, float]
+TOPIC, KAFKA_BATCHES = "events", 10
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a session is asked to measure.
+
+    Attributes:
+        data: A folder with folders of Parquet files: `events`; `pieces`, ten for a query that ends
+            by itself; `large`, of real events, each a batch.
+        batches: Micro-batches of a query in one round; the small appends grow with it.
+        broker: Of Kafka, to measure that alone.
+    """
+
+    installation: str
+    mode: str
+    folder: str
+    data: str
+    rows: int
+    rounds: int
+    batches: int
+    broker: str
+    warm_up: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One round of one peer in one mode.
-
-    Attributes:
-        spark: The session.
-        peer: Who is measured.
-        source: A folder of Parquet files of events.
-        mode: ``default`` or ``tuned``.
-        number: Which round, from 0; -1 warms up.
-        batches: Micro-batches of a query in one round; the small appends grow with it.
-        pieces: A folder of ten Parquet files, for a query that ends by itself.
-        large: A folder of large Parquet files of real events, each a batch.
-    """
+    """A round of one peer; the one that warms up has the number -1."""
 
     spark: SparkSession
     peer: Peer
-    source: Path
-    pieces: Path
-    large: Path
-    mode: str
+    given: Given
     number: int
-    batches: int
 
     def table(self, name: str) -> str:
         """Name a table that lives as long as the mode does."""
-        return f"{name}_{self.peer.name}_{self.mode}"
+        return f"{name}_{self.peer.name}_{self.given.mode}"
 
     def fresh(self, name: str) -> str:
         """Name a table of this round."""
@@ -62,16 +73,15 @@ class Turn:
 def bulk(turn: Turn) -> Found:
     """Append all events, then read them in three ways."""
     table, spark, peer = turn.fresh("bulk"), turn.spark, turn.peer
-    events = spark.read.parquet(str(turn.source))
+    events = spark.read.parquet(f"{turn.given.data}/events")
     found = _timed("bulk append", lambda: peer.append(events, table))
     found["bulk bytes"] = peer.live_bytes(spark, table)
     found["bulk files"] = peer.files(table)
     loaded = peer.load(spark, table)
-    found |= _timed("scan of all columns", lambda: _drain(loaded))
+    found |= _timed("scan of all columns", lambda: drain(loaded))
     found |= _timed("scan of one column", lambda: loaded.agg({"value": "sum"}).collect())
-    last = events.count() * 99 // 100
-    tail = loaded.where(loaded.id >= last)
-    return found | _timed("scan of the last 1 %", lambda: _drain(tail))
+    tail = loaded.where(loaded.id >= turn.given.rows * 99 // 100)
+    return found | _timed("scan of the last 1 %", lambda: drain(tail))
 
 
 def micro_batches(turn: Turn) -> Found:
@@ -79,11 +89,11 @@ def micro_batches(turn: Turn) -> Found:
     table, spark, peer = turn.table("micro"), turn.spark, turn.peer
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     df = rates.option("numPartitions", 2).load()
-    warm = min(10, turn.batches)
+    warm = min(10, turn.given.batches)
     query = peer.stream(df, table).start()
-    _await(query, warm)
+    await_batches(query, warm)
     begun, cpu = len(query.recentProgress), cpu_seconds()
-    _await(query, warm + turn.batches)
+    await_batches(query, warm + turn.given.batches)
     progress = list(query.recentProgress)
     spent = (cpu_seconds() - cpu) / max(len(progress) - begun, 1)
     _stop(query)
@@ -103,10 +113,10 @@ def micro_batches(turn: Turn) -> Found:
 def compaction(turn: Turn) -> Found:
     """Merge what so many small appends left."""
     table, spark, peer = turn.fresh("merged"), turn.spark, turn.peer
-    events = spark.read.parquet(str(turn.source)).limit(1000).coalesce(1).cache()
+    events = spark.read.parquet(f"{turn.given.data}/events").limit(1000).coalesce(1).cache()
     events.count()
-    appends = max(turn.batches // 10, 5)
-    seconds = [_seconds(lambda: peer.append(events, table)) for _ in range(appends)]
+    appends = max(turn.given.batches // 10, 5)
+    seconds = [timed(lambda: peer.append(events, table)) for _ in range(appends)]
     events.unpersist()
     found: Found = {"small append": statistics.median(seconds)}
     return found | _timed("compaction of small appends", lambda: peer.compact(spark, table))
@@ -114,13 +124,13 @@ def compaction(turn: Turn) -> Found:
 
 def available_now(turn: Turn) -> Found:
     """Bring ten files in as ten batches of a query that ends by itself."""
-    writer = _bring_in(turn, turn.pieces, turn.fresh("available"))
+    writer = _bring_in(turn, f"{turn.given.data}/pieces", turn.fresh("available"))
     return _timed("AvailableNow in 10 batches", lambda: writer.start().awaitTermination())
 
 
 def many_tasks(turn: Turn) -> Found:
     """Write with 200 tasks, of five rows and of 2,000 each."""
-    tasks = 200 if turn.batches > 10 else 4
+    tasks = 200 if turn.given.batches > 10 else 4
     found: Found = {}
     for rows in (5, 2_000):
         df = turn.spark.range(0, tasks * rows, 1, tasks)
@@ -134,7 +144,7 @@ def many_tasks(turn: Turn) -> Found:
 
 def writers(turn: Turn) -> Found:
     """Append from four threads; who fails is counted, not tried again."""
-    table, each = turn.fresh("writers"), max(turn.batches // 20, 2)
+    table, each = turn.fresh("writers"), max(turn.given.batches // 20, 2)
     turn.peer.append(turn.spark.range(0, 10, 1, 1), table)
     from pyspark import inheritable_thread_target
 
@@ -165,12 +175,29 @@ def large_batches(turn: Turn) -> Found:
     """Bring real events in by batches of 100,000, in one round: what they leave is the same."""
     if turn.number != 0:
         return {}
-    table, batches = turn.fresh("large"), len([*turn.large.iterdir()])
-    _bring_in(turn, turn.large, table).start().awaitTermination()
+    table, batches = turn.fresh("large"), len([*Path(turn.given.data, "large").iterdir()])
+    _bring_in(turn, f"{turn.given.data}/large", table).start().awaitTermination()
     return {
         "streamed bytes a batch, live": turn.peer.live_bytes(turn.spark, table) / batches,
         "streamed bytes a batch, on disk": turn.peer.disk_bytes(table) / batches,
     }
+
+
+def from_kafka(turn: Turn) -> Found:
+    """Bring a topic in from its start, in ten batches."""
+    topic = turn.spark.readStream.format("kafka").option(
+        "kafka.bootstrap.servers", turn.given.broker
+    )
+    topic = topic.options(subscribe=TOPIC, startingOffsets="earliest")
+    df = topic.option("maxOffsetsPerTrigger", turn.given.rows // KAFKA_BATCHES).load()
+    table = turn.fresh("kafka")
+    columns = df.select("key", "value", "partition", "offset", "timestamp")
+    writer = turn.peer.stream(columns, table).trigger(availableNow=True)
+    found = _timed("topic of Kafka", lambda: writer.start().awaitTermination())
+    kept = turn.peer.load(turn.spark, table).count()
+    if kept != turn.given.rows:
+        raise RuntimeError(f"{turn.peer.name} holds {kept} events instead of {turn.given.rows}")
+    return found
 
 
 WORKS = (bulk, micro_batches, compaction, available_now, many_tasks, writers, large_batches)
@@ -178,86 +205,52 @@ WORKS = (bulk, micro_batches, compaction, available_now, many_tasks, writers, la
 
 def main() -> None:
     """Run every work in every round, peers in turn within each work."""
-    arguments = _parse()
-    installation = INSTALLATIONS[arguments.installation]
-    folder: Path = arguments.folder
-    spark = start_session(installation, folder, arguments.mode)
+    given = Given(**json.loads(sys.argv[1]))
+    installation, folder = INSTALLATIONS[given.installation], Path(given.folder)
+    jars = CONNECTOR if given.broker else ""
+    spark = start_session(installation, folder, given.mode, jars=jars)
     say(setup={"spark": spark.version, "syncs": {p.name: p.syncs for p in installation.peers}})
     peers = [make(folder) for make in installation.peers]
     for peer in peers:
-        peer.prepare(spark, arguments.mode)
-    for number in range(arguments.first, arguments.rounds):
-        for work in WORKS:
+        peer.prepare(spark, given.mode)
+    if given.broker:
+        value = "to_json(named_struct('user', concat('user', id % 1000), 'page', hex(id), 'n', id))"
+        events = spark.range(given.rows).selectExpr("cast(id as string) key", f"{value} value")
+        topic = events.write.format("kafka").option("kafka.bootstrap.servers", given.broker)
+        topic.option("topic", TOPIC).save()
+    for number in range(-1 if given.warm_up else 0, given.rounds):
+        for work in (from_kafka,) if given.broker else WORKS:
             for peer in peers:
-                turn = Turn(
-                    spark=spark,
-                    peer=peer,
-                    source=arguments.source,
-                    pieces=arguments.pieces,
-                    large=arguments.large,
-                    mode=arguments.mode,
-                    number=number,
-                    batches=arguments.batches,
-                )
-                _run(work, turn)
+                _run(work, Turn(spark, peer, given, number))
     spark.stop()
 
 
-def _bring_in(turn: Turn, files: Path, table: str) -> DataStreamWriter:
+def _bring_in(turn: Turn, files: str, table: str) -> DataStreamWriter:
     """Return the writer of a query that ends by itself, a file a batch; its table is there."""
-    schema = turn.spark.read.parquet(str(files)).schema
+    schema = turn.spark.read.parquet(files).schema
     stream = turn.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-    return turn.peer.stream(stream.parquet(str(files)), table).trigger(availableNow=True)
+    return turn.peer.stream(stream.parquet(files), table).trigger(availableNow=True)
 
 
 def _run(work: Callable[[Turn], Found], turn: Turn) -> None:
     os.sync()  # What the one before has left unwritten must not burden this one.
     found = work(turn)
     if turn.number >= 0:
-        say(peer=turn.peer.name, mode=turn.mode, round=turn.number, found=found)
+        say(peer=turn.peer.name, round=turn.number, found=found)
     for path in turn.peer.place("any").parent.glob(f"*{turn.fresh('')}*"):
         shutil.rmtree(path)
 
 
-def _drain(df: DataFrame) -> None:
-    df.write.format("noop").mode("overwrite").save()
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def _timed(name: str, work: Callable[[], Any]) -> Found:
     cpu = cpu_seconds()
-    seconds = _seconds(work)
+    seconds = timed(work)
     return {name: seconds, f"{name}, CPU": cpu_seconds() - cpu}
-
-
-def _await(query: StreamingQuery, batches: int) -> None:
-    while query.isActive and len(query.recentProgress) < batches:
-        time.sleep(0.05)
 
 
 def _stop(query: StreamingQuery) -> None:
     query.stop()
     if (error := query.exception()) is not None:
         raise RuntimeError("the query failed") from error
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("installation", choices=INSTALLATIONS)
-    parser.add_argument("mode", choices=MODES)
-    parser.add_argument("--folder", type=Path, required=True, help="for tables")
-    parser.add_argument("--source", type=Path, required=True, help="Parquet files of events")
-    parser.add_argument("--pieces", type=Path, required=True, help="ten small Parquet files")
-    parser.add_argument("--large", type=Path, required=True, help="large ones, of real events")
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--first", type=int, default=-1, help="-1 for a round that warms up")
-    parser.add_argument("--batches", type=int, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

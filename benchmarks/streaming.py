@@ -7,56 +7,19 @@ sink's log is filled with as many entries as that many batches leave behind.
 
 import json
 import shutil
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 import segstore_ds as segstore
+from benchmarks.session import await_batches
 from benchmarks.workload import cpu_seconds
 
 WARM_UP = 10
 FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
-CONF = {
-    "spark.sql.streaming.numRecentProgressUpdates": "100000",
-    "spark.sql.streaming.pollingDelay": "1ms",
-}
-
-
-class EmptySinkDataSource(DataSource):
-    """A sink that drains the batches and keeps nothing: what any Python sink costs at least."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "empty"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "EmptyStreamWriter":  # noqa: ARG002, N802 - Spark's
-        """Return the writer."""
-        return EmptyStreamWriter()
-
-
-class EmptyStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `EmptySinkDataSource`."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Drain."""
-        for batch in iterator:
-            assert batch.num_rows
-        return WriterCommitMessage()
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Keep nothing."""
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Keep nothing."""
+CONF = {"spark.sql.streaming.pollingDelay": "1ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +52,15 @@ class Query:
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         writer = source.option("numPartitions", self.partitions).load().writeStream
         writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
-        if self.sink not in ("noop", "empty"):
+        if self.sink not in ("noop", "drain"):
             writer = writer.option("path", str(self.output))
         if self.sink == "segstore":
             # An old query's batches were never written, which the sink would take for a loss.
             writer = writer.option("writerTakeover", "true")
         query = writer.start()
-        _await_batches(query, warm_up)
+        await_batches(query, warm_up)
         begun, cpu = len(query.recentProgress), cpu_seconds()
-        _await_batches(query, warm_up + batches)
+        await_batches(query, warm_up + batches)
         found = [progress["durationMs"] for progress in query.recentProgress]
         cpu = (cpu_seconds() - cpu) / max(len(found) - begun, 1)
         query.stop()
@@ -142,16 +105,7 @@ class Query:
             stream.append(events)
 
 
-def _await_batches(query: StreamingQuery, batches: int) -> None:
-    while query.isActive and len(query.recentProgress) < batches:
-        time.sleep(0.05)
-
-
 def objects_per_batch(query: Query, batches: int) -> float:
     """Return how many files a sink keeps per micro-batch, its log included."""
-    found: list[Any] = [
-        path
-        for path in query.output.rglob("*")
-        if path.is_file() and not path.name.endswith(".crc") and path.name != "_latest"
-    ]
-    return len(found) / batches
+    files = (path for path in query.output.rglob("*") if path.is_file())
+    return sum(path.suffix != ".crc" and path.name != "_latest" for path in files) / batches

@@ -4,15 +4,18 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import psutil
 
-from benchmarks.report import Report
+from benchmarks.report import Found, Ratio
+
+Candidate = Callable[[Path], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,35 @@ class Settings:
             shutil.rmtree(path, ignore_errors=True)
 
 
+Run = Callable[[Settings], Found]
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One benchmark: a line of meaning, its sizes, and what runs it."""
+    """One benchmark: what runs it, its sizes, and what flatters us in it."""
 
-    meaning: str
-    run: Callable[[Settings], Report]
+    run: Run
     rows: int
     tiny_rows: int
+    flatters: Sequence[str]
+
+    @property
+    def meaning(self) -> str:
+        """What it measures, by its docstring."""
+        return " ".join((self.run.__doc__ or "").split()).rstrip(".")
+
+
+WORKLOADS: dict[str, Workload] = {}
+
+
+def workload(*flatters: str, rows: int, tiny_rows: int) -> Callable[[Run], Run]:
+    """Enter a function under its name; its docstring is what the report says it measures."""
+
+    def enter(run: Run) -> Run:
+        WORKLOADS[run.__name__] = Workload(run, rows, tiny_rows, flatters)
+        return run
+
+    return enter
 
 
 @dataclass(slots=True)
@@ -70,38 +94,65 @@ class Timing:
         """Median seconds of a round."""
         return statistics.median(self.seconds)
 
-    def row(self, name: str, rows: int) -> dict[str, object]:
-        """Give the candidate's row of a report."""
-        shown: dict[str, object] = {
+    @property
+    def cpu(self) -> float:
+        """Median CPU seconds of a round, of all processes."""
+        return statistics.median(self.cpu_seconds)
+
+    def row(self, name: str, rows: int | None = None) -> dict[str, Any]:
+        """Give the candidate's row of a report, with rates where `rows` says how many there are."""
+        shown: dict[str, Any] = {
             "candidate": name,
-            "seconds": round(self.median, 2),
-            "spread": f"{min(self.seconds):.2f}-{max(self.seconds):.2f}",
-            "cpu s": round(statistics.median(self.cpu_seconds), 2),
-            "M rows/s": round(rows / self.median / 1e6, 2),
+            "seconds": rounded(self.median),
+            "spread": f"{rounded(min(self.seconds))}-{rounded(max(self.seconds))}",
+            "cpu s": rounded(self.cpu),
         }
+        if rows is not None:
+            shown["M rows/s"] = round(rows / self.median / 1e6, 2)
         if self.bytes is not None:
             shown["bytes"] = self.bytes
-            shown["bytes/row"] = round(self.bytes / rows, 2)
+            shown |= {"bytes/row": round(self.bytes / rows, 2)} if rows else {}
         return shown
 
 
-Candidate = Callable[[Path], int | None]
+class Race(dict[str, Timing]):
+    """The timings of candidates by name."""
+
+    def faster(self, ours: str, rival: str, goal: float | None = None, *, note: str = "") -> Ratio:
+        """Return how many times as fast as a rival we are."""
+        name = f"speed: {ours} / {rival}{note}"
+        return Ratio(name, self[rival].median / self[ours].median, goal)
+
+    def rows(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Give the rows of a report."""
+        return [timing.row(name, count) for name, timing in self.items()]
+
+    @property
+    def raw(self) -> dict[str, list[float]]:
+        """The seconds of each round."""
+        return {name: timing.seconds for name, timing in self.items()}
 
 
 def race(
-    candidates: Mapping[str, Candidate], settings: Settings, scratch: Path
-) -> dict[str, Timing]:
+    candidates: Mapping[str, Candidate],
+    settings: Settings,
+    scratch: Path,
+    prepare: Callable[[str, Path], object] | None = None,
+) -> Race:
     """Time candidates in interleaved rounds: A B C A B C.
 
-    Each call gets a folder that does not exist yet and may leave its output there; what it returns
-    is the bytes of that, or None. A first round warms the JVM and the page cache and is not kept.
+    Each call gets a folder, empty but for what `prepare` puts there by the candidate's name, and
+    may leave its output there; what it returns is the bytes of that, or None. A first round warms
+    the JVM and the page cache and is not kept.
     """
-    timings = {name: Timing() for name in candidates}
+    timings = Race({name: Timing() for name in candidates})
     for turn in range(0 if settings.tiny else -1, settings.rounds):
         for name, candidate in candidates.items():
-            if not settings.tiny:
-                _settle()
             folder = scratch / "output"
+            if prepare is not None:
+                prepare(name, folder)
+            if not settings.tiny:
+                os.sync()  # what the one before has left unwritten must not burden this one
             cpu, start = cpu_seconds(), time.perf_counter()
             left = candidate(folder)
             seconds = time.perf_counter() - start
@@ -113,6 +164,25 @@ def race(
     return timings
 
 
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def distribution(seconds: Iterable[float], what: str = "") -> dict[str, float]:
+    """Give the columns of a report for the times of many calls, in milliseconds."""
+    ms = sorted(one * 1e3 for one in seconds)
+    found = {"median": statistics.median(ms), "p99": quantile(ms, 0.99), "max": ms[-1]}
+    return {f"{what}{name} ms": rounded(value) for name, value in found.items()}
+
+
+def rounded(value: float) -> float:
+    """Round to what can be told apart: three places below 1, two above."""
+    return round(value, 3 if value < 1 else 2)
+
+
 def folder_bytes(folder: Path) -> int:
     """Add up the sizes of all files of a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -122,11 +192,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
-
-
-def _settle() -> None:
-    # What the candidate before has left unwritten must not burden the next one.
-    os.sync()
 
 
 def cpu_seconds() -> float:

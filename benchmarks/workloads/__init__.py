@@ -1,76 +1,10 @@
-"""The workloads by name."""
+"""The workloads: each module enters its own when it is imported."""
 
-from benchmarks.workload import Workload
-from benchmarks.workloads import (
-    append_latency,
-    appender_events,
-    auto_merges,
-    bulk_append,
-    bulk_scan,
-    commit_rate,
-    compaction,
-    copying,
-    event_copy,
-    find_by_key,
-    find_by_time,
-    follower_append,
-    following,
-    hybrid_scan,
-    idle_minute,
-    kafka,
-    lazy_scan,
-    micro_batches,
-    month_of_commits,
-    newcomer,
-    publishing,
-    python_rivals,
-    redaction,
-    segment_formats,
-    shared_commits,
-    small_appends,
-    spark_rivals,
-    store_copies,
-    stream_source,
-    table_status,
-    table_status_rivals,
-    task_memory,
-    wide_tables,
-    write_cache,
-)
+import importlib
+import pkgutil
 
-WORKLOADS: dict[str, Workload] = {
-    **bulk_append.WORKLOADS,
-    **bulk_scan.WORKLOADS,
-    **append_latency.WORKLOADS,
-    **small_appends.WORKLOADS,
-    **commit_rate.WORKLOADS,
-    **compaction.WORKLOADS,
-    **copying.WORKLOADS,
-    **event_copy.WORKLOADS,
-    **find_by_key.WORKLOADS,
-    **find_by_time.WORKLOADS,
-    **follower_append.WORKLOADS,
-    **following.WORKLOADS,
-    **table_status.WORKLOADS,
-    **table_status_rivals.WORKLOADS,
-    **task_memory.WORKLOADS,
-    **micro_batches.WORKLOADS,
-    **month_of_commits.WORKLOADS,
-    **newcomer.WORKLOADS,
-    **spark_rivals.WORKLOADS,
-    **hybrid_scan.WORKLOADS,
-    **idle_minute.WORKLOADS,
-    **kafka.WORKLOADS,
-    **lazy_scan.WORKLOADS,
-    **publishing.WORKLOADS,
-    **python_rivals.WORKLOADS,
-    **redaction.WORKLOADS,
-    **segment_formats.WORKLOADS,
-    **shared_commits.WORKLOADS,
-    **store_copies.WORKLOADS,
-    **stream_source.WORKLOADS,
-    **write_cache.WORKLOADS,
-    **appender_events.WORKLOADS,
-    **auto_merges.WORKLOADS,
-    **wide_tables.WORKLOADS,
-}
+
+def load() -> None:
+    """Import every workload."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -3,115 +3,92 @@
 import secrets
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.workload import Settings, Workload, quantile
+from benchmarks.report import Found, Ratio
+from benchmarks.workload import Settings, distribution, rounded, timed, workload
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 
-MEANING = "append 10 events at a time, synced, at 10, 1,000 and 10,000 commits (rows: last of them)"
 BATCH_ROWS = 10
 OPENS = 20
 HINT_S = 1.1  # the hint that an open starts from is written once a second at most
-FLATTERS = (
+
+
+@workload(
     "one writer, one long-lived handle: nothing has to be looked up between two appends",
     "requests of an open are counted with a fresh hint, and in a burst with one up to a second old",
     "one folder on one disk; over a network each request costs a round trip (see commit_rate)",
     "the bare cost next to it is one synced object through the same storage code",
+    rows=10_000,
+    tiny_rows=15,
 )
-
-
-def run(settings: Settings) -> Report:
-    """Grow a stream and measure at three lengths of its log."""
+def append_latency(settings: Settings) -> Found:
+    """Append 10 events at a time, synced, at 10, 1,000 and 10,000 commits (rows: last of them)."""
     lengths = (5, 10, settings.rows) if settings.tiny else (10, 1_000, settings.rows)
-    samples = 5 if settings.tiny else 500
-    looks = (2, 0.0) if settings.tiny else (OPENS, HINT_S)
+    samples, opens, rest_s = (5, 2, 0.0) if settings.tiny else (500, OPENS, HINT_S)
     with settings.scratch() as scratch:
-        setup = machine(settings.folder) | {
-            "appends": f"{BATCH_ROWS} rows each; {samples} samples at each length, interleaved "
-            "with the bare cost; the folder is synced as in production",
-        }
         stream = segstore.create(scratch / "stream", EVENTS)
         bare = open_storage(scratch / "bare")
-        rows = [_measure(stream, bare, length, samples, looks) for length in lengths]
+        rows = []
+        for length in lengths:
+            appends = _appends(stream, bare, length, samples)
+            burst = _open(stream, opens)
+            time.sleep(rest_s)
+            stream.append(events(0, BATCH_ROWS))
+            rest = _open(stream, opens)
+            in_burst = {f"{name} in a burst": value for name, value in burst.items()}
+            rows.append({"commits": length, **appends, **rest, **in_burst})
         assert segstore.open(scratch / "stream").tail == stream.tail
-    medians = [row["median ms"] for row in rows]
-    return Report(
-        workload="append_latency",
-        meaning=MEANING,
-        setup=setup,
-        rows=rows,
-        ratios=[
+    first, last = rows[0], rows[-1]
+    return Found(
+        rows,
+        [
             Ratio(
                 "last append / bare cost, medians",
-                medians[-1] / rows[-1]["bare ms"],
+                last["median ms"] / last["bare median ms"],
                 2.5,
                 most=True,
             ),
-            Ratio("median at the last / at the first length", medians[-1] / medians[0]),
             Ratio(
-                "p99 / median at the last length", rows[-1]["p99 ms"] / medians[-1], 3, most=True
+                "median at the last / at the first length", last["median ms"] / first["median ms"]
+            ),
+            Ratio(
+                "p99 / median at the last length", last["p99 ms"] / last["median ms"], 3, most=True
             ),
         ],
-        flatters=FLATTERS,
+        {"appends": f"{samples} of {BATCH_ROWS} rows at each length, in turns with the bare cost"},
     )
 
 
-def _measure(
-    stream: Stream, bare: Storage, length: int, samples: int, looks: tuple[int, float]
-) -> dict[str, Any]:
-    (opens, rest_s), batch = looks, events(0, BATCH_ROWS)
+def _appends(stream: Stream, bare: Storage, length: int, samples: int) -> dict[str, Any]:
+    batch = events(0, BATCH_ROWS)
     while stream.version < length:
         stream.append(batch)
     stats = stream.storage.stats
     requests, written = stats.total, stats.bytes_written
     appends, floors = [], []
     for _ in range(samples):
-        appends.append(_timed_ms(partial(stream.append, batch)))
-        floors.append(_timed_ms(partial(_bare_append, bare)))
-    requests, written = stats.total - requests, stats.bytes_written - written
-    burst = _open(stream, opens)
-    time.sleep(rest_s)
-    stream.append(batch)
-    rest = _open(stream, opens)
+        appends.append(timed(partial(stream.append, batch)))
+        floors.append(timed(partial(bare.create, f"log/{secrets.token_hex(8)}", b"x" * 1500)))
     return {
-        "commits": length,
-        "median ms": round(statistics.median(appends), 2),
-        "p99 ms": round(quantile(appends, 0.99), 2),
-        "max ms": round(max(appends), 2),
-        "bare ms": round(statistics.median(floors), 2),
-        "bare p99 ms": round(quantile(floors, 0.99), 2),
-        "requests/append": round(requests / samples, 2),
-        "bytes/append": written // samples,
-        "requests/open": rest[1],
-        "open ms": rest[0],
-        "requests/open in a burst": burst[1],
-        "open ms in a burst": burst[0],
+        **distribution(appends),
+        **distribution(floors, "bare "),
+        "requests/append": round((stats.total - requests) / samples, 2),
+        "bytes/append": (stats.bytes_written - written) // samples,
     }
 
 
-def _bare_append(storage: Storage) -> None:
-    storage.create(f"log/{secrets.token_hex(8)}", b"x" * 1500)
-
-
-def _open(stream: Stream, opens: int) -> tuple[float, int]:
-    """Return milliseconds and requests of one open, with nothing remembered."""
+def _open(stream: Stream, opens: int) -> dict[str, float]:
+    """Open with nothing remembered, so many times."""
     times = []
     for _ in range(opens):
         storage = open_storage(stream.url)
-        times.append(_timed_ms(partial(open_on, storage)))
-    return round(statistics.median(times), 2), storage.stats.total
-
-
-def _timed_ms(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
-WORKLOADS = {"append_latency": Workload(MEANING, run, 10_000, 15)}
+        times.append(timed(partial(open_on, storage)))
+    return {
+        "requests/open": storage.stats.total,
+        "open ms": rounded(statistics.median(times) * 1e3),
+    }

@@ -1,139 +1,173 @@
-"""Bulk append through Spark, beside Parquet and beside a sink that only drains."""
+"""Bulk appends through Spark, beside Parquet and a sink that only drains."""
 
-import statistics
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 import segstore_ds as segstore
-from benchmarks.datasets import events_parquet
-from benchmarks.report import Ratio, Report, machine
+from benchmarks.datasets import events_parquet, real_parquet
+from benchmarks.report import Found, Ratio
 from benchmarks.rivals import DrainDataSource
 from benchmarks.session import describe, set_batch_sizing, spark_session
-from benchmarks.workload import Candidate, Settings, Timing, Workload, folder_bytes, race
+from benchmarks.workload import Candidate, Race, Settings, folder_bytes, race, workload
 
-LARGE_BATCH = 65_536
-MEANING = "append 20 million events (long, int, double, string, timestamp) read from Parquet"
-FLATTERS = (
-    (
-        "the five columns are narrow and of types that Arrow and Spark lay out alike; wide, nested "
-        "rows cost more to hand to Python"
-    ),
+TUNED, LARGE, ARROW = "segstore tuned", "segstore tuned, 65,536 rows a batch", "segstore, Arrow"
+INSTALLED, ZSTD, SNAPPY = "segstore as installed", "parquet zstd", "parquet snappy"
+DRAIN, COMPRESS, DRAIN_INSTALLED = "drain tuned", "drain and compress, tuned", "drain as installed"
+FORMATS = {"arrow": 1.4, "parquet": 1.2}  # and how many times as fast as Parquet each shall be
+SYNCED = "against us: every segment is synced to disk before the commit, Parquet's files are not"
+
+
+@workload(
+    "the five columns are narrow and of types that Arrow and Spark lay out alike; wide, nested "
+    "rows cost more to hand to Python",
     "one write of many rows: the fixed cost of a Python task (20 to 50 ms) does not show",
     "bytes: the data are ours; each column gets the encoding that suits its first rows",
-    "against us: every segment is synced to disk before the commit, Parquet's files are not",
-    "against us: frames carry checksums and statistics of all columns; drain and noop keep nothing",
+    SYNCED,
+    "against us: frames carry checksums and statistics of all columns; drain keeps nothing",
+    rows=20_000_000,
+    tiny_rows=20_000,
 )
-
-
-def run_unix(settings: Settings) -> Report:
-    """Run over unix sockets, as `recommended_conf` has it."""
-    return _run(settings, "bulk_append", segstore.recommended_conf())
-
-
-def run_tcp(settings: Settings) -> Report:
-    """Run over TCP, Spark's default."""
-    return _run(settings, "bulk_append_tcp", {"spark.python.unix.domain.socket.enabled": "false"})
-
-
-def _run(settings: Settings, name: str, conf: dict[str, str]) -> Report:
+def bulk_append(settings: Settings) -> Found:
+    """Append events (long, int, double, string, timestamp) read from Parquet, through Spark."""
     source = events_parquet(settings.datasets, settings.rows)
-    setup = machine(settings.folder)
-    with settings.scratch() as scratch, spark_session(conf) as spark:
+    with settings.scratch() as scratch, spark_session() as spark:
         spark.dataSource.register(DrainDataSource)
         df = spark.read.parquet(str(source))
-        setup |= describe(spark, conf) | {
-            "data": f"{settings.rows:,} rows, {folder_bytes(source):,} bytes as Parquet, "
-            f"{df.rdd.getNumPartitions()} partitions",
-            "rounds": settings.rounds_text,
+        setup = describe(spark) | {
+            "data": f"{folder_bytes(source):,} bytes, {df.rdd.getNumPartitions()} partitions"
         }
-        timings = race(_candidates(spark, df, settings.rows), settings, scratch)
-    return Report(
-        workload=name,
-        meaning=MEANING,
-        setup=setup,
-        rows=[timing.row(candidate, settings.rows) for candidate, timing in timings.items()],
-        ratios=_ratios(timings),
-        flatters=FLATTERS,
-        raw={candidate: timing.seconds for candidate, timing in timings.items()},
-    )
+        found = race(_candidates(spark, df, settings.rows), settings, scratch)
+    return Found(found.rows(settings.rows), _ratios(found), setup, found.raw)
 
 
 def _candidates(spark: SparkSession, df: DataFrame, rows: int) -> dict[str, Candidate]:
-    def append(folder: Path, *, tuned: bool, form: str = "auto", batch: int = 10_000) -> int:
+    def append(folder: Path, *, tuned: bool = True, form: str = "auto", batch: int = 10_000) -> int:
         set_batch_sizing(spark, tuned=tuned, rows=batch)
-        writer = df.write.format("segstore").option("segmentFormat", form)
-        writer.mode("append").save(str(folder))
-        assert segstore.open(folder).tail == rows
-        return folder_bytes(folder)
+        return _append(df, folder, form, rows)
 
-    def drain(_: Path, *, tuned: bool, compress: bool = False) -> None:
+    def drained(_: Path, *, tuned: bool, compress: bool = False) -> None:
         set_batch_sizing(spark, tuned=tuned)
         df.write.format("drain").mode("append").option("compress", compress).save()
 
-    def parquet(folder: Path, compression: str) -> int:
-        df.write.option("compression", compression).parquet(str(folder))
-        return folder_bytes(folder)
-
     return {
-        "segstore tuned": lambda folder: append(folder, tuned=True),
-        "segstore tuned, 65,536 rows a batch": lambda folder: append(
-            folder, tuned=True, batch=LARGE_BATCH
-        ),
-        "segstore tuned, Arrow": lambda folder: append(folder, tuned=True, form="arrow"),
-        "parquet zstd": lambda folder: parquet(folder, "zstd"),
-        "drain tuned": lambda folder: drain(folder, tuned=True),
-        "drain and compress, tuned": lambda folder: drain(folder, tuned=True, compress=True),
-        "parquet snappy (Spark's default)": lambda folder: parquet(folder, "snappy"),
-        "segstore as installed": lambda folder: append(folder, tuned=False),
-        "drain as installed": lambda folder: drain(folder, tuned=False),
-        "noop (Spark's, no Python)": lambda _: df.write.format("noop").mode("append").save(),
+        TUNED: append,
+        LARGE: partial(append, batch=65_536),
+        ARROW: partial(append, form="arrow"),
+        ZSTD: lambda folder: _parquet(df, folder),
+        DRAIN: partial(drained, tuned=True),
+        COMPRESS: partial(drained, tuned=True, compress=True),
+        SNAPPY: lambda folder: _parquet(df, folder, "snappy"),
+        INSTALLED: partial(append, tuned=False),
+        DRAIN_INSTALLED: partial(drained, tuned=False),
     }
 
 
-def _ratios(timings: dict[str, Timing]) -> list[Ratio]:
-    seconds = {name: timing.median for name, timing in timings.items()}
-    tuned, installed = seconds["segstore tuned"], seconds["segstore as installed"]
-    zstd, snappy = seconds["parquet zstd"], seconds["parquet snappy (Spark's default)"]
-    size = timings["parquet zstd"].bytes or 0
-    cpu = {name: statistics.median(timing.cpu_seconds) for name, timing in timings.items()}
+def _append(df: DataFrame, folder: Path, form: str, rows: int) -> int:
+    writer = df.write.format("segstore").option("segmentFormat", form)
+    writer.mode("append").save(str(folder))
+    assert segstore.open(folder).tail == rows
+    return folder_bytes(folder)
+
+
+def _parquet(df: DataFrame, folder: Path, compression: str = "zstd") -> int:
+    df.write.option("compression", compression).parquet(str(folder))
+    return folder_bytes(folder)
+
+
+def _ratios(found: Race) -> list[Ratio]:
     return [
-        # As installed large appends become Parquet segments.
-        Ratio("throughput: segstore tuned / parquet zstd", zstd / tuned, 1.2),
-        Ratio(
-            "throughput: segstore tuned, Arrow / parquet zstd (aim 1.5)",
-            zstd / seconds["segstore tuned, Arrow"],
-            1.4,
+        found.faster(TUNED, ZSTD, 1.2),
+        found.faster(ARROW, ZSTD, 1.4, note=" (aim 1.5)"),
+        found.faster(COMPRESS, ZSTD, note=" (the most that Arrow can reach)"),
+        found.faster(TUNED, DRAIN, 0.72),
+        found.faster(LARGE, ZSTD, 1.45),
+        found.faster(TUNED, SNAPPY),
+        found.faster(INSTALLED, ZSTD),
+        found.faster(INSTALLED, DRAIN_INSTALLED),
+        *(
+            Ratio(f"per CPU second: {TUNED} / {rival}", found[rival].cpu / found[TUNED].cpu)
+            for rival in (ZSTD, DRAIN)
         ),
-        Ratio(
-            "throughput: drain and compress, tuned / parquet zstd (the most that Arrow can reach)",
-            zstd / seconds["drain and compress, tuned"],
-        ),
-        Ratio("throughput: segstore tuned / drain tuned", seconds["drain tuned"] / tuned, 0.72),
-        Ratio(
-            "throughput: segstore tuned, 65,536 rows a batch / parquet zstd",
-            zstd / seconds["segstore tuned, 65,536 rows a batch"],
-            1.45,
-        ),
-        Ratio("throughput: segstore tuned / parquet snappy", snappy / tuned),
-        Ratio("throughput: segstore as installed / parquet zstd", zstd / installed),
-        Ratio(
-            "throughput: segstore as installed / drain as installed",
-            seconds["drain as installed"] / installed,
-        ),
-        Ratio(
-            "per CPU second: segstore tuned / parquet zstd",
-            cpu["parquet zstd"] / cpu["segstore tuned"],
-        ),
-        Ratio(
-            "per CPU second: segstore tuned / drain tuned",
-            cpu["drain tuned"] / cpu["segstore tuned"],
-        ),
-        Ratio("bytes: segstore / parquet zstd", (timings["segstore tuned"].bytes or 0) / size),
+        Ratio("bytes: segstore / parquet zstd", _share(found, TUNED, ZSTD)),
     ]
 
 
-WORKLOADS = {
-    "bulk_append": Workload(f"{MEANING}, over unix sockets", run_unix, 20_000_000, 20_000),
-    "bulk_append_tcp": Workload(f"{MEANING}, over TCP", run_tcp, 20_000_000, 20_000),
-}
+def _share(found: Race, ours: str, rival: str) -> float:
+    return (found[ours].bytes or 0) / (found[rival].bytes or 1)
+
+
+@workload(
+    "flights are a year, three times over: nineteen narrow columns that dictionaries suit",
+    "weather is so small that its times are mostly Spark's own",
+    SYNCED,
+    "against us: row groups hold 65,536 rows, each column with checksums and statistics of its own",
+    "against us: pyarrow.dataset checks no checksums",
+    rows=20_000_000,
+    tiny_rows=20_000,
+)
+def segment_formats(settings: Settings) -> Found:
+    """Append events, a million flights and a year of weather by Spark, and read them in Python.
+
+    Each as Arrow and as Parquet segments, beside Spark's Parquet and `pyarrow.dataset`.
+    """
+    rows: list[dict[str, Any]] = []
+    ratios: list[Ratio] = []
+    raw: dict[str, list[float]] = {}
+    with settings.scratch() as scratch, spark_session() as spark:
+        set_batch_sizing(spark, tuned=True)
+        sources = {"events": events_parquet(settings.datasets, settings.rows)}
+        for data in ("events", "flights", "weather"):
+            count = settings.rows
+            if data != "events":
+                sources[data] = scratch / data
+                count = real_parquet(sources[data], data, max(settings.rows // 20, 1000))
+            df = spark.read.parquet(str(sources[data]))
+            found = _race_formats(settings, scratch, data, df, count)
+            rows += [{"data": data, **row} for row in found.rows(count)]
+            raw |= {f"{data} {name}": seconds for name, seconds in found.raw.items()}
+            for form, goal in FORMATS.items():
+                own = goal == FORMATS["parquet"]
+                ratios += [
+                    found.faster(form, ZSTD, goal, note=f", {data}"),
+                    Ratio(
+                        f"bytes: {form} / {ZSTD}, {data}",
+                        _share(found, form, ZSTD),
+                        1.02 if own else None,
+                        most=True,
+                    ),
+                    found.faster(
+                        f"read {form}",
+                        "read pyarrow.dataset",
+                        0.9 if own else None,
+                        note=f", {data}",
+                    ),
+                ]
+        return Found(rows, ratios, describe(spark), raw)
+
+
+def _race_formats(settings: Settings, scratch: Path, data: str, df: DataFrame, count: int) -> Race:
+    writes: dict[str, Candidate] = {
+        form: partial(lambda folder, form: _append(df, folder, form, count), form=form)
+        for form in FORMATS
+    }
+    found = race({**writes, ZSTD: lambda folder: _parquet(df, folder)}, settings, scratch)
+    kept = {form: scratch / f"{data}-{form}" for form in FORMATS}
+    for form, folder in kept.items():
+        _append(df, folder, form, count)
+
+    def ours(_: Path, form: str) -> None:
+        reader = segstore.open(kept[form]).read(read_cache_bytes=0)
+        assert sum(batch.num_rows for batch in reader) == count
+
+    def theirs(_: Path) -> None:
+        files = segstore.open(kept["parquet"]).scan().files(partial=True)
+        batches = ds.dataset([file.url[7:] for file in files]).to_batches() if files else ()
+        # A tiny run leaves nothing that is compacted.
+        assert sum(batch.num_rows for batch in batches) in (count, 0)
+
+    reads: dict[str, Candidate] = {f"read {form}": partial(ours, form=form) for form in FORMATS}
+    return Race(found | race({**reads, "read pyarrow.dataset": theirs}, settings, scratch))

@@ -1,11 +1,9 @@
 """The events of one minute among many segments, beside Delta and Parquet files with statistics."""
 
 import datetime as dt
-import statistics
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,59 +12,75 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import segstore_ds as segstore
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.workload import Settings, Workload
-from segstore_ds.stream import Stream
+from benchmarks.report import Found, Ratio
+from benchmarks.workload import Candidate, Settings, race, rounded, workload
 
-MEANING = (
-    "read the events of one minute out of nearly ordered events in 1,000 segments: planning, "
-    "requests before the data and the whole read, beside Delta and Parquet's statistics"
-)
 SEGMENTS = 1_000
 PLAN_MS, PLAN_REQUESTS = 20, 3
 FIRST_US = 1_763_632_800_000_000
 STEP_US, LATE_US = 10_000, 30_000_000  # 100 events a second, which come up to 30 s late
 FORMATS = ("arrow", "parquet")
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("user", pa.int32()), ("cents", pa.int16())])
-FLATTERS = (
+Window = tuple[dt.datetime, dt.datetime]
+
+
+@workload(
     "nearly ordered: at full size, bounds leave one or two segments for all candidates",
     "every candidate opens its table in each round; page cache warm; ours without the read cache",
     "ours are planned twice in a read, once to count requests; later plans of a handle are faster",
     "the folder of Parquet files is listed and its footers are read, as without any catalogue",
+    rows=100_000_000,
+    tiny_rows=4_000,
 )
+def find_by_time(settings: Settings) -> Found:
+    """Read the events of one minute out of nearly ordered events in 1,000 segments.
 
-
-def run(settings: Settings) -> Report:
-    """Fill all candidates with the same events and read one minute of each."""
+    Planning, requests before the data and the whole read, beside Delta and Parquet's statistics.
+    """
     count = min(SEGMENTS, max(settings.rows // 100, 1))
     each = max(settings.rows // count, 1)
-    start_us = FIRST_US + count * each * STEP_US // 2
-    window = tuple(_moment(start_us + add) for add in (0, 60_000_000))
+    start = dt.datetime.fromtimestamp((FIRST_US + count * each * STEP_US // 2) / 1e6, dt.UTC)
+    window = start, start + dt.timedelta(minutes=1)
+    counts: set[int] = set()
+    plans: dict[str, list[dict[str, Any]]] = {form: [] for form in FORMATS}
     with settings.scratch() as scratch:
         _fill(scratch, count, each)
-        reads: dict[str, Callable[[], dict[str, Any]]] = {
-            form: partial(_ours, scratch / form, window) for form in FORMATS
-        }
-        reads["delta"] = partial(_peer, _delta, scratch / "delta", window)
-        reads["parquet files"] = partial(_peer, _files, scratch / "files", window)
-        rounds = [
-            {name: read() for name, read in reads.items()} for _ in range(settings.rounds + 1)
-        ]
-        found = {name: _median([each[name] for each in rounds[1:]]) for name in reads}
-    assert len({row["events"] for row in found.values()}) == 1, found
-    return Report(
-        workload="find_by_time",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {"events": f"{count} segments of {each}", "rounds": settings.rounds_text},
-        rows=[{"candidate": name, **row} for name, row in found.items()],
-        ratios=[ratio for form in FORMATS for ratio in _ratios(form, found)],
-        flatters=FLATTERS,
-    )
 
+        def candidate(name: str) -> Candidate:
+            def read(_: Path) -> None:
+                if name in plans:
+                    rows = _ours(scratch / name, window, plans[name])
+                else:
+                    rows = _theirs(scratch / name, window)
+                counts.add(rows)
 
-def _moment(us: int) -> dt.datetime:
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+            return read
+
+        names = (*FORMATS, "delta", "parquet files")
+        found = race({name: candidate(name) for name in names}, settings, scratch)
+    (events,) = counts
+    rows = []
+    for row in found.rows():
+        last = plans.get(row["candidate"], [{}])[-settings.rounds :]
+        medians = {what: rounded(median(plan[what] for plan in last)) for what in last[0]}
+        rows.append({**row, **medians})
+    ratios = [
+        ratio
+        for row in rows[: len(FORMATS)]
+        for ratio in (
+            Ratio(f"{row['candidate']}: plan ms", row["plan ms"], PLAN_MS, most=True),
+            Ratio(
+                f"{row['candidate']}: requests to plan",
+                row["plan requests"],
+                PLAN_REQUESTS,
+                most=True,
+            ),
+            found.faster(row["candidate"], "delta", 1),
+            found.faster(row["candidate"], "parquet files", 1),
+        )
+    ]
+    setup = {"events": f"{count} segments of {each}; {events} within the minute"}
+    return Found(rows, ratios, setup, found.raw)
 
 
 def _fill(scratch: Path, count: int, each: int) -> None:
@@ -76,13 +90,14 @@ def _fill(scratch: Path, count: int, each: int) -> None:
         form: segstore.create(scratch / form, SCHEMA, time_column="ts", upkeep=None)
         for form in FORMATS
     }
-    (scratch / "files").mkdir()
+    (scratch / "parquet files").mkdir()
     for number in range(count):
         events = pa.Table.from_batches([_events(number, each)])
         for form, stream in streams.items():
             layout = segstore.Layout(inline_bytes=0, segment_format=form)
             stream.append(events, layout=layout)
-        pq.write_table(events, scratch / "files" / f"{number:05}.parquet", compression="zstd")
+        path = scratch / "parquet files" / f"{number:05}.parquet"
+        pq.write_table(events, path, compression="zstd")
         write_deltalake(scratch / "delta", events, mode="append")
 
 
@@ -98,70 +113,28 @@ def _events(number: int, each: int) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _ours(url: Path, window: tuple[dt.datetime, ...]) -> dict[str, Any]:
-    start = time.perf_counter()
+def _ours(url: Path, window: Window, plans: list[dict[str, Any]]) -> int:
     stream = segstore.open(url)
-    asked = stream.storage.stats.total
-    opened, spent = time.perf_counter(), time.process_time()
-    requests, segments = _plan(stream, window)
-    planned, spent = time.perf_counter(), time.process_time() - spent
-    rows = stream.read(event_time=window, read_cache_bytes=0).read_all().num_rows
-    return {
-        "read ms": (time.perf_counter() - start) * 1000,
-        "plan ms": (planned - opened) * 1000,
-        "plan cpu ms": spent * 1000,
-        "open requests": asked,
-        "plan requests": requests - asked,
-        "segments": segments,
-        "events": rows,
-    }
-
-
-def _plan(stream: Stream, window: tuple[dt.datetime, ...]) -> tuple[int, int]:
-    """Plan a read; return the handle's requests so far, and the segments that are left."""
+    stats = stream.storage.stats
+    asked, opened, spent = stats.total, time.perf_counter(), time.process_time()
     tasks = stream.plan_tasks(stream.plan_read(event_time=window))
-    return stream.storage.stats.total, sum(len(task.slices) for task in tasks)
+    plans.append(
+        {
+            "plan ms": (time.perf_counter() - opened) * 1000,
+            "plan cpu ms": (time.process_time() - spent) * 1000,
+            "open requests": asked,
+            "plan requests": stats.total - asked,
+            "segments": sum(len(task.slices) for task in tasks),
+        }
+    )
+    return stream.read(event_time=window, read_cache_bytes=0).read_all().num_rows
 
 
-def _peer(
-    read: Callable[[Path, tuple[dt.datetime, ...]], pa.Table],
-    folder: Path,
-    window: tuple[dt.datetime, ...],
-) -> dict[str, Any]:
-    start = time.perf_counter()
-    rows = read(folder, window).num_rows
-    return {"read ms": (time.perf_counter() - start) * 1000, "events": rows}
-
-
-def _median(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    times = {name for name in rounds[0] if name.endswith(" ms")}
-    medians = {name: round(statistics.median(each[name] for each in rounds), 1) for name in times}
-    return {name: medians.get(name, value) for name, value in rounds[-1].items()}
-
-
-def _delta(folder: Path, window: tuple[dt.datetime, ...]) -> pa.Table:
+def _theirs(folder: Path, window: Window) -> int:
     from deltalake import DeltaTable
 
-    return DeltaTable(folder).to_pyarrow_dataset().to_table(filter=_within(window))
-
-
-def _files(folder: Path, window: tuple[dt.datetime, ...]) -> pa.Table:
-    return ds.dataset(folder).to_table(filter=_within(window))
-
-
-def _within(window: tuple[dt.datetime, ...]) -> ds.Expression:
     start, end = (pa.scalar(moment, SCHEMA.field("ts").type) for moment in window)
-    return (ds.field("ts") >= start) & (ds.field("ts") < end)
-
-
-def _ratios(form: str, found: dict[str, dict[str, Any]]) -> list[Ratio]:
-    own = found[form]
-    return [
-        Ratio(f"{form}: plan ms", own["plan ms"], PLAN_MS, most=True),
-        Ratio(f"{form}: requests to plan", own["plan requests"], PLAN_REQUESTS, most=True),
-        Ratio(f"delta / {form}", found["delta"]["read ms"] / own["read ms"], 1),
-        Ratio(f"parquet files / {form}", found["parquet files"]["read ms"] / own["read ms"], 1),
-    ]
-
-
-WORKLOADS = {"find_by_time": Workload(MEANING, run, 100_000_000, 4_000)}
+    within = (ds.field("ts") >= start) & (ds.field("ts") < end)
+    own = folder.name == "delta"
+    dataset = DeltaTable(folder).to_pyarrow_dataset() if own else ds.dataset(folder)
+    return int(dataset.to_table(filter=within).num_rows)

@@ -1,32 +1,23 @@
 """Appends to a stream with followers, every place far away."""
 
-import statistics
-import time
 import uuid
-from typing import Any
+from functools import partial
 
 import pyarrow as pa
 from wrapped_storage import LatencyStorage
 
 from benchmarks.datasets import EVENTS, events
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.workload import Settings, Workload
+from benchmarks.report import Found, Ratio
+from benchmarks.workload import Race, Settings, Timing, timed, workload
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.layout import Layout
 
-MEANING = "append with 0, 1 and 2 followers, each place 30 ms away (rows: how many small appends)"
 FOLLOWERS = (0, 1, 2)
 DELAY_S = 0.03
 BATCH_ROWS = 10
 BULK_ROWS = 4_000_000
 WARM = 2
-GOALS = {"events in the commit": 3.1, "a segment object": 2.1, "bulk": 1.1}
-FLATTERS = (
-    "every request waits 30 ms, whatever its size: bandwidth is not limited",
-    "all places lie in this process's memory: nothing is synced, and nothing is sent",
-    "one writer, one long-lived handle; appends with 0, 1 and 2 followers are interleaved",
-)
 
 
 class FarPlace(LatencyStorage):
@@ -37,54 +28,48 @@ class FarPlace(LatencyStorage):
         return FarPlace(self.inner.sibling(url), self._latency_s)
 
 
-def run(settings: Settings) -> Report:
-    """Measure small appends of both kinds, and bulk appends."""
+@workload(
+    "every request waits 30 ms, whatever its size: bandwidth is not limited",
+    "all places lie in this process's memory: nothing is synced, and nothing is sent",
+    "one writer, one long-lived handle; appends with 0, 1 and 2 followers are interleaved",
+    rows=40,
+    tiny_rows=3,
+)
+def follower_append(settings: Settings) -> Found:
+    """Append with 0, 1 and 2 followers, each place 30 ms away (rows: how many small appends)."""
     delay_s = 0.001 if settings.tiny else DELAY_S
     bulk = events(0, BULK_ROWS // 1000 if settings.tiny else BULK_ROWS)
     small = events(0, BATCH_ROWS)
     kinds = {
-        "events in the commit": (small, Layout(), settings.rows),
-        "a segment object": (small, Layout(inline_bytes=0), settings.rows),
-        "bulk": (bulk, Layout(), settings.rounds),
+        "events in the commit": (small, Layout(), settings.rows, 3.1),
+        "a segment object": (small, Layout(inline_bytes=0), settings.rows, 2.1),
+        "bulk": (bulk, Layout(), settings.rounds, 1.1),
     }
-    medians: dict[tuple[str, int], float] = {}
-    rows: list[dict[str, Any]] = []
-    for kind, (batch, layout, turns) in kinds.items():
-        for followers, times in _measure(batch, layout, turns, delay_s).items():
-            medians[kind, followers] = statistics.median(times)
-            rows.append(
-                {
-                    "append": kind,
-                    "followers": followers,
-                    "median ms": round(medians[kind, followers], 1),
-                    "spread": f"{min(times):.1f}-{max(times):.1f}",
-                    "beside none": round(medians[kind, followers] / medians[kind, 0], 2),
-                }
-            )
-    return Report(
-        workload="follower_append",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {"delay ms": delay_s * 1e3, "bulk append": f"{bulk.num_rows} events"},
-        rows=rows,
-        ratios=[ratio for kind in kinds for ratio in _ratios(kind, medians)],
-        flatters=FLATTERS,
-    )
+    found, ratios = Race(), []
+    for kind, (batch, layout, turns, goal) in kinds.items():
+        timings = _measure(batch, layout, turns, delay_s)
+        found |= {f"{kind}, {n} followers": timing for n, timing in timings.items()}
+        none, one, two = (timing.median for timing in timings.values())
+        ratios += [
+            Ratio(f"{kind}: one follower / none", one / none, goal, most=True),
+            Ratio(f"{kind}: two followers / one", two / one, 1.05, most=True),
+        ]
+    setup = {"delay ms": delay_s * 1e3, "bulk append": f"{bulk.num_rows} events"}
+    return Found(found.rows(), ratios, setup, found.raw)
 
 
 def _measure(
     batch: pa.RecordBatch, layout: Layout, turns: int, delay_s: float
-) -> dict[int, list[float]]:
-    """Return the milliseconds of appends by number of followers, interleaved."""
+) -> dict[int, Timing]:
+    """Time appends by number of followers, interleaved."""
     streams = {followers: _make(followers, delay_s) for followers in FOLLOWERS}
-    times: dict[int, list[float]] = {followers: [] for followers in FOLLOWERS}
+    timings = {followers: Timing(cpu_seconds=[0.0]) for followers in FOLLOWERS}
     for turn in range(WARM + turns):
         for followers, stream in streams.items():
-            start = time.perf_counter()
-            stream.append(batch, layout=layout)
+            seconds = timed(partial(stream.append, batch, layout=layout))
             if turn >= WARM:
-                times[followers].append((time.perf_counter() - start) * 1e3)
-    return times
+                timings[followers].seconds.append(seconds)
+    return timings
 
 
 def _make(followers: int, delay_s: float) -> Stream:
@@ -93,14 +78,3 @@ def _make(followers: int, delay_s: float) -> Stream:
     for _ in range(followers):
         stream.add_follower(f"memory://{uuid.uuid4().hex}")
     return stream
-
-
-def _ratios(kind: str, medians: dict[tuple[str, int], float]) -> list[Ratio]:
-    none, one, two = (medians[kind, followers] for followers in FOLLOWERS)
-    return [
-        Ratio(f"{kind}: one follower / none", one / none, GOALS[kind], most=True),
-        Ratio(f"{kind}: two followers / one", two / one, 1.05, most=True),
-    ]
-
-
-WORKLOADS = {"follower_append": Workload(MEANING, run, 40, 3)}

@@ -1,11 +1,11 @@
-"""Following a stream from Python and on the command line: how long an append takes to be seen."""
+"""How soon an append is seen: from Python, on the command line, by a streaming query."""
 
 import json
 import multiprocessing as mp
 import random
-import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,73 +16,56 @@ from typing import Any
 import pyarrow as pa
 
 import segstore_ds as segstore
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.workload import Settings, Workload, quantile
+from benchmarks.report import Found, Ratio
+from benchmarks.session import describe, spark_session
+from benchmarks.streaming import CONF
+from benchmarks.workload import Settings, distribution, workload
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 
-MEANING = (
-    "another process appends an event each 20 to 200 ms (rows: events); from before its append to "
-    "where the event is seen, by `stream.follow` and by `segstore tail -f`"
-)
 MOST_WAIT_S = 0.2
 IDLE_S = 2.0
 GOAL_MS = 50
-FLATTERS = (
-    "one local disk, one follower at a time; the append itself is in the time, and is synced",
-    "the wait between polls is at most 50 ms, so appends that come seldom are seen half of it late",
-)
 SCHEMA = pa.schema([("sent_ns", pa.int64())])
 
 
-def run(settings: Settings) -> Report:
-    """Follow in each way while a process appends; then count what polls of nothing cost."""
-    waits: dict[str, list[float]] = {}
+@workload(
+    "one local disk, one follower at a time; the append itself is in the time, and is synced",
+    "the wait between polls is at most 50 ms, so appends that come seldom are seen half of it late",
+    rows=200,
+    tiny_rows=5,
+)
+def following(settings: Settings) -> Found:
+    """Another process appends an event each 20 to 200 ms (rows: events), and we follow.
+
+    From before its append to where the event is seen, by `stream.follow` and `segstore tail -f`.
+    """
+    rows: list[dict[str, Any]] = []
+    raw: dict[str, list[float]] = {}
     with settings.scratch() as scratch:
         for name, follow in {"stream.follow": _follow, "segstore tail -f": _tail}.items():
-            url = str(scratch / str(len(waits)))
+            url = str(scratch / name.replace(" ", ""))
             # An event at time 0 tells that the follower has begun.
             segstore.create(url, SCHEMA, upkeep=None).append({"sent_ns": 0})
             begun = mp.get_context("spawn").Event()
+            waits = []
             with _appender(url, settings.rows, begun), follow(url) as seen:
-                waits[name] = []
                 for sent, at in seen:
                     if sent:
-                        waits[name].append((at - sent) / 1e6)
+                        waits.append((at - sent) / 1e9)
                     else:
                         begun.set()
-                assert len(waits[name]) == settings.rows
-        polls, requests = _polls(str(scratch / "0"), 0.2 if settings.tiny else IDLE_S)
-    return Report(
-        workload="following",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {"events": settings.rows, "idle polls": f"{polls} in {IDLE_S} s"},
-        rows=[
-            {
-                "follower": name,
-                "median ms": round(statistics.median(found), 1),
-                "p99 ms": round(quantile(found, 0.99), 1),
-                "max ms": round(max(found), 1),
-            }
-            for name, found in waits.items()
-        ],
-        ratios=[
-            *[
-                Ratio(
-                    f"{name}: median / {GOAL_MS} ms",
-                    statistics.median(found) / GOAL_MS,
-                    1,
-                    most=True,
-                )
-                for name, found in waits.items()
-            ],
-            Ratio("requests of a poll that finds nothing", requests / polls, 1, most=True),
-        ],
-        flatters=FLATTERS,
-        raw=waits,
-    )
+            assert len(waits) == settings.rows
+            rows.append({"follower": name, **distribution(waits)})
+            raw[name] = waits
+        polls, requests = _polls(scratch / "idle", 0.2 if settings.tiny else IDLE_S)
+    goals = [
+        Ratio(f"{row['follower']}: median / {GOAL_MS} ms", row["median ms"] / GOAL_MS, 1, most=True)
+        for row in rows
+    ]
+    idle = Ratio("requests of a poll that finds nothing", requests / polls, 1, most=True)
+    return Found(rows, [*goals, idle], {"idle polls": f"{polls} in {IDLE_S} s"}, raw)
 
 
 @contextmanager
@@ -124,7 +107,7 @@ def _append(url: str, events: int, begun: Any) -> None:
     stream.seal()
 
 
-def _polls(url: str, seconds: float) -> tuple[int, float]:
+def _polls(folder: Path, seconds: float) -> tuple[int, float]:
     """Return how many polls an unsealed stream's idle follower makes, and their requests."""
     polls = 0
 
@@ -138,18 +121,44 @@ def _polls(url: str, seconds: float) -> tuple[int, float]:
             raise OverError
         time.sleep(wait_s)
 
-    folder = Path(url).with_name("idle")
     segstore.create(folder, SCHEMA, upkeep=None)
     storage = open_storage(folder)
     follow = open_on(storage, clock=replace(SYSTEM_CLOCK, sleep=sleep)).follow(start="tail")
-    before, until = _requests(storage), time.monotonic() + seconds
+    before, until = storage.stats.total, time.monotonic() + seconds
     with suppress(OverError):
         next(follow)
-    return polls, _requests(storage) - before
+    return polls, storage.stats.total - before
 
 
-def _requests(storage: Any) -> int:
-    return sum(storage.stats.requests.values())
+@workload(
+    "trigger as fast as Spark goes; polling delay 1 ms; one appender, one query, local disk",
+    "seen means that foreachBatch got it, the checkpoint's own files included",
+    rows=200,
+    tiny_rows=3,
+)
+def append_to_seen(settings: Settings) -> Found:
+    """From stream.append to a running query that sees the event (rows: events)."""
+    waits: list[float] = []
+    with settings.scratch() as scratch, spark_session(CONF) as spark:
+        stream = segstore.create(scratch / "stream", SCHEMA)
+        arrived, seen = threading.Condition(), [0]
 
+        def note(df: Any, _: int) -> None:
+            count = df.count()
+            with arrived:
+                seen[0] += count
+                arrived.notify_all()
 
-WORKLOADS = {"following": Workload(MEANING, run, 200, 5)}
+        loaded = spark.readStream.format("segstore").load(str(scratch / "stream"))
+        writer = loaded.writeStream.foreachBatch(note)
+        query = writer.option("checkpointLocation", str(scratch / "checkpoint")).start()
+        for n in range(settings.rows + 1):
+            began = time.perf_counter()
+            stream.append({"sent_ns": n})
+            with arrived:
+                assert arrived.wait_for(lambda wanted=n + 1: seen[0] >= wanted, timeout=120)
+            waits.append(time.perf_counter() - began)
+        query.stop()
+        setup = describe(spark)
+    waits = waits[1:]  # the first one waits for Spark to start its workers
+    return Found([{"events": len(waits), **distribution(waits)}], (), setup, {"seconds": waits})

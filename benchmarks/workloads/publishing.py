@@ -2,8 +2,8 @@
 
 import random
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,28 +13,18 @@ from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.workload import Settings, Workload, folder_bytes
-from benchmarks.workloads.table_status import commit_entries, fill
-from benchmarks.workloads.table_status_rivals import pyiceberg_table
+from benchmarks.entries import commit_entries, fill
+from benchmarks.report import Found, Ratio
+from benchmarks.rival_stores import Listing, installed
+from benchmarks.workload import Race, Settings, folder_bytes, race, timed, workload
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 
 T = TypeVar("T")
-MEANING = "publish single commits of 10^4 and 10^5 segments; open and count 10^4 files by delta-rs"
 PARQUET = "parquet"
-FORMATS = ("delta", "iceberg")
+FOLDERS = {"delta": "_delta_log", "iceberg": "metadata"}
 RIVAL = "pyiceberg"
 COMMITS = 20
-FLATTERS = (
-    "published segments are entries only, of 40 KB on average and without statistics",
-    "the disk is local and the page cache is warm",
-    "of single commits the median; checkpoints and clean-up come every tenth time, apart",
-    "the handle that committed publishes; one that others commit for asks three times more",
-    "pyiceberg appends one file, whose entry it is given, to its own table by a SQLite catalog",
-    "counting reads no file; delta-rs' own table was made of as many real files of one event",
-    "against us: it reads a checkpoint and ten commits of ours, and a single commit of its own",
-)
 
 
 class _Timed(WrappedStorage):
@@ -43,131 +33,112 @@ class _Timed(WrappedStorage):
     seconds = 0.0
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
-        began = time.perf_counter()
-        try:
-            return super().around(verb, path, work)
-        finally:
-            self.seconds += time.perf_counter() - began
+        done: list[T] = []
+        self.seconds += timed(lambda: done.append(super(_Timed, self).around(verb, path, work)))
+        return done[0]
 
 
-def run(settings: Settings) -> Report:
-    """Measure every size, then the table of real files."""
-    tiny = settings.tiny
-    sizes = (10**3,) if tiny else (10**4, 10**5)
+@workload(
+    "published segments are entries only, of 40 KB on average and without statistics",
+    "the disk is local and the page cache is warm",
+    "of single commits the median; checkpoints and clean-up come every tenth time, apart",
+    "the handle that committed publishes; one that others commit for asks three times more",
+    "pyiceberg appends one file, whose entry it is given, to its own table by a SQLite catalog",
+    "counting reads no file; delta-rs' own table was made of as many real files of one event",
+    "against us: it reads a checkpoint and ten commits of ours, and a single commit of its own",
+    rows=10**5,
+    tiny_rows=10**3,
+)
+def publish(settings: Settings) -> Found:
+    """Publish single commits of 10^4 and 10^5 segments; open and count 10^4 files by delta-rs."""
+    sizes = [size for size in (10**3, 10**4, 10**5) if size <= settings.rows][-2:]
     with settings.scratch() as scratch:
         rows = [
             row
             for size in sizes
-            if size <= settings.rows
-            for row in _publish(scratch / str(size), size, 3 if tiny else COMMITS)
+            for row in _publish(scratch / str(size), size, 3 if settings.tiny else COMMITS)
         ]
-        counts = _count(scratch / str(sizes[0]), scratch / "own", settings.rounds)
+        counts = _count(scratch / str(sizes[0]), scratch, settings)
     own = {row["table"]: row for row in rows}  # of the largest
-    medians = {name: statistics.median(seconds) for name, seconds in counts.items()}
-    return Report(
-        workload="publish",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {"counted": "; ".join(f"{name} {s * 1e3:.1f} ms" for name, s in medians.items())},
-        rows=rows,
-        ratios=[
-            *(ratio for name in FORMATS for ratio in _goals(name, own[name])),
-            *(
-                Ratio(
-                    "one commit: pyiceberg's own / published", row["ms"] / own["iceberg"]["ms"], 1
-                )
-                for name, row in own.items()
-                if name == RIVAL
-            ),
-            Ratio(
-                "open and count: delta-rs' table / ours",
-                medians["its own"] / medians["published"],
-                1,
-            ),
-        ],
-        flatters=FLATTERS,
-        raw=counts,
-    )
-
-
-def _goals(name: str, row: dict[str, Any]) -> list[Ratio]:
-    return [
-        Ratio(f"{name}: requests of one commit", row["requests"], 6, most=True),
-        Ratio(f"{name}: ms beside its requests", row["own ms"], 50, most=True),
-        Ratio(f"{name}: metadata, % of the data", row["metadata %"], 1, most=True),
+    goals = {
+        "requests of one commit": ("requests", 6),
+        "ms beside its requests": ("own ms", 50),
+        "metadata, % of the data": ("metadata %", 1),
+    }
+    ratios = [
+        Ratio(f"{name}: {what}", own[name][field], goal, most=True)
+        for name in FOLDERS
+        for what, (field, goal) in goals.items()
     ]
+    if RIVAL in own:
+        beside = own[RIVAL]["ms"] / own["iceberg"]["ms"]
+        ratios.append(Ratio("one commit: pyiceberg's own / published", beside, 1))
+    ratios.append(counts.faster("open and count published", "its own", 1))
+    return Found(rows + counts.rows(), ratios, raw=counts.raw)
 
 
 def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
     """Publish each commit in both formats, and let pyiceberg append to its own table in turn."""
     segstore.create(folder, EVENTS, upkeep=None)
     fill(open_storage(folder), size, PARQUET)
-    timed, chance = _Timed(open_storage(folder)), random.Random(9)
-    stream = open_on(timed)
+    storage, chance = _Timed(open_storage(folder)), random.Random(9)
+    stream = open_on(storage)
     calls: dict[str, Callable[[], object]] = {
-        "delta": lambda: stream.publish("delta"),
-        "iceberg": lambda: stream.publish("iceberg"),
+        name: partial(stream.publish, name)  # type: ignore[arg-type]
+        for name in FOLDERS
     }
-    folders = {"delta": folder / "_delta_log", "iceberg": folder / "metadata"}
-    first = {name: _timed(call) for name, call in calls.items()}
-    rival = pyiceberg_table(folder.with_name(f"{folder.name}-rival"), size)
-    if rival is not None:
-        folders[RIVAL], first[RIVAL] = rival.folder, _timed(rival.fill)
-    found: dict[str, list[tuple[int, float, float]]] = {name: [] for name in first}
+    folders = {name: folder / path for name, path in FOLDERS.items()}
+    first = {name: timed(call) for name, call in calls.items()}
+    kind = installed().get(RIVAL)
+    if kind is not None and issubclass(kind, Listing):
+        rival = kind(folder.with_name(f"{folder.name}-rival"))
+        first[RIVAL] = timed(partial(rival.fill, size))
+        calls[RIVAL], folders[RIVAL] = rival.add_file, rival.folder
+    found: dict[str, list[tuple[int, float, float]]] = {name: [] for name in calls}
     for _ in range(commits):
         commit_entries(stream, 1, chance, PARQUET)
         for name, call in calls.items():
-            requests, inside = timed.stats.total, timed.seconds
-            took = _timed(call)
-            inside = timed.seconds - inside
-            found[name].append((timed.stats.total - requests, took * 1e3, (took - inside) * 1e3))
-        if rival is not None:
-            found[RIVAL].append((0, _timed(rival.append) * 1e3, 0.0))
-    segments = sum(part.count for part in stream._status.table.parts(stream.root))  # noqa: SLF001
+            requests, inside = storage.stats.total, storage.seconds
+            took = timed(call)
+            own = took - (storage.seconds - inside)
+            found[name].append((storage.stats.total - requests, took * 1e3, own * 1e3))
     data = stream.tail * 40
-    return [
-        {
-            "segments": segments,
-            "table": name,
-            "first s": round(first[name], 2),
-            "requests": statistics.median_low(requests for requests, _, _ in samples) or "-",
-            "ms": round(statistics.median(took_ms for _, took_ms, _ in samples), 1),
-            "own ms": round(statistics.median(own_ms for _, _, own_ms in samples), 1) or "-",
-            "most ms": round(max(took_ms for _, took_ms, _ in samples), 1),
-            "metadata bytes": folder_bytes(folders[name]),
-            "metadata %": round(100 * folder_bytes(folders[name]) / data, 2),
-        }
-        for name, samples in found.items()
-    ]
+    rows = []
+    for name, samples in found.items():
+        counts, times, beside = zip(*samples, strict=True)
+        metadata = folder_bytes(folders[name])
+        rows.append(
+            {
+                "segments": size,
+                "table": name,
+                "first s": round(first[name], 2),
+                "requests": statistics.median_low(counts) or "-",
+                "ms": round(statistics.median(times), 1),
+                "own ms": round(statistics.median(beside), 1) if name in FOLDERS else "-",
+                "most ms": round(max(times), 1),
+                "metadata bytes": metadata,
+                "metadata %": round(100 * metadata / data, 2),
+            }
+        )
+    return rows
 
 
-def _count(published: Path, own: Path, rounds: int) -> dict[str, list[float]]:
-    """Time opening and counting a published table, and one that delta-rs made of as many files."""
+def _count(published: Path, scratch: Path, settings: Settings) -> Race:
+    """Open and count a published table, and one that delta-rs made of as many files."""
     from deltalake import DeltaTable, QueryBuilder, convert_to_deltalake
 
-    counts: dict[str, list[float]] = {"published": [], "its own": []}
     files = len(DeltaTable(published).get_add_actions())
-    own.mkdir()
+    (own := scratch / "own").mkdir()
     event = pa.Table.from_batches([events(0, 1)])
     for number in range(files):
         pq.write_table(event, own / f"{number:06}.parquet")
     convert_to_deltalake(own)
-    for turn in range(rounds + 1):
-        for name, table in (("published", published), ("its own", own)):
-            began = time.perf_counter()
-            engine = QueryBuilder().register("t", DeltaTable(table))
-            batches = engine.execute("select count(*) as c from t").read_all()
-            took = time.perf_counter() - began
-            assert batches["c"][0].as_py() >= files
-            if turn:
-                counts[name].append(took)
-    return counts
 
+    def count(_: Path, table: Path) -> None:
+        engine = QueryBuilder().register("t", DeltaTable(table))
+        batches = engine.execute("select count(*) as c from t").read_all()
+        assert batches["c"][0].as_py() >= files
 
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-WORKLOADS = {"publish": Workload(MEANING, run, 10**5, 10**3)}
+    tables = {"open and count published": published, "its own": own}
+    candidates = {name: partial(count, table=table) for name, table in tables.items()}
+    return race(candidates, settings, scratch)

@@ -5,33 +5,43 @@ this order: Paimon asks for an older pyarrow than ours, and works with ours.
 """
 
 import statistics
-import time
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.datasets import events
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.rival_stores import Store, installed, versions
-from benchmarks.workload import Settings, Workload, folder_bytes, quantile
+from benchmarks.report import Found, Ratio
+from benchmarks.rival_stores import Listing, Store, installed, versions
+from benchmarks.workload import Settings, folder_bytes, quantile, timed, workload
 
-MEANING = (
-    "without Spark: one append of all events (rows), reading all and one column of five of them, "
-    "300 appends of 10 events and reading those; beside delta-rs, pyiceberg, Lance and Paimon"
-)
 APPENDS, EVENTS_EACH, COLUMN = 300, 10, "value"
-FLATTERS = (
+# The times of a round, and how the report names their median.
+TIMES = {
+    "bulk append s": "bulk append",
+    "scan s": "scan",
+    "one column s": "one column",
+    "append s": "small append",
+    "small scan s": "scan of small appends",
+}
+Seconds = dict[str, list[float]]
+
+
+@workload(
     "whole libraries in one process, each with all its threads and its own defaults but for zstd",
     "Iceberg's catalog is a local SQLite file; a catalog service adds a round trip to each commit",
     "against us: every append of ours is synced to disk",
     "against us: every byte read is checked against a checksum",
     "one writer, local disk, warm page cache; a table of small appends has 300 commits at most",
+    rows=4_000_000,
+    tiny_rows=20_000,
 )
-Seconds = dict[str, list[float]]
+def python_rivals(settings: Settings) -> Found:
+    """Without Spark, beside delta-rs, pyiceberg, Lance and Paimon: appends and scans.
 
-
-def run(settings: Settings) -> Report:
-    """Time the libraries in interleaved rounds, each on a folder of its own."""
+    One append of all events (rows), reading all and one column of five of them, 300 appends of 10
+    events and reading those.
+    """
     stores = installed()
     bulk = pa.Table.from_batches([events(0, settings.rows)])
     seconds: dict[str, Seconds] = {name: {} for name in stores}
@@ -41,84 +51,100 @@ def run(settings: Settings) -> Report:
             with settings.scratch() as scratch:
                 found: Seconds = {}
                 sizes[name] = _bulk(store(scratch / "bulk"), bulk, found)
-                sizes[name] |= _small(
-                    store(scratch / "small"), 5 if settings.tiny else APPENDS, found
-                )
+                count = 5 if settings.tiny else APPENDS
+                sizes[name] |= _small(store(scratch / "small"), count, found)
             for what, times in found.items() if turn >= 0 else ():
                 seconds[name].setdefault(what, []).extend(times)
-    rows = [_row(name, seconds[name], sizes[name]) for name in stores]
-    return Report(
-        workload="python_rivals",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {"libraries": versions(), "rounds": settings.rounds_text, "events": settings.rows},
-        rows=rows,
-        ratios=_ratios(rows),
-        flatters=FLATTERS,
-        raw=seconds,
-    )
+    medians = {
+        name: {what: statistics.median(times) for what, times in own.items()}
+        for name, own in seconds.items()
+    }
+    rows = [
+        {
+            "store": name,
+            **{what: float(f"{value:.3g}") for what, value in own.items()},
+            "append p99 s": float(f"{quantile(seconds[name]['append s'], 0.99):.3g}"),
+            **sizes[name],
+        }
+        for name, own in medians.items()
+    ]
+    ours = medians.pop("segstore")
+    ratios = [
+        Ratio(f"{what}, times as fast: segstore / {name}", other[key] / ours[key])
+        for key, what in TIMES.items()
+        for name, other in medians.items()
+    ]
+    return Found(rows, ratios, {"libraries": versions()}, seconds)
 
 
 def _bulk(store: Store, data: pa.Table, found: Seconds) -> dict[str, Any]:
     store.create()
-    found["bulk s"] = [_timed(lambda: store.append(data))]
-    _read(store, data.num_rows, None, found.setdefault("scan s", []))
-    _read(store, data.num_rows, COLUMN, found.setdefault("one column s", []))
+    found["bulk append s"] = [timed(lambda: store.append(data))]
+    found["scan s"] = [_read(store, data.num_rows, None)]
+    found["one column s"] = [_read(store, data.num_rows, COLUMN)]
     return {"bytes/row": round(folder_bytes(store.folder) / data.num_rows, 2)}
 
 
 def _small(store: Store, count: int, found: Seconds) -> dict[str, Any]:
     store.create()
     batches = [pa.Table.from_batches([events(n * EVENTS_EACH, EVENTS_EACH)]) for n in range(count)]
-    found["append s"] = [_timed(lambda data=data: store.append(data)) for data in batches]
-    _read(store, count * EVENTS_EACH, None, found.setdefault("small scan s", []))
+    found["append s"] = [timed(partial(store.append, data)) for data in batches]
+    found["small scan s"] = [_read(store, count * EVENTS_EACH, None)]
     files = sum(path.is_file() for path in store.folder.rglob("*"))
     return {"files": files, "small KiB": round(folder_bytes(store.folder) / 1024)}
 
 
-def _read(store: Store, rows: int, column: str | None, times: list[float]) -> None:
+def _read(store: Store, rows: int, column: str | None) -> float:
     counts: list[int] = []
-    times.append(_timed(lambda: counts.append(store.read(column))))
+    seconds = timed(lambda: counts.append(store.read(column)))
     assert counts == [rows], "a store that loses events is not timed"
+    return seconds
 
 
-def _timed(call: Any) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+@workload(
+    "entries have no statistics of columns, which all three usually write with each file",
+    "to open means to open anew and to list all files; ours lists them as columns",
+    "bytes of delta-rs are those of the commit that filled the table and of its checkpoint",
+    "against us: the rivals' tables are filled by one commit, ours has the parts of many",
+    "against us: each of our commits is synced to disk",
+    "pyiceberg's catalog is a SQLite file on the same disk",
+    rows=10**5,
+    tiny_rows=1000,
+)
+def table_status_rivals(settings: Settings) -> Found:
+    """The list of files at 10^3 to 10^5 files, beside delta-rs and pyiceberg (rows: most).
 
-
-def _row(name: str, seconds: Seconds, sizes: dict[str, Any]) -> dict[str, Any]:
-    def median(what: str) -> float:
-        return statistics.median(seconds[what])
-
-    return {
-        "store": name,
-        "bulk append s": round(median("bulk s"), 2),
-        "bytes/row": sizes["bytes/row"],
-        "scan s": round(median("scan s"), 3),
-        "one column s": round(median("one column s"), 3),
-        "append median ms": round(median("append s") * 1e3, 2),
-        "append p99 ms": round(quantile(seconds["append s"], 0.99) * 1e3, 1),
-        "files": sizes["files"],
-        "small KiB": sizes["small KiB"],
-        "small scan ms": round(median("small scan s") * 1e3, 1),
-    }
-
-
-def _ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
-    ours, *others = rows
-    return [
-        Ratio(f"{what}, times faster: segstore / {other['store']}", other[key] / ours[key])
-        for key, what in (
-            ("bulk append s", "bulk append"),
-            ("scan s", "scan"),
-            ("one column s", "one column"),
-            ("append median ms", "small append"),
-            ("small scan ms", "scan of small appends"),
-        )
+    No file is written anywhere: each library commits entries of made-up files by its own API.
+    """
+    stores = {name: kind for name, kind in installed().items() if issubclass(kind, Listing)}
+    sizes = [size for size in (10**3, 10**4, 10**5) if size <= settings.rows]
+    commits = 5 if settings.tiny else 40
+    rows = []
+    with settings.scratch() as scratch:
+        for size in sizes:
+            for name, kind in stores.items():
+                found = _list(kind(scratch / f"{name}-{size}"), size, commits)
+                rows.append({"files": size, "library": name, **found})
+    ours, *others = rows[-len(stores) :]
+    ratios = [
+        Ratio(f"{what}, {other['library']} / segstore", other[what] / ours[what])
         for other in others
+        for what in ("commit ms", "open and list ms", "bytes/file")
     ]
+    return Found(rows, ratios, {"libraries": versions()})
 
 
-WORKLOADS = {"python_rivals": Workload(MEANING, run, 4_000_000, 20_000)}
+def _list(store: Listing, size: int, commits: int) -> dict[str, Any]:
+    store.fill(size)
+    filled = folder_bytes(store.folder)
+    seconds = [timed(store.add_file) for _ in range(commits)]
+    found: list[int] = []
+    opened = [timed(lambda: found.append(store.count_files())) for _ in range(3)]
+    assert all(abs(count - size - commits) < 100 for count in found), found
+    return {
+        "commit ms": round(statistics.median(seconds) * 1e3, 2),
+        "p99 ms": round(quantile(seconds, 0.99) * 1e3, 2),
+        "open and list ms": round(min(opened) * 1e3, 1),
+        "bytes/file": round(filled / size, 1),
+        "bytes/commit": round((folder_bytes(store.folder) - filled) / commits),
+    }

@@ -1,11 +1,8 @@
 """Small appends, one after the other: requests, bytes, what they leave behind, and reading them."""
 
-import statistics
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,75 +12,53 @@ from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
-from benchmarks.report import Ratio, Report, machine
-from benchmarks.rival_stores import STORES, installed
-from benchmarks.workload import Settings, Workload, quantile
+from benchmarks.report import Found, Ratio
+from benchmarks.rival_stores import installed
+from benchmarks.workload import Settings, distribution, race, timed, workload
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 
-MEANING = (
-    "append 10 events at a time (rows: how many times), synced: requests, log bytes, time beside "
-    "one bare synced object, objects after upkeep, and reading 300 of them beside Lance"
-)
 BATCH_ROWS = 10
 READ_APPENDS = 300
-READS = 9
 WARM = 20  # appends before the first that is counted
 DAY_S = 86_400.0
-FLATTERS = (
+
+
+@workload(
     "one writer, one long-lived handle: nothing has to be looked up between two appends",
-    (
-        "log bytes per event byte: what was written to log/, over the bytes of the encoded frames "
-        "that were appended; the root's own fields and what a commit repeats of earlier ones count"
-    ),
-    (
-        "the bare object is one put by the same storage code of as many bytes as the median frame, "
-        "synced like a commit, in the folder of an otherwise empty store"
-    ),
-    (
-        "objects at rest: on a virtual clock, appended with compact='auto' once a second, then "
-        "left alone until the default policy lets go of what was dropped, and maintained"
-    ),
+    "log bytes per event byte: what was written to log/, over the bytes of the encoded frames "
+    "that were appended; the root's own fields and what a commit repeats of earlier ones count",
+    "the bare object is one put by the same storage code of as many bytes as the median frame, "
+    "synced like a commit, in the folder of an otherwise empty store",
+    "objects at rest: on a virtual clock, appended with compact='auto' once a second, then "
+    "left alone until the default policy lets go of what was dropped, and maintained",
     "against us: each append is synced; Lance's are not, and it has no checksum to compare",
+    rows=1_000,
+    tiny_rows=40,
 )
+def small_appends(settings: Settings) -> Found:
+    """Append 10 events at a time (rows: how many times), synced, of made-up and of real events.
 
-
-def run(settings: Settings) -> Report:
-    """Measure on events as services log them, and on the wide rows of real flights."""
+    Requests, log bytes, time beside one bare synced object, objects after upkeep, and reading 300
+    of them beside Lance.
+    """
+    rows = []
     with settings.scratch() as scratch:
         sources: dict[str, Callable[[int], list[pa.RecordBatch]]] = {
-            "events": _synthetic,
-            "flights": partial(_flights, scratch),
+            "events": lambda count: [events(n * BATCH_ROWS, BATCH_ROWS) for n in range(count)],
+            "flights": partial(_flights, scratch / "flights-parquet"),
         }
-        rows = [_measure(name, make, settings, scratch) for name, make in sources.items()]
-    return Report(
-        workload="small_appends",
-        meaning=MEANING,
-        setup=machine(settings.folder)
-        | {
-            "appends": f"{settings.rows} of {BATCH_ROWS} rows, interleaved with the bare object",
-            "reads": f"{READ_APPENDS} appends, opened anew each time, median of {READS}",
-            "rival": "lance" if "lance" in installed() else "lance is not installed",
-        },
-        rows=rows,
-        ratios=[ratio for row in rows for ratio in _ratios(row)],
-        flatters=FLATTERS,
-    )
-
-
-def _measure(
-    name: str, make: Callable[[int], list[pa.RecordBatch]], settings: Settings, scratch: Path
-) -> dict[str, Any]:
-    reads = 5 if settings.tiny else READ_APPENDS
-    batches = make(max(settings.rows, reads) + WARM)
-    stream = segstore.create(scratch / name, batches[0].schema)
-    return {
-        "data": name,
-        **_append(stream, open_storage(scratch / f"{name}-bare"), batches[: WARM + settings.rows]),
-        **_at_rest(batches[: settings.rows]),
-        **_read(scratch / f"{name}-read", batches[:reads]),
-    }
+        for name, make in sources.items():
+            reads = 5 if settings.tiny else READ_APPENDS
+            batches = make(max(settings.rows, reads) + WARM)
+            stream = segstore.create(scratch / name, batches[0].schema)
+            bare = open_storage(scratch / f"{name}-bare")
+            row = {"data": name, **_append(stream, bare, batches[: WARM + settings.rows])}
+            row |= _at_rest(batches[: settings.rows])
+            rows.append(row | _read(settings, scratch / f"{name}-read", batches[:reads]))
+    setup = {"reads": f"{READ_APPENDS} appends, opened anew each time"}
+    return Found(rows, [ratio for row in rows for ratio in _ratios(row)], setup)
 
 
 def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dict[str, Any]:
@@ -93,23 +68,25 @@ def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dic
     stats = stream.storage.stats
     requests, appends, floors = stats.total, [], []
     for number, batch in enumerate(batches[WARM:]):
-        appends.append(_timed_ms(partial(stream.append, batch)))
+        appends.append(timed(partial(stream.append, batch)))
         path = f"log/{names.build_log_name(number)}"
-        floors.append(_timed_ms(partial(bare.create, path, bytes(frame))))
+        floors.append(timed(partial(bare.create, path, bytes(frame))))
     requests, framed = stats.total - requests, _frame_bytes(stream)
     log = [info.size for info in stream.storage.list("log") if info.path != names.HINT_PATH]
-    rest = [info.size for info in stream.storage.list("") if not info.path.startswith("log/")]
+    rest = [info for info in stream.storage.list("") if not info.path.startswith("log/")]
     return {
         "frame bytes": framed // len(batches),
         "requests/append": round(requests / len(appends), 3),
         "log bytes/event byte": round(sum(log) / framed, 2),
-        "all bytes/event byte": round((sum(log) + sum(rest)) / framed, 2),
-        "median ms": round(statistics.median(appends), 2),
-        "p99 ms": round(quantile(appends, 0.99), 2),
-        "bare ms": round(statistics.median(floors), 2),
-        "bare p99 ms": round(quantile(floors, 0.99), 2),
+        **distribution(appends),
+        **distribution(floors, "bare "),
         "objects beside the log": len(rest),
     }
+
+
+def _frame_bytes(stream: Stream) -> int:
+    """Add up the encoded frames of all commits."""
+    return sum(stream.history().read_all()["bytes"].to_pylist())
 
 
 def _at_rest(batches: list[pa.RecordBatch]) -> dict[str, Any]:
@@ -131,59 +108,42 @@ def _at_rest(batches: list[pa.RecordBatch]) -> dict[str, Any]:
     return {"objects at rest": len(found) - len(late)}
 
 
-def _read(folder: Path, batches: list[pa.RecordBatch]) -> dict[str, Any]:
-    stores = {"segstore": STORES["segstore"]} | dict(
-        item for item in installed().items() if item[0] == "lance"
-    )
-    made = {
-        name: store(folder.with_name(f"{folder.name}-{name}")) for name, store in stores.items()
+def _read(settings: Settings, folder: Path, batches: list[pa.RecordBatch]) -> dict[str, Any]:
+    stores = {
+        name: store(folder.with_name(f"{folder.name}-{name}"))
+        for name, store in installed().items()
+        if name in {"segstore", "lance"}
     }
-    times: dict[str, list[float]] = {name: [] for name in stores}
-    for store in made.values():
+    for store in stores.values():
         store.create(batches[0].schema)
         for batch in batches:
             store.append(pa.Table.from_batches([batch]))
-    for _ in range(READS):
-        for name, store in made.items():
-            times[name].append(_timed_ms(partial(store.read, None)))
-    return {f"read ms, {name}": round(statistics.median(times[name]), 1) for name in stores}
+
+    def read(_: Path, name: str) -> None:
+        stores[name].read(None)
+
+    found = race({name: partial(read, name=name) for name in stores}, settings, folder)
+    return {f"read ms, {name}": round(found[name].median * 1e3, 1) for name in stores}
 
 
 def _ratios(row: dict[str, Any]) -> list[Ratio]:
+    bare = row["median ms"] / row["bare median ms"]
+    bounds = {
+        "requests per append": (row["requests/append"], 1.1),
+        "log bytes per event byte": (row["log bytes/event byte"], 8),
+        "append / bare, medians": (bare, 2.5),
+        "append, p99 / median": (row["p99 ms"] / row["median ms"], 3),
+        "objects at rest": (row["objects at rest"], 60),
+    }
     what = row["data"]
-    ratios = [
-        Ratio(f"{what}: requests per append", row["requests/append"], 1.1, most=True),
-        Ratio(f"{what}: log bytes per event byte", row["log bytes/event byte"], 8, most=True),
-        Ratio(f"{what}: append / bare, medians", row["median ms"] / row["bare ms"], 2.5, most=True),
-        Ratio(f"{what}: append, p99 / median", row["p99 ms"] / row["median ms"], 3, most=True),
-        Ratio(f"{what}: objects at rest", row["objects at rest"], 60, most=True),
-    ]
+    found = [Ratio(f"{what}: {name}", *bound, most=True) for name, bound in bounds.items()]
     if "read ms, lance" in row:
         faster = row["read ms, lance"] / row["read ms, segstore"]
-        ratios.append(Ratio(f"{what}: reading, times faster: segstore / lance", faster, 1))
-    return ratios
+        found.append(Ratio(f"{what}: reading, times as fast: segstore / lance", faster, 1))
+    return found
 
 
-def _frame_bytes(stream: Stream) -> int:
-    """Add up the encoded frames of all commits."""
-    return sum(stream.history().read_all()["bytes"].to_pylist())
-
-
-def _synthetic(count: int) -> list[pa.RecordBatch]:
-    return [events(number * BATCH_ROWS, BATCH_ROWS) for number in range(count)]
-
-
-def _flights(scratch: Path, count: int) -> list[pa.RecordBatch]:
-    folder = scratch / "flights-parquet"
+def _flights(folder: Path, count: int) -> list[pa.RecordBatch]:
     real_parquet(folder, "flights", count * BATCH_ROWS)
-    table = pq.read_table(folder)
-    return list(islice(table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS), count))
-
-
-def _timed_ms(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
-WORKLOADS = {"small_appends": Workload(MEANING, run, 1_000, 40)}
+    table = pq.read_table(folder).combine_chunks()
+    return list(table.to_batches(max_chunksize=BATCH_ROWS))[:count]

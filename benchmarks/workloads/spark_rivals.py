@@ -20,26 +20,16 @@ from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet as pq
+from kafka_broker import CONNECTOR, KAFKA, running_broker
 
 from benchmarks.datasets import events_parquet, real_parquet
-from benchmarks.report import Ratio, Report, machine
+from benchmarks.report import Found, Ratio
 from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS, MODES
-from benchmarks.workload import Settings, Workload
+from benchmarks.workload import Settings, workload
 
-MEANING = (
-    "Spark's sinks and tables: bulk append (rows), micro-batches, many tasks, writers, compaction; "
-    "beside Parquet, Delta Lake and Iceberg"
-)
 YARDSTICK = "parquet"
 PIECES, PIECE_ROWS = 10, 1_000
 LARGE_BATCHES, LARGE_ROWS = 25, 100_000
-FLATTERS = (
-    "against us: segstore syncs every segment, commit and folder to disk; the others sync nothing",
-    "sessions differ in Spark and in the minute: compare ratios to the Parquet of the same session",
-    "Parquet's compaction is one copy of the whole table, its append and its count keep no log",
-    "one machine, local disk, warm page cache; Iceberg in a catalog of folders, not a service",
-    "Delta and Iceberg do more: updates and deletes, generated columns, branches",
-)
 GOALS = {  # (session, peer, other, what): the most that satisfies
     ("newest", "segstore", YARDSTICK, "micro-batch, trigger ms"): 0.8,
     ("newest", "segstore", YARDSTICK, "micro-batch, trigger p99 ms"): 1.1,
@@ -56,36 +46,63 @@ ACROSS = {  # what: the most of segstore's ratio to Parquet over Iceberg's
 Samples = dict[tuple[str, str, str, str], list[float]]  # session, peer, mode, what
 
 
-def run(settings: Settings) -> Report:
-    """Run the sessions one after the other, each in a process of its own Spark."""
+@workload(
+    "against us: segstore syncs every segment, commit and folder to disk; the others sync nothing",
+    "sessions differ in Spark and in the minute: compare ratios to the Parquet of the same session",
+    "Parquet's compaction is one copy of the whole table, its append and its count keep no log",
+    "one machine, local disk, warm page cache; Iceberg in a catalog of folders, not a service",
+    "Delta and Iceberg do more: updates and deletes, generated columns, branches",
+    rows=10_000_000,
+    tiny_rows=20_000,
+)
+def spark_rivals(settings: Settings) -> Found:
+    """Spark's sinks and tables beside Parquet, Delta Lake and Iceberg.
+
+    Bulk append (rows), micro-batches, many tasks, writers, compaction, in sessions one after the
+    other, each in a process of its own Spark.
+    """
     source = events_parquet(settings.datasets, settings.rows)
-    setup = machine(settings.folder) | {
-        "rounds": settings.rounds_text,
-        "events": settings.rows,
+    setup = {
         "micro-batches": f"{_batches(settings)} a round of one query, after 10 not counted",
         "jars": f"{DELTA_JAR}, {ICEBERG_JAR}",
     }
     samples: Samples = defaultdict(list)
     for session, mode in product(INSTALLATIONS, MODES):
         with settings.scratch() as scratch:
-            _pieces(source, scratch / "pieces")
+            data = scratch / "data"
+            data.mkdir()
+            (data / "events").symlink_to(source)
+            _pieces(source, data / "pieces")
             count, rows = (2, 1_000) if settings.tiny else (LARGE_BATCHES, LARGE_ROWS)
-            real_parquet(scratch / "large", "flights", count * rows, files=count)
-            for line in _session(session, mode, settings, source, scratch):
-                if "setup" in line:
-                    setup[f"session {session}, {mode}"] = line["setup"]
-                    continue
-                for what, value in line["found"].items():
-                    samples[session, line["peer"], line["mode"], what].append(value)
-    return Report(
-        workload="spark_rivals",
-        meaning=MEANING,
-        setup=setup,
-        rows=_rows(samples),
-        ratios=_ratios(samples),
-        flatters=FLATTERS,
-        raw={" / ".join(key): values for key, values in samples.items()},
-    )
+            real_parquet(data / "large", "flights", count * rows, files=count)
+            _run_session(session, mode, settings, scratch, (samples, setup))
+    return Found(_rows(samples), _ratios(samples), setup, _raw(samples))
+
+
+@workload(
+    "against us: segstore syncs every segment, commit and folder to disk; the others sync nothing",
+    "the broker runs on the same two cores; local disk, warm page cache",
+    rows=2_000_000,
+    tiny_rows=20_000,
+)
+def kafka(settings: Settings) -> Found:
+    """A topic of Kafka through Spark into a stream, beside Delta Lake and the Parquet sink.
+
+    Events of about 75 bytes in four partitions, in ten batches, tuned.
+    """
+    samples: Samples = defaultdict(list)
+    setup = {"kafka": f"{KAFKA.version}, {CONNECTOR}, {DELTA_JAR}"}
+    with settings.scratch() as scratch:
+        (scratch / "broker").mkdir()
+        with running_broker(scratch / "broker") as broker:
+            _run_session("delta", "tuned", settings, scratch, (samples, setup), broker)
+    ratios = [
+        Ratio(f"time: segstore / {other}", statistics.median(_shares(samples, key, other)))
+        for key in samples
+        if key[1] == "segstore" and not key[3].endswith(", CPU")
+        for other in (YARDSTICK, "delta")
+    ]
+    return Found(_rows(samples), ratios, setup, _raw(samples))
 
 
 def _batches(settings: Settings) -> int:
@@ -96,25 +113,47 @@ def _pieces(source: Path, target: Path) -> None:
     head = pyarrow.dataset.dataset(source).head(PIECES * PIECE_ROWS)
     target.mkdir()
     for number in range(PIECES):
-        pq.write_table(
-            head.slice(number * PIECE_ROWS, PIECE_ROWS), target / f"piece-{number}.parquet"
-        )
+        piece = head.slice(number * PIECE_ROWS, PIECE_ROWS)
+        pq.write_table(piece, target / f"piece-{number}.parquet")
 
 
-def _session(
-    session: str, mode: str, settings: Settings, source: Path, scratch: Path
-) -> list[dict[str, Any]]:
+def _run_session(  # noqa: PLR0917 - one call for each session
+    session: str,
+    mode: str,
+    settings: Settings,
+    scratch: Path,
+    into: tuple[Samples, dict[str, str]],
+    broker: str = "",
+) -> None:
+    """Run a session, and add its samples and what it says of itself."""
     python = python_with(settings.folder, INSTALLATIONS[session].pyspark)
-    command = [str(python), "-m", "benchmarks.spark_works", session, mode]
-    command += ["--folder", str(scratch / "tables"), "--source", str(source)]
-    command += ["--pieces", str(scratch / "pieces"), "--large", str(scratch / "large")]
-    command += ["--rounds", str(settings.rounds)]
-    command += ["--first", "0" if settings.tiny else "-1", "--batches", str(_batches(settings))]
+    given = {
+        "installation": session,
+        "mode": mode,
+        "folder": str(scratch / "tables"),
+        "data": str(scratch / "data"),
+        "rows": settings.rows,
+        "rounds": settings.rounds,
+        "batches": _batches(settings),
+        "broker": broker,
+        "warm_up": not settings.tiny,
+    }
+    command = [str(python), "-m", "benchmarks.spark_works", json.dumps(given)]
     environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"the session {session}, {mode}, failed:\n{done.stderr[-5000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    samples, setup = into
+    for text in done.stdout.splitlines():
+        line = json.loads(text) if text.startswith("{") else {}
+        if "setup" in line:
+            setup[f"session {session}, {mode}"] = str(line["setup"])
+        for what, value in line.get("found", {}).items():
+            samples[session, line["peer"], mode, what].append(value)
+
+
+def _raw(samples: Samples) -> dict[str, list[float]]:
+    return {" / ".join(key): values for key, values in samples.items()}
 
 
 def python_with(folder: Path, pyspark: str) -> Path:
@@ -195,6 +234,3 @@ def _median(samples: Samples, key: tuple[str, str, str, str]) -> Any:
 
 def _short(value: float) -> float | int:
     return round(value) if value >= 1000 or value == int(value) else float(f"{value:.3g}")
-
-
-WORKLOADS = {"spark_rivals": Workload(MEANING, run, 10_000_000, 20_000)}

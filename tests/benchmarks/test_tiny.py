@@ -18,14 +18,13 @@ SPARK = ("bulk_append", "segment_formats", "hybrid_scan", "idle_minute")
 LONG = (
     "bulk_scan",
     "copy_events",
-    "find_by_key_spark",
     "task_memory",
     "micro_batches",
     "stream_source",
     "append_to_seen",
 )
-# Run by hand: a rival that is fetched from elsewhere, and what another run shows already.
-LEFT_OUT = ("spark_rivals", "kafka", "newcomer", "bulk_append_tcp", "micro_batches_tcp")
+# Run by hand: rivals that are fetched from elsewhere.
+LEFT_OUT = ("spark_rivals", "kafka")
 PLAIN = (
     "table_status",
     "table_status_rivals",
@@ -37,28 +36,17 @@ PLAIN = (
     "lazy_scan",
     "follower_append",
     "following",
-    "shared_commits",
     "compaction",
     "copy_segments",
-    "clone",
     "cache_local",
     "cache_overlap",
     "appender_events",
-    "auto_merges",
+    "month_of_commits",
     "publish",
     "python_rivals",
-    "redact",
-    "wide_tables",
 )
 # On a real S3 server, which the first run fetches.
-SERVER = (
-    "cache_s3",
-    "commit_rate_s3",
-    "lazy_scan_s3",
-    "copy_segments_s3",
-    "copy_between_stores",
-    "month_of_commits",
-)
+SERVER = ("copy_between_stores",)
 
 
 def _benchmarks(*arguments: str) -> str:

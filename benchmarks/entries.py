@@ -1,0 +1,98 @@
+"""Segments that exist as entries of the table status alone: streams of 10^6 of them in a moment."""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.format.batch_fingerprint import BatchFacts
+from segstore_ds.format.names import build_token
+from segstore_ds.format.parts.columns import SegmentColumns
+from segstore_ds.format.parts.stats import StatsColumns
+from segstore_ds.format.root import PartRef, Root, StagedSegment
+from segstore_ds.log.commit import Change
+from segstore_ds.status.slot import Slot
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.job import WriteJob
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
+
+FINAL = 65_000
+
+
+def columns(first: int, count: int, form: str = "arrow") -> SegmentColumns:
+    """Return made-up segments: about a thousand rows each, random checksums and tokens."""
+    chance = np.random.default_rng(7 + first)
+    zeros = np.zeros(count, np.int64)
+    rows = chance.integers(900, 1100, count)
+    numbers = np.arange(first, first + count)
+    return SegmentColumns(
+        epochs=zeros,
+        numbers=numbers,
+        rows=rows,
+        bytes=rows * 40 + chance.integers(0, 800, count),
+        footer_bytes=chance.integers(160, 260, count),
+        crcs=chance.integers(0, 2**32, count),
+        versions=numbers + numbers // 64,
+        nonces=chance.integers(0, 256, (count, 6)).astype(np.uint8),
+        tasks=zeros,
+        attempts=zeros,
+        places=zeros,
+        kinds=zeros,
+        frames=zeros + 1,
+        frame_raws=-(-rows * 60 // (64 << 10)),
+        kind_names=((form, f"{{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}.{form}"),),
+    )
+
+
+def part_sizes(size: int) -> Iterator[int]:
+    """Yield the sizes of parts that a stream of so many segments would have, oldest first."""
+    left = size
+    for level in (FINAL, 6500, 650, 65):
+        while left >= level:
+            yield level
+            left -= level
+
+
+def fill(storage: Storage, size: int, form: str = "arrow") -> None:
+    """List about so many made-up segments in parts, as a stream of single commits would."""
+    stream, status = open_on(storage), TableStatus(storage)
+
+    def build(root: Root, slot: Slot) -> Change[None]:
+        parts: list[PartRef] = []
+        first = start = 0
+        for count in part_sizes(size):
+            made = columns(first, count, form)
+            parts.append(status._parts.put(root.version, start, made, StatsColumns(count, {})))  # noqa: SLF001
+            first, start = first + count, parts[-1].end
+        filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
+        return Change(status.tidy(replace(filled, operation="append"), slot))
+
+    stream._log.commit(build, transaction="f" * 32)  # noqa: SLF001
+
+
+def commit_entries(
+    stream: Stream, commits: int, chance: random.Random, form: str = "arrow"
+) -> list[float]:
+    """Commit made-up segments, one each, and return the seconds that each commit took."""
+    log, appender = stream._log, stream._commits.appender  # noqa: SLF001
+    schema, seconds = stream.schema, []
+    for number in range(commits):
+        token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
+        rows = chance.randrange(900, 1100)
+        path = f"{token}/0-0-0.{form}"
+        entry = StagedSegment(path, rows, rows * 40, 200, number, None, form)
+        request = WriteRequest(schema, Layout(), "")
+        job = WriteJob(stream.storage, token, log.new_transaction(), request)
+        plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))
+        began = time.perf_counter()
+        appender.commit(plan)
+        run_due_merge(stream._context)  # noqa: SLF001
+        seconds.append(time.perf_counter() - began)
+    return seconds
