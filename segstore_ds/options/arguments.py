@@ -67,6 +67,14 @@ def check_duration(name: str, value: Any) -> int | None:
     return _quantity(name, value, number, f"give {name} as {DURATIONS_TAKEN}")
 
 
+def check_timeout(name: str, value: Any) -> float | None:
+    """Return a duration, of seconds with a fraction as well, in seconds; None stays None."""
+    if isinstance(value, float):
+        check_seconds(name, value)
+        return value
+    return check_duration(name, value)
+
+
 def _quantity(name: str, given: Any, number: Any, remedy: str) -> int | None:
     if given is None:
         return None

@@ -24,7 +24,9 @@ _HIDDEN = "__segstore_offset"
 
 
 class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
-    """The batches of a stream from a position on, made by `Stream.follow`; it ends with a seal.
+    """The batches of a stream from a position on, made by `Stream.follow`.
+
+    It ends with a seal, or when nothing came for the timeout.
 
     Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
     one: only then a named reader's position passes it.
@@ -42,10 +44,12 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         start: int,
         reader: NamedReader | None,
         poll_s: float,
+        timeout_s: float | None = None,
         replicated: bool = False,
     ) -> None:
         self._context, self._request = context, _with_offsets(request)
-        self._poll_s = poll_s
+        self._poll_s, self._timeout_s = poll_s, timeout_s
+        self._heard_s = context.clock.boot_s()  # when the last batch was returned
         self._replicated = replicated
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
@@ -59,9 +63,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """Return the next batch, waiting for it; StopIteration if the stream is sealed."""
+        """Return the next batch, waiting for it; StopIteration at a seal or the timeout."""
         while (batch := self._take()) is None:
-            if self._ended:
+            if self._is_over():
                 raise StopIteration
             self._context.clock.sleep(self._back_off())
         return batch
@@ -79,7 +83,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             self._pending = None
             if batch is not None:
                 return batch
-            if self._ended:
+            if self._is_over():
                 raise StopAsyncIteration
             await asyncio.sleep(self._back_off())
 
@@ -96,7 +100,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             if self._batches is None and not self._look():
                 return None
             for batch in self._batches or ():
-                self._wait_s = _FIRST_WAIT_S
+                self._wait_s, self._heard_s = _FIRST_WAIT_S, self._context.clock.boot_s()
                 return self._without_offsets(batch)
             self._batches, self._next = None, self._upto
             self.publish()
@@ -129,6 +133,10 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._next = batch.column(column)[-1].as_py() + 1
         return batch.drop_columns([_HIDDEN]) if column == _HIDDEN else batch
 
+    def _is_over(self) -> bool:
+        silent_s = self._context.clock.boot_s() - self._heard_s
+        return self._ended or (self._timeout_s is not None and silent_s >= self._timeout_s)
+
     def _back_off(self) -> float:
         wait_s = min(self._wait_s, self._poll_s)
         self._wait_s = 2 * wait_s
@@ -143,6 +151,7 @@ def open_follow(
     owner: str,
     start: CutLike | None,
     poll_s: float,
+    timeout_s: float | None,
     replicated: bool,
 ) -> Follow:
     """Begin to follow, on a context of its own; `Stream.follow` describes it."""
@@ -170,6 +179,7 @@ def open_follow(
         start=offset or 0,
         reader=reader,
         poll_s=poll_s,
+        timeout_s=timeout_s,
         replicated=replicated,
     )
 

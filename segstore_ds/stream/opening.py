@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.policies import (
     DEFAULT_POLICY,
     RETENTION_PROPERTY,
@@ -34,6 +34,7 @@ def create(
     storage_options: Mapping[str, Any] | None = None,
     spark_schema: str | None = None,
     single_writer: bool = False,
+    exist_ok: bool = False,
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     retention: RetentionPolicy | Mapping[str, Any] | None = None,
     key_columns: Sequence[str] | None = None,
@@ -42,7 +43,8 @@ def create(
 ) -> Stream:
     """Create an empty stream.
 
-    Durable when it returns. If several create at once, exactly one succeeds.
+    Durable when it returns. If several create at once, exactly one succeeds; with `exist_ok` all of
+    them get that one.
 
     Args:
         url: Where; a folder of its own, missing or empty.
@@ -53,6 +55,7 @@ def create(
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
+        exist_ok: Open the stream that is there, with the columns and the policies that it has.
         upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
         retention: Which events committers drop (see `Stream.set_retention`); None for none.
         key_columns: Columns by whose values events are looked up (see `Stream.set_key_columns`).
@@ -75,16 +78,21 @@ def create(
     if schema is not None and like is not None:
         raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return create_on(
-        storage,
-        schema if like is None else schema_of(like),
-        spark_schema=spark_schema,
-        upkeep=upkeep,
-        retention=retention,
-        key_columns=key_columns,
-        time_column=time_column,
-        clock=clock,
-    )
+    try:
+        return create_on(
+            storage,
+            schema if like is None else schema_of(like),
+            spark_schema=spark_schema,
+            upkeep=upkeep,
+            retention=retention,
+            key_columns=key_columns,
+            time_column=time_column,
+            clock=clock,
+        )
+    except AlreadyExistsError:
+        if not exist_ok:
+            raise
+        return open_on(storage, clock=clock)
 
 
 def create_on(

@@ -39,7 +39,7 @@ from segstore_ds.log.transition import GRACE_S
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import build_cell, build_page
-from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
@@ -620,6 +620,7 @@ class Stream:
         offset_column: str | None = None,
         commit_time_column: str | None = None,
         poll_s: float = POLL_S,
+        timeout: Duration | None = None,
         replicated: bool = False,
     ) -> Follow:
         """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
@@ -639,10 +640,12 @@ class Stream:
             offset_column: Name of an extra int64 column with each event's offset.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
             poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
+            timeout: End when nothing came for so long: seconds, a timedelta or a text such as
+                '30s'; None waits for ever.
             replicated: Wait with each event until every follower has it, as for `read`.
 
         Returns:
-            The batches; they end when the stream is sealed.
+            The batches; they end when the stream is sealed, and at the timeout.
 
         Raises:
             ReaderConflictError: The name belongs to another owner, at once or while publishing.
@@ -662,6 +665,7 @@ class Stream:
             owner=owner,
             start=start,
             poll_s=poll_s,
+            timeout_s=check_timeout("timeout", timeout),
             replicated=replicated,
         )
 

@@ -1,6 +1,7 @@
 """Following a stream: what a loop over batches sees, publishes and costs."""
 
 import asyncio
+import datetime as dt
 import threading
 from dataclasses import replace
 from itertools import pairwise
@@ -133,3 +134,18 @@ def test_limit_takes_the_first_events():
     assert isinstance(stream.read(limit=99), pa.RecordBatchReader)
     with pytest.raises(InvalidInputError, match="integer in range"):
         stream.read(limit=-1)
+
+
+@pytest.mark.parametrize("timeout", [0.2, "1s", dt.timedelta(seconds=1)])
+def test_a_loop_ends_when_nothing_came_for_the_timeout(timeout):
+    stream, storage = make_stream(1)
+    follow = stream.follow(start=0, columns=["n"], timeout=timeout)
+    began_us = storage.time.now_us
+    assert [batch["n"].to_pylist() for batch in follow] == [[*range(10)]]
+    seconds = 0.2 if timeout == 0.2 else 1
+    assert seconds <= (storage.time.now_us - began_us) / 1e6 < seconds + 0.2
+    stream.append(numbers(10, 12))
+    assert next(follow)["n"].to_pylist() == [10, 11]
+    for wrong in (-1.0, "soon", True):
+        with pytest.raises(InvalidInputError, match="timeout"):
+            stream.follow(timeout=wrong)

@@ -2,12 +2,14 @@
 
 import datetime as dt
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
@@ -253,3 +255,17 @@ def test_clock_off_the_stores_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="by more than 5 minutes"):
         stream.append(numbers(0, 1))
     assert stream.refresh().tail == 0
+
+
+def test_create_opens_what_is_there_if_that_is_ok(tmp_path: Path) -> None:
+    url, schema = tmp_path / "s", pa.schema([("n", pa.int64())])
+    first = segstore.create(url, schema, exist_ok=True)
+    first.append({"n": 1})
+    again = segstore.create(url, like={"m": "other"}, exist_ok=True)
+    assert (again.stream_id, again.tail, again.schema) == (first.stream_id, 1, schema)
+    with pytest.raises(AlreadyExistsError):
+        segstore.create(url, schema)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.csv").write_text("n")
+    with pytest.raises(InvalidInputError, match="missing or empty"):
+        segstore.create(tmp_path / "files", schema, exist_ok=True)
