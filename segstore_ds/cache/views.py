@@ -9,8 +9,8 @@ Source: Pravega's BufferView, ByteArraySegment and CompositeBufferView.
 
 import operator
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,27 +18,26 @@ import pyarrow as pa
 from segstore_ds.errors import InvalidInputError
 
 
-class BufferView(ABC):
-    """Bytes in one or several pieces, read-only through this interface."""
+class BufferView:
+    """Bytes in non-empty pieces, read-only through this interface, flat and immutable."""
 
-    __slots__ = ()
+    __slots__ = ("length", "pieces")
 
-    length: int
+    def __init__(self, pieces: Iterable[memoryview]) -> None:
+        self.pieces = tuple(pieces)
+        self.length = sum(map(len, self.pieces))
 
-    @abstractmethod
     def buffers(self) -> Iterator[memoryview]:
-        """Yield the components, read-only and in order; an empty view yields none."""
+        """Yield the pieces in order; an empty view yields none."""
+        return iter(self.pieces)
 
     def copy(self) -> bytes:
         """Return a copy of the bytes."""
-        return b"".join(self.buffers())
+        return b"".join(self.pieces)
 
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
-        crc = 0
-        for buffer in self.buffers():
-            crc = zlib.crc32(buffer, crc)
-        return crc
+        return reduce(lambda crc, piece: zlib.crc32(piece, crc), self.pieces, 0)
 
 
 class ByteArraySegment(BufferView):
@@ -47,7 +46,7 @@ class ByteArraySegment(BufferView):
     bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy.
     """
 
-    __slots__ = ("data", "length")
+    __slots__ = ("data",)
 
     def __init__(self, data: Any, start: int = 0, end: int | None = None) -> None:
         whole = _bytes_of(data)
@@ -55,11 +54,7 @@ class ByteArraySegment(BufferView):
             start, end = _check_range(start, end, len(whole))
             whole = whole[start:end]
         self.data: memoryview = whole
-        self.length = len(whole)
-
-    def buffers(self) -> Iterator[memoryview]:  # noqa: D102
-        if self.length:
-            yield self.data
+        super().__init__((whole,) if len(whole) else ())
 
     def slice(self, start: int, end: int) -> "ByteArraySegment":
         """Return a segment of `[start, end)` that shares memory; empty ones are allowed."""
@@ -71,40 +66,17 @@ class ByteArraySegment(BufferView):
         return pa.py_buffer(self.data)
 
 
-class CompositeView(BufferView):
-    """Several non-empty segments as one, flat and immutable; made by `join`."""
-
-    __slots__ = ("length", "parts")
-
-    def __init__(self, parts: Iterable[ByteArraySegment]) -> None:
-        self.parts = tuple(parts)
-        self.length = sum(part.length for part in self.parts)
-
-    def buffers(self) -> Iterator[memoryview]:  # noqa: D102
-        return (part.data for part in self.parts)
-
-
 def join(views: Iterable[BufferView]) -> BufferView:
-    """Return views as one: `EMPTY` for none, the only one itself, else a composite.
-
-    Nested composites are flattened and empty views left out; nothing is copied.
-    """
-    parts = [
-        view if isinstance(view, ByteArraySegment) else ByteArraySegment(piece)
-        for view in views
-        for piece in as_view(view).buffers()
-    ]
-    if len(parts) > 1:
-        return CompositeView(parts)
-    return parts[0] if parts else EMPTY
+    """Return views as one: `EMPTY` for none, the only one itself; nothing is copied."""
+    found = [view for view in views if view.length]
+    if len(found) > 1:
+        return BufferView(piece for view in found for piece in view.pieces)
+    return found[0] if found else EMPTY
 
 
 def as_view(data: Any) -> BufferView:
     """Return data as a view, without a copy."""
-    # Check the exact class first: isinstance of an abstract class is slow.
-    if type(data) is ByteArraySegment or isinstance(data, BufferView):
-        return data
-    return ByteArraySegment(data)
+    return data if isinstance(data, BufferView) else ByteArraySegment(data)
 
 
 def _check_range(start: int, end: int | None, length: int) -> tuple[int, int]:

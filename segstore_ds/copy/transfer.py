@@ -244,7 +244,13 @@ class _Copy:
             if parts:
                 self._write_parts(out)
             else:
-                ranges = map_ahead(self._fetch, cut(0, self._end_start), threads=OBJECTS)
+                ranges = map_ahead(
+                    self._fetch,
+                    cut(0, self._end_start),
+                    threads=OBJECTS,
+                    weigh=lambda _: PART_BYTES,
+                    most_bytes=OBJECTS * PART_BYTES,
+                )
                 with closing(ranges):
                     for data in chain(ranges, starmap(self._take_end, self._end_parts())):
                         out.write(data, frozen=True)
