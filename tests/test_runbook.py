@@ -15,7 +15,17 @@ from segstore_ds.cli.app import build_app
 DOCS = Path(__file__).parents[1] / "segstore_ds/docs"
 RUNBOOK = (DOCS / "runbook.md").read_text()
 PAGES = RUNBOOK + (DOCS / "upgrades.md").read_text()
-COMMANDS = sorted({*re.findall(r"`(segstore [^`]+)`", PAGES)})
+BLOCKS = re.findall(
+    r"^```sh\n(.*?)^```$",
+    "".join(p.read_text() for p in DOCS.glob("*.md")),
+    re.MULTILINE | re.DOTALL,
+)
+COMMANDS = sorted(
+    {
+        *re.findall(r"`(segstore [^`]+)`", PAGES),
+        *re.findall(r"^(?:.* \| )?(segstore .*)$", "\n".join(BLOCKS), re.MULTILINE),
+    }
+)
 
 
 def codes() -> list[str]:
@@ -52,7 +62,10 @@ def test_every_entry_says_what_is_at_risk_and_what_to_do():
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line != "segstore --version"])
 def test_commands_parse(line):
-    parse(shlex.split(line))
+    """Also those of blocks of any page, up to what is the shell's."""
+    words = shlex.split(line, comments=True)
+    end = min((words.index(sign) for sign in (">", "|", "&&") if sign in words), default=None)
+    parse(words[:end])
 
 
 @pytest.mark.parametrize("line", ["segstore verfy u", "segstore compact u --yess", "segstore drop"])

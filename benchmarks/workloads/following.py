@@ -39,12 +39,12 @@ SCHEMA = pa.schema([("sent_ns", pa.int64())])
 def following(settings: Settings) -> Found:
     """Another process appends an event each 20 to 200 ms (rows: events), and we follow.
 
-    From before its append to where the event is seen, by `stream.follow` and `segstore tail -f`.
+    From before its append to where the event is seen, by `stream.follow` and `segstore cat -f`.
     """
     rows: list[dict[str, Any]] = []
     raw: dict[str, list[float]] = {}
     with settings.scratch() as scratch:
-        for name, follow in {"stream.follow": _follow, "segstore tail -f": _tail}.items():
+        for name, follow in {"stream.follow": _follow, "segstore cat -f": _cat}.items():
             url = str(scratch / name.replace(" ", ""))
             # An event at time 0 tells that the follower has begun.
             segstore.create(url, SCHEMA, upkeep=None).append({"sent_ns": 0})
@@ -79,8 +79,8 @@ def _follow(url: str) -> Iterator[Iterator[tuple[int, int]]]:
 
 
 @contextmanager
-def _tail(url: str) -> Iterator[Iterator[tuple[int, int]]]:
-    command = [sys.executable, "-m", "segstore_ds.cli.main", "tail", "-f", url, "--json"]
+def _cat(url: str) -> Iterator[Iterator[tuple[int, int]]]:
+    command = [sys.executable, "-m", "segstore_ds.cli.main", "cat", "-f", url, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield ((json.loads(line)["sent_ns"], time.time_ns()) for line in process.stdout)

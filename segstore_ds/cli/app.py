@@ -1,5 +1,6 @@
 """The commands of `segstore` in groups, and what a failure of one ends with."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -9,8 +10,9 @@ import typer
 from typer.core import TyperGroup
 
 import segstore_ds as segstore
-from segstore_ds.cli import care, change, learn, look, rows
-from segstore_ds.cli.arguments import spell_flags
+from segstore_ds.cli import care, change, look, names, rows
+from segstore_ds.cli.arguments import Json, Options, choose, spell_flags
+from segstore_ds.cli.run import Run
 from segstore_ds.cli.status import (
     BROKEN_PIPE,
     DAMAGED,
@@ -25,9 +27,10 @@ from segstore_ds.options.printable import printable
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Look": look.VERBS,
     "Rows": rows.VERBS,
+    "Names and copies": names.VERBS,
     "Change": change.VERBS,
     "Care": care.VERBS,
-    "Learn": learn.VERBS,
+    "Learn": look.LEARN,
 }
 _RESCUES = ("verify", "repair", "salvage")
 
@@ -43,11 +46,12 @@ class _Commands(TyperGroup):
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             options = command.params if command else ()
             error.respell(lambda text: spell_flags(text, options))
-            _complain(error)
             newer = isinstance(error, UnsupportedVersionError)
             if ctx.invoked_subcommand in _RESCUES and isinstance(error, FormatError) and not newer:
-                raise typer.Exit(DAMAGED) from None
-            raise typer.Exit(RETRYABLE if error.retryable else FAILED) from None
+                status = DAMAGED
+            else:
+                status = RETRYABLE if error.retryable else FAILED
+            said: object = error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
@@ -57,16 +61,13 @@ class _Commands(TyperGroup):
         except typer.Abort:  # a question that was not answered
             raise typer.Exit(NOT_CONFIRMED) from None
         except Exception as error:
-            if hasattr(error, "exit_code"):  # typer's own, which it prints
-                if message := getattr(error, "message", None):  # help has several lines
-                    vars(error)["message"] = "\n".join(map(printable, message.split("\n")))
+            if isinstance(error, typer.Exit):
                 raise
-            _complain(f"{type(error).__name__}: {error}")
-            raise typer.Exit(FAILED) from None
-
-
-def _complain(text: object) -> None:
-    typer.echo(f"segstore: {printable(str(text))}", err=True)
+            usage = getattr(error, "format_message", None)  # typer's own, about the arguments
+            said = usage() if usage else f"{type(error).__name__}: {error}"
+            status = FAILED
+        typer.echo(f"segstore: {printable(str(said))}", err=True)
+        raise typer.Exit(status)
 
 
 def _show_version(value: bool) -> None:
@@ -76,13 +77,50 @@ def _show_version(value: bool) -> None:
 
 
 def _base(
+    ctx: typer.Context,
     *,
+    storage_options: Options = None,
+    as_json: Json = False,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Append-only event streams next to Spark."""
+    ctx.obj = Run(as_json, storage_options)
+
+
+def _run(ctx: typer.Context, *, storage_options: Options = None, as_json: Json = False) -> Run:
+    """Return the run of a command; its flags may stand before the verb or after it."""
+    before: Run = ctx.obj
+    given = before.given if storage_options is None else storage_options
+    return Run(as_json or before.as_json, given)
+
+
+# Parameters of a verb that are made of flags, which several verbs have.
+_SHARED: dict[str, Callable[..., Any]] = {"chosen": choose, "run": _run}
+
+
+def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
+    """Return a verb with the flags that its shared parameters are made of in their place."""
+    own = {**inspect.signature(verb).parameters}
+    made = {
+        name: inspect.signature(_SHARED[name]).parameters for name in _SHARED if own.pop(name, 0)
+    }
+
+    def called(**given: Any) -> None:
+        shared = {
+            name: _SHARED[name](**{flag: given.pop(flag) for flag in flags})
+            for name, flags in made.items()
+        }
+        verb(**shared, **given)
+
+    flags = [flag for flags in made.values() for flag in flags.values()]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [one.replace(kind=kind) for one in (*own.values(), *flags)]
+    vars(called)["__signature__"] = inspect.Signature(parameters)
+    called.__doc__ = verb.__doc__
+    return called
 
 
 def build_app() -> typer.Typer:
@@ -91,16 +129,10 @@ def build_app() -> typer.Typer:
         cls=_Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_base)
     for title, verbs in GROUPS.items():
         for verb in verbs:
-            app.command(verb.__name__.rstrip("_"), rich_help_panel=title)(verb)
-    for noun, (text, parts) in change.NOUNS.items():
-        inner = typer.Typer(cls=_Commands, no_args_is_help=True)
-        for name, part in parts.items():
-            inner.command(name)(part)
-        app.add_typer(inner, name=noun, rich_help_panel="Change", help=text)
+            app.command(verb.__name__, rich_help_panel=title)(_with_flags(verb))
     return app

@@ -33,10 +33,6 @@ DryRun = Annotated[
 ]
 Start = Annotated[str, typer.Option("--start", metavar="CUT", help="The first event.")]
 End = Annotated[str, typer.Option("--end", metavar="CUT", help="The event after the last.")]
-Columns = Annotated[
-    str | None,
-    typer.Option("--columns", "-c", metavar="A,B", help="Only these columns."),
-]
 Where = Annotated[
     list[str] | None,
     typer.Option(
@@ -45,21 +41,6 @@ Where = Annotated[
         help='A condition, such as \'["n", ">", 3]\', or lists of them; several must all hold.',
     ),
 ]
-EventTimes = Annotated[
-    str | None,
-    typer.Option(
-        "--event-time",
-        metavar="START..END",
-        help="Only events from START on and before END, by the time column.",
-    ),
-]
-AsOf = Annotated[
-    int | None,
-    typer.Option("--version-as-of", metavar="N", help="As of this version."),
-]
-Offsets = Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")]
-Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")]
-
 # An argument of Python in an error's text, but not inside of a call.
 _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|'(?P<text>[^']*)')")
 
@@ -112,10 +93,10 @@ def _parse_alternatives(text: str) -> list[list[Any]]:
     return found if is_alternatives else [found]
 
 
-def parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
+def _parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
     """Return the interval of `--event-time`, open where nothing is given; None for no interval.
 
-    >>> parse_event_time("2026-11-20..")
+    >>> _parse_event_time("2026-11-20..")
     ('2026-11-20', None)
     """
     if text is None:
@@ -124,3 +105,36 @@ def parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
     if not dots:
         raise typer.BadParameter("--event-time must be START..END; either may be left out")
     return start.strip() or None, end.strip() or None
+
+
+def choose(
+    *,
+    start: Start = "head",
+    end: End = "tail",
+    columns: Annotated[
+        str | None, typer.Option("--columns", "-c", metavar="A,B", help="Only these columns.")
+    ] = None,
+    where: Where = None,
+    event_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="START..END",
+            help="Only events from START on and before END, by the time column.",
+        ),
+    ] = None,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")] = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="N|TIME", help="As of this version, or the newest at a time."),
+    ] = None,
+) -> dict[str, Any]:
+    """Return the arguments of `Stream.read` for the flags of commands that read."""
+    return {
+        "start": start,
+        "end": end,
+        "columns": columns.split(",") if columns else None,
+        "filters": parse_conditions(where),
+        "event_time": _parse_event_time(event_time),
+        "offset_column": "offset" if offsets else None,
+        "as_of": int(as_of) if as_of and as_of.isdecimal() else as_of,
+    }

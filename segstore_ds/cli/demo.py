@@ -37,8 +37,8 @@ _SPARK_SETTINGS = {
 }
 
 
-def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
-    """Tell the story and return the exit status, 0; without Spark or Java, the part without them.
+def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
+    """Tell the story; without Spark or Java, the part without them.
 
     The stream is written to `folder` and stays there; None means a temporary folder. A picture of
     it stays in either case: in `folder`, else in the current one. With `install_jdk` a missing Java
@@ -61,7 +61,6 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
         story.say("\nHow fast it is: `segstore docs benchmarks`, by `python -m benchmarks`.")
         story.say(_draw(place / "flights", (place if folder else Path.cwd()) / _PICTURE))
         story.say(f"Done in {time.monotonic() - started:.0f} s. " + _ending(folder))
-    return 0
 
 
 def _draw(stream: Path, picture: Path) -> str:

@@ -1,65 +1,66 @@
-"""Commands that look: ls, info, history, segments, readers, tags, metrics, show."""
+"""Commands that look, and those to learn by: ls, info, history, metrics, show, docs, demo."""
 
-import enum
+import re
 import sys
 import webbrowser
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli import settings
-from segstore_ds.cli.arguments import Json, Options, Rows, Url
-from segstore_ds.cli.show import Table, print_json, report, say
+from segstore_ds.cli.arguments import Url
+from segstore_ds.cli.run import Run
+from segstore_ds.cli.show import print_json, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table_formats import TABLE_FORMATS
 from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20
-
-
-class Shape(enum.StrEnum):
-    """What `metrics` prints."""
-
-    TABLE = "table"
-    JSON = "json"
-    PROMETHEUS = "prometheus"
+_LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
+_COMMIT = ("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id")
+_SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
+_PAGES = ("DESIGN.md", "format/FORMAT.md", "publish/TABLES.md")
 
 
 def ls(
+    run: Run,
     url: Url,
     *,
     depth: Annotated[int, typer.Option(min=0, help="How many folders deep to look.")] = 3,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """List the streams in a folder; status 1 if one can't be read."""
-    options = settings.storage_options(storage_options)
-    found = segstore.streams(url, storage_options=options, depth=depth)
+    found = segstore.streams(url, storage_options=run.options(), depth=depth)
     failed = any(found["code"].to_pylist())
-    columns = ["path", "events", "head", "tail", "version", "time", "sealed"]
-    table = Table(as_json=as_json, columns=[*columns, "error"] if failed else columns)
-    table.batches(found.to_batches())
+    run.table(found.to_batches(), (*_LISTED, "error") if failed else _LISTED)
     if failed:
         raise typer.Exit(DAMAGED)
 
 
-def info(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
-    """Say what a stream holds."""
-    stream = settings.open_to_read(url, storage_options)
+def info(
+    run: Run,
+    url: Url,
+    *,
+    segments: Annotated[
+        bool, typer.Option("--segments", help="List the segments instead, in offset order.")
+    ] = False,
+) -> None:
+    """Say what a stream holds, or list its segments."""
+    stream = run.read(url)
+    if segments:
+        run.table(stream.segments(), _SEGMENT)
+        return
     known = stream.info()
     columns = {column.name: str(column.type) for column in stream.schema}
     tables = dict(_tables(stream))
-    if as_json:
+    if run.as_json:
         print_json({"url": stream.url, **known, "published": tables, "columns": columns})
         return
     writers = stream.metadata("writers").read_all().to_pylist() if stream.tail else []
-    named = [
-        f"{writer['writer_id']} (batch {writer['batch_id']})" for writer in writers[:SHOWN_WRITERS]
-    ]
+    named = [f"{row['writer_id']} (batch {row['batch_id']})" for row in writers[:SHOWN_WRITERS]]
     if len(writers) > len(named):
         named.append(f"and {len(writers) - len(named):,} more")
     facts = {
@@ -73,11 +74,8 @@ def info(url: Url, *, storage_options: Options = None, as_json: Json = False) ->
         "sealed": "yes" if stream.sealed else "",
         **tables,
     }
-    for name, fact in facts.items():
-        if fact:
-            say(f"{name:9} {fact}")
-    for name, kind in columns.items():
-        say(f"{'column':9} {name}: {kind}")
+    say(*(f"{name:9} {fact}" for name, fact in facts.items() if fact))
+    say(*(f"{'column':9} {name}: {kind}" for name, kind in columns.items()))
 
 
 def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
@@ -95,72 +93,41 @@ def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
 
 
 def history(
-    url: Url, *, rows: Rows = 50, storage_options: Options = None, as_json: Json = False
+    run: Run,
+    url: Url,
+    *,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")] = 50,
 ) -> None:
     """List the newest commits, oldest first; -n 0 lists all."""
-    stream = settings.open_to_read(url, storage_options)
-    columns = ["version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"]
-    start = max(0, stream.version + 1 - rows) if rows else 0
-    found = stream.history(start)
-    known = [name for name in columns if name in found.schema.names]
-    Table(as_json=as_json, columns=known).batches(found)
-
-
-def segments(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
-    """List the segments, in offset order."""
-    stream = settings.open_to_read(url, storage_options)
-    columns = ["segment_id", "start", "end", "rows", "bytes", "format", "path"]
-    Table(as_json=as_json, columns=columns).batches(stream.segments())
-
-
-def readers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
-    """List the named readers, and how many events each is behind."""
-    stream = settings.open_to_read(url, storage_options)
-    columns = [
-        "name",
-        "owner",
-        "offset",
-        "behind",
-        "lost",
-        "renewed",
-        "live",
-        "released",
-        "damaged",
-    ]
-    Table(as_json=as_json, columns=columns).batches(stream.metadata("readers"))
-
-
-def tags(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
-    """List the named cuts."""
-    stream = settings.open_to_read(url, storage_options)
-    Table(as_json=as_json).batches(stream.metadata("tags"))
+    stream = run.read(url)
+    found = stream.history(max(0, stream.version + 1 - rows) if rows else 0)
+    run.table(found, [name for name in _COMMIT if name in found.schema.names])
 
 
 def metrics(
+    run: Run,
     url: Url,
     *,
-    form: Annotated[
-        Shape, typer.Option("--format", help="prometheus is what it scrapes.")
-    ] = Shape.TABLE,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the text that Prometheus scrapes.")
+    ] = False,
     storage: Annotated[
         bool, typer.Option("--storage", help="Also what holds storage; lists the whole stream.")
     ] = False,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """Measure a stream: sizes, segments to join, lag of readers, followers and tables."""
-    found = settings.open_to_read(url, storage_options).metrics(storage=storage)
-    if as_json or form is Shape.JSON:
+    found = run.read(url).metrics(storage=storage)
+    if run.as_json:
         print_json(found)
         return
     from segstore_ds.observe.series import stream_samples
 
-    if form is Shape.PROMETHEUS:
+    if prometheus:
         try:
             from segstore_ds.observe.export import prometheus_text
         except ImportError as error:
             raise typer.BadParameter(
-                f"--format prometheus needs pip install '{requirement('prometheus')}': {error}"
+                f"--prometheus needs pip install '{requirement('prometheus')}': {error}"
             ) from None
         say(*prometheus_text(stream_samples(found)).splitlines())
         return
@@ -173,12 +140,12 @@ def metrics(
         }
         for sample in stream_samples(found)
     ]
-    Table(as_json=False).rows(rows)
-    for text in found.damaged:
-        say(f"DAMAGED {text}")
+    run.table([rows])
+    say(*(f"DAMAGED {text}" for text in found.damaged))
 
 
 def show(
+    run: Run,
     url: Url,
     *,
     output: Annotated[
@@ -194,24 +161,83 @@ def show(
         bool, typer.Option("--storage/--no-storage", help="Also what holds storage; lists it all.")
     ] = True,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """Write a picture of a stream, its history and readers as one HTML page."""
-    stream = settings.open_to_read(url, storage_options)
+    stream = run.read(url)
     page = stream.to_html(storage=storage)
     if output == "-":
-        if as_json or open_it:
+        if run.as_json or open_it:
             raise typer.BadParameter("-o - prints the page alone: name a file for --json or --open")
         sys.stdout.write(page)
         return
     name = stream.url.rstrip("/").rpartition("/")[2] or "stream"
     path = Path(output or f"{name}.segstore.html").absolute()
     path.write_text(page, encoding="utf-8")
-    done = {"url": stream.url, "file": str(path), "bytes": path.stat().st_size}
-    report(done, f"{path}: {with_unit(path.stat().st_size)}", as_json=as_json)
+    size = path.stat().st_size
+    done = {"url": stream.url, "file": str(path), "bytes": size}
+    run.report(done, f"{path}: {with_unit(size)}")
     if open_it and not webbrowser.open(path.as_uri()):
         raise typer.BadParameter(f"--open found no browser: open {path}")
 
 
-VERBS = (ls, info, history, segments, readers, tags, metrics, show)
+def docs(
+    run: Run,
+    page: Annotated[
+        str | None,
+        typer.Argument(metavar="PAGE", help="Its name, or an error's code; none lists them all."),
+    ] = None,
+) -> None:
+    """Read the documentation that is installed."""
+    root = resources.files("segstore_ds")
+    paths = [*root.joinpath("docs").iterdir(), *map(root.joinpath, _PAGES)]
+    names = (path.name.lower().removesuffix(".md") for path in paths)
+    texts = {
+        name: path.read_text("utf-8")
+        for name, path in sorted(zip(names, paths, strict=True), key=lambda pair: pair[0])
+        if path.name.endswith(".md")
+    }
+    if page is None:
+        titles = {name: text.split("\n", 1)[0].lstrip("# ") for name, text in texts.items()}
+        run.table([[{"page": name, "title": title} for name, title in titles.items()]])
+        return
+    text = texts.get(page) or _find_entry(texts["runbook"], page)
+    if text is None:
+        raise typer.BadParameter(
+            f"no page {page}; there are {', '.join(texts)}, and the codes of errors"
+        )
+    if run.as_json:
+        print_json({"page": page, "text": text})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console()
+        with console.pager(styles=True):
+            console.print(Markdown(text))
+    else:
+        sys.stdout.write(text)
+
+
+def _find_entry(runbook: str, code: str) -> str | None:
+    """Return what the runbook says about an error's code, or None."""
+    found = re.search(rf"^### {re.escape(code)}\n.*?(?=^##|\Z)", runbook, re.MULTILINE | re.DOTALL)
+    return found and found[0].rstrip() + "\n"
+
+
+def demo(
+    *,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep the stream here; must be empty or missing.")
+    ] = None,
+    install_jdk: Annotated[
+        bool, typer.Option("--install-jdk", help="Fetch a Java into ~/.jdk if none will do.")
+    ] = False,
+) -> None:
+    """Show what segstore does, in under a minute; leaves a picture, segstore-demo.html."""
+    from segstore_ds.cli.demo import run_demo
+
+    run_demo(folder, install_jdk=install_jdk)
+
+
+VERBS = (ls, info, history, metrics, show)
+LEARN = (docs, demo)

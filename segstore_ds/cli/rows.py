@@ -1,30 +1,18 @@
-"""Commands for rows: head, cat, tail, create, import, export."""
+"""Commands for rows: create, append, cat, export."""
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli import settings
-from segstore_ds.cli.arguments import (
-    AsOf,
-    Columns,
-    End,
-    EventTimes,
-    Json,
-    Offsets,
-    Options,
-    Rows,
-    Start,
-    Url,
-    Where,
-    parse_conditions,
-    parse_event_time,
-)
+from segstore_ds.cli.arguments import Url
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
 from segstore_ds.cli.progress import counted
-from segstore_ds.cli.show import Table, report
+from segstore_ds.cli.run import Run
 from segstore_ds.errors import NotFoundError
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for the pipe.")]
@@ -33,97 +21,8 @@ Form = Annotated[
 ]
 
 
-def _chosen(
-    columns: str | None, where: list[str] | None, event_time: str | None, *, offsets: bool
-) -> dict[str, Any]:
-    """Return the arguments of `Stream.read` for flags that several commands have."""
-    filters = parse_conditions(where)
-    chosen: dict[str, Any] = {"columns": columns.split(",") if columns else None}
-    chosen["event_time"] = parse_event_time(event_time)
-    chosen |= {"filters": filters, "offset_column": "offset" if offsets else None}
-    return chosen
-
-
-def head(
-    url: Url,
-    *,
-    rows: Rows = 10,
-    start: Start = "head",
-    columns: Columns = None,
-    where: Where = None,
-    event_time: EventTimes = None,
-    offsets: Offsets = False,
-    storage_options: Options = None,
-    as_json: Json = False,
-) -> None:
-    """Print the first events."""
-    stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, event_time, offsets=offsets)
-    Table(as_json=as_json).batches(stream.read(start, limit=rows, **chosen))
-
-
-def cat(
-    url: Url,
-    *,
-    start: Start = "head",
-    end: End = "tail",
-    columns: Columns = None,
-    where: Where = None,
-    event_time: EventTimes = None,
-    offsets: Offsets = False,
-    version_as_of: AsOf = None,
-    storage_options: Options = None,
-    as_json: Json = False,
-) -> None:
-    """Print the events between two cuts."""
-    stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, event_time, offsets=offsets)
-    found = stream.read(start, end, as_of=version_as_of, **chosen)
-    Table(as_json=as_json).batches(found)
-
-
-def tail(
-    url: Url,
-    *,
-    rows: Rows = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended.")
-    ] = False,
-    reader: Annotated[
-        str | None,
-        typer.Option(help="Follow as this named reader: publish, and continue where it stopped."),
-    ] = None,
-    owner: Annotated[str, typer.Option(help="Who owns the reader.")] = "",
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Most seconds between two polls of -f.")
-    ] = 0.05,
-    columns: Columns = None,
-    where: Where = None,
-    event_time: EventTimes = None,
-    offsets: Offsets = False,
-    storage_options: Options = None,
-    as_json: Json = False,
-) -> None:
-    """Print the last events; with -f also what is appended from then on."""
-    stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, event_time, offsets=offsets)
-    table, end = Table(as_json=as_json), stream.tail
-    first = max(stream.head, end - rows)
-    start: int | None = end
-    if reader is None:
-        table.batches(stream.read(first, end, **chosen))
-    elif not follow:
-        raise typer.BadParameter("--reader needs -f")
-    else:
-        start = first  # a new reader begins with the last events
-        with suppress(NotFoundError):
-            stream.position(f"reader:{reader}")
-            start = None
-    if follow:
-        table.batches(stream.follow(reader, owner=owner, start=start, poll_s=every, **chosen))
-
-
 def create(
+    run: Run,
     url: Url,
     *,
     column: Annotated[
@@ -138,8 +37,6 @@ def create(
         str | None,
         typer.Option(metavar="NAME", help="The column with each event's time."),
     ] = None,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """Create an empty stream."""
     if (like is None) == (not column):
@@ -148,14 +45,13 @@ def create(
         with open_rows(like, find_format(like, form)) as found:
             schema = found.schema
     else:
-        schema = _schema(column or [])
-    options = settings.storage_options(storage_options)
-    stream = segstore.create(url, schema, time_column=time_column, storage_options=options)
+        schema = _parse_columns(column or [])
+    stream = segstore.create(url, schema, time_column=time_column, storage_options=run.options())
     made = {"url": stream.url, "version": stream.version, "stream_id": stream.stream_id}
-    report(made, f"created {stream.url}", as_json=as_json)
+    run.report(made, f"created {stream.url}")
 
 
-def _schema(columns: list[str]) -> Any:
+def _parse_columns(columns: list[str]) -> Any:
     import pyarrow as pa
 
     fields = []
@@ -172,7 +68,8 @@ def _schema(columns: list[str]) -> Any:
     return pa.schema(fields)
 
 
-def import_(
+def append(
+    run: Run,
     url: Url,
     file: File = PIPE,
     *,
@@ -189,28 +86,101 @@ def import_(
     merge_schema: Annotated[
         bool, typer.Option("--merge-schema", help="Allow new columns and wider types.")
     ] = False,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """Append the rows of a file or a pipe, in one commit."""
-    options = settings.storage_options(storage_options)
     found, stream = find_format(file, form), None
-    if not create or segstore.exists(url, storage_options=options):
-        stream = segstore.open(url, storage_options=options)
+    if not create or segstore.exists(url, storage_options=run.options()):
+        stream = run.change(url)
     with open_rows(file, found, stream.schema if stream else None) as rows:
         if stream is None:
-            stream = segstore.create(url, rows.schema, storage_options=options)
-        with counted(rows, "imported") as data:
+            stream = segstore.create(url, rows.schema, storage_options=run.options())
+        with counted(rows, "appended") as data:
             commit = stream.append(
                 data, writer_id=writer, batch_id=batch, merge_schema=merge_schema
             )
     again = ", as it was before" if commit.repeated else ""
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}{again}"
-    report(commit, text, as_json=as_json)
+    run.report(commit, text)
+
+
+def cat(
+    run: Run,
+    url: Url,
+    chosen: dict[str, Any],
+    *,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", "-n", help="The first so many; the last so many if below 0."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is appended.")
+    ] = False,
+    reader: Annotated[
+        str | None,
+        typer.Option(help="Follow as this named reader: publish, and continue where it stopped."),
+    ] = None,
+    owner: Annotated[str, typer.Option(help="Who owns the reader.")] = "",
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Most seconds between two polls of -f.")
+    ] = 0.05,
+) -> None:
+    """Print events between two cuts: all, the first, the last, and with -f what comes."""
+    stream = run.read(url)
+    if not follow:
+        if reader is not None:
+            raise typer.BadParameter("--reader needs -f")
+        run.table(_read(stream, chosen, rows))
+        return
+    if (rows or 0) > 0 or chosen["end"] != "tail" or chosen["as_of"] is not None:
+        raise typer.BadParameter("-f has no end: no --end, no --as-of, and no -n above 0")
+    end, before = stream.tail, iter(())
+    how = {key: chosen[key] for key in ("columns", "filters", "event_time", "offset_column")}
+    start: Any = end
+    if reader is None:
+        before = _read(stream, {**chosen, "end": end}, rows)
+    else:
+        start = _from_the_end(stream, chosen, rows)
+        with suppress(NotFoundError):
+            stream.position(f"reader:{reader}")
+            start = None  # it continues
+    run.table(chain(before, stream.follow(reader, owner=owner, start=start, poll_s=every, **how)))
+
+
+def _read(stream: "segstore.Stream", chosen: dict[str, Any], rows: int | None) -> Iterator[Any]:
+    """Yield batches of the chosen events, or of so many of them, from the end if below 0."""
+    if rows is None or rows >= 0:
+        yield from stream.read(**chosen, limit=rows)
+        return
+    if not any(chosen[key] is not None for key in ("filters", "event_time", "as_of")):
+        chosen = {**chosen, "start": _from_the_end(stream, chosen, rows)}
+    yield from _last(stream.read(**chosen), -rows)
+
+
+def _from_the_end(stream: "segstore.Stream", chosen: dict[str, Any], rows: int | None) -> Any:
+    """Return the chosen start, or a later one that leaves only so many events before the end."""
+    if rows is None:
+        return chosen["start"]
+    start, end = (stream.position(chosen[key]).offset for key in ("start", "end"))
+    return max(start, end - abs(rows))
+
+
+def _last(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """Yield the last rows of all batches, and hold hardly more than them."""
+    kept, rows = deque[Any](), 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        while kept and rows - kept[0].num_rows >= count:
+            rows -= kept.popleft().num_rows
+    for batch in kept:
+        yield batch.slice(max(rows - count, 0))
+        rows = 0
 
 
 def export(
+    run: Run,
     url: Url,
+    chosen: dict[str, Any],
     file: File = PIPE,
     *,
     form: Form = None,
@@ -218,20 +188,9 @@ def export(
     raw: Annotated[
         bool, typer.Option("--raw", help="Leave CSV cells that a spreadsheet would run.")
     ] = False,
-    start: Start = "head",
-    end: End = "tail",
-    columns: Columns = None,
-    where: Where = None,
-    event_time: EventTimes = None,
-    offsets: Offsets = False,
-    version_as_of: AsOf = None,
-    storage_options: Options = None,
-    as_json: Json = False,
 ) -> None:
     """Write the events between two cuts to a file or a pipe."""
-    stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, event_time, offsets=offsets)
-    rows = stream.read(start, end, as_of=version_as_of, **chosen)
+    rows = run.read(url).read(**chosen)
     written = 0
     with (
         open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as sink,
@@ -241,8 +200,7 @@ def export(
             sink.write_batch(batch)
             written += batch.num_rows
     if file != PIPE:
-        done = {"file": file, "events": written}
-        report(done, f"wrote {written:,} events to {file}", as_json=as_json)
+        run.report({"file": file, "events": written}, f"wrote {written:,} events to {file}")
 
 
-VERBS = (head, cat, tail, create, import_, export)
+VERBS = (create, append, cat, export)

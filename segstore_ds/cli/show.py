@@ -7,15 +7,12 @@ import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from segstore_ds.cli.status import NOT_CONFIRMED
 from segstore_ds.options.printable import printable, printable_json
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _WIDE = 10_000  # of what is no terminal: nothing is cut
 _CELL = 60
@@ -57,67 +54,51 @@ def say(*lines: str) -> None:
         sys.stdout.write(printable(line) + "\n")
 
 
-def report(done: Any, *lines: str, as_json: bool) -> None:
-    """Print what a command did: its fields for programs, its lines or its text for people."""
-    if as_json:
-        print_json(done)
-    else:
-        say(*(lines or str(done).split("\n")))
+def print_table(
+    batches: Iterable[Any], columns: Sequence[str] | None = None, *, as_json: bool = False
+) -> None:
+    """Print batches of rows, Arrow's or lists of dicts, as they come; nothing for none.
 
-
-class Table:
-    """Prints batches of rows below one header, columns aligned as the first batch needs it.
-
-    `columns` are those that people see; programs get all.
+    People see `columns` below one header, aligned as the first batch needs it; programs get all.
     """
+    widths: dict[str, int] = {}
+    for batch in batches:
+        for start in range(0, len(batch), _AT_ONCE):
+            part = batch[start : start + _AT_ONCE]
+            rows = part if isinstance(part, list) else part.to_pylist()
+            if as_json:
+                for row in rows:
+                    print_json(row)
+            else:
+                _print_rows(rows, columns or [*rows[0]], widths)
+            sys.stdout.flush()
 
-    def __init__(self, *, as_json: bool, columns: Sequence[str] | None = None) -> None:
-        self._json, self._columns = as_json, columns
-        self._widths: dict[str, int] = {}
 
-    def batches(self, batches: Iterable["pa.RecordBatch"]) -> None:
-        """Print batches as they come, and nothing for none."""
-        for batch in batches:
-            for start in range(0, batch.num_rows, _AT_ONCE):
-                self.rows(batch.slice(start, _AT_ONCE).to_pylist())
+def _print_rows(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], widths: dict[str, int]
+) -> None:
+    """Print some rows, with a header if there are no widths of columns yet."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print some rows, all with the same columns."""
-        if self._json:
-            for row in rows:
-                print_json(row)
-        elif rows:
-            self._print(rows)
-        sys.stdout.flush()
-
-    def _print(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        from rich.console import Console
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        names = self._columns or [*rows[0]]
-        cells = [[_cell(row.get(name)) for name in names] for row in rows]
-        known = bool(self._widths)
-        for place, name in enumerate(names):
-            if not known:
-                longest = max(len(row[place]) for row in cells)
-                self._widths[name] = max(longest, len(name))
-        table = RichTable(box=None, show_header=not known, padding=(0, 2, 0, 0), pad_edge=False)
-        for name in names:
-            right = all(isinstance(row.get(name), int | float | None) for row in rows)
-            table.add_column(
-                Text(printable(name), style="bold"),
-                justify="right" if right else "left",
-                min_width=min(self._widths[name], _CELL),
-                no_wrap=True,
-            )
-        for row in cells:
-            table.add_row(*map(Text, row))
-        width = None if sys.stdout.isatty() else _WIDE
-        console = Console(width=width, highlight=False)
-        with console.capture() as printed:  # rich ends the process if nobody reads any more
-            console.print(table)
-        sys.stdout.write(printed.get())
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    table = Table(box=None, show_header=not widths, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, *column in zip(names, *cells, strict=True):
+        widest = widths.setdefault(name, max(map(len, (name, *column))))
+        right = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(
+            Text(printable(name), style="bold"),
+            justify="right" if right else "left",
+            min_width=min(widest, _CELL),
+            no_wrap=True,
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    with console.capture() as printed:  # rich ends the process if nobody reads any more
+        console.print(table)
+    sys.stdout.write(printed.get())
 
 
 def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type

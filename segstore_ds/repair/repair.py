@@ -180,12 +180,14 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
         return f"{text}; restore the files from a backup, or call: {loss}"
     if folder == names.READERS_FOLDER:
         name = name.partition("/")[0]
-        return f"{text}; call: segstore release {url} {name}, then register the reader again"
+        return (
+            f"{text}; call: segstore readers {url} --release {name}, then register the reader again"
+        )
     if folder in names.TABLE_FOLDERS:
         return f"{text}; {advise(context.storage, context.log.root.stream_id, problem.where)}"
     if problem.version is not None:
         kept = context.log.root.version - problem.version
-        command = f"forget versions: segstore purge {url} --older-than 1h --keep-versions {kept}"
+        command = f"forget versions: segstore maintain {url} --keep 1h --keep-versions {kept}"
     else:
         command = f"copy the rest: segstore salvage {url} NEW_URL --skip-damaged"
     return f"{text}; restore the object from a backup, or {command}"

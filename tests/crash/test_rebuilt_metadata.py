@@ -81,7 +81,7 @@ def without_owners(expected: dict[str, object]) -> dict[str, object]:
 
 def is_newest_sound(report: RepairReport, path: str) -> bool:
     """Tell whether what stays damaged is one object that older versions alone need."""
-    older = f"{path}: ", "; restore the object from a backup, or forget versions: segstore purge"
+    older = f"{path}: ", "; restore the object from a backup, or forget versions: segstore maintain"
     return all(text.startswith(older[0]) and older[1] in text for text in report.damaged)
 
 

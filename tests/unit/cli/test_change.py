@@ -33,11 +33,11 @@ def done(capsys):
         (["truncate", "2"], lambda stream: stream.head == 2),
         (["seal"], lambda stream: stream.sealed),
         (["restore", "0"], lambda stream: stream.head == stream.tail == 3),
-        (["untag", "t"], lambda stream: not stream.tags),
-        (["release", "r"], lambda stream: stream.readers()[0].record.released),
+        (["tag", "t", "--delete"], lambda stream: not stream.tags),
+        (["readers", "--release", "r"], lambda stream: stream.readers()[0].record.released),
         (["drop"], lambda stream: not segstore.exists(stream.url)),
-        (["purge"], lambda stream: stream.version == 3),
-        (["vacuum"], lambda stream: stream.version >= 3),
+        (["maintain", "--keep", "30d"], lambda stream: stream.version == 3),
+        (["maintain", "--grace", "7d"], lambda stream: stream.version >= 3),
         (["maintain"], lambda stream: stream.version >= 3),
         (["retain", "--max-bytes", "0", "--ignore-readers"], lambda stream: stream.head == 3),
     ],
@@ -45,7 +45,7 @@ def done(capsys):
 def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
     stream.tag("t", 1)
     stream.reader("r", start=0)
-    leftover = Path(stream.url.removeprefix("file://"), "log", f".tmp-1-{0:016x}")  # for vacuum
+    leftover = Path(stream.url.removeprefix("file://"), "log", f".tmp-1-{0:016x}")  # for maintain
     leftover.write_bytes(b"x")
     os.utime(leftover, (0, 0))
     line = [command[0], stream.url, *command[1:]]
@@ -77,7 +77,7 @@ def test_tags_and_copies(stream, tmp_path, capsys):
         assert main(["copy", stream.url, str(tmp_path / "b"), "--start", "tag:t", "--json"]) == 0
         row = done(capsys)
         assert (row["start"], row["end"], row["repeated"]) == (1, 3, repeated)
-    assert main(["clone", stream.url, str(tmp_path / "c"), "--id", "mine", "--json"]) == 0
+    assert main(["copy", "--clone", stream.url, str(tmp_path / "c"), "--id", "mine", "--json"]) == 0
     assert segstore.open(tmp_path / "c").tail == 3
     assert list(stream.refresh().pins) == ["mine"]
 
@@ -120,13 +120,13 @@ def test_publish_shows_removes_and_asks(form, stream, capsys):
 
 def test_followers(stream, tmp_path, capsys):
     url = str(tmp_path / "second")
-    assert main(["follower", "add", stream.url, url]) == 0
+    assert main(["followers", stream.url, "--add", url]) == 0
     capsys.readouterr()
-    assert main(["follower", "list", stream.url, "--json"]) == 0
+    assert main(["followers", stream.url, "--json"]) == 0
     assert done(capsys) == {"url": f"file://{url}"}
-    assert main(["follower", "promote", url, "--yes", "--json"]) == 0
+    assert main(["followers", url, "--promote", "--yes", "--json"]) == 0
     assert done(capsys) == {"generation": 1}
-    assert main(["follower", "remove", stream.url, url]) == NOT_CONFIRMED
+    assert main(["followers", stream.url, "--remove", url]) == NOT_CONFIRMED
 
 
 def test_compact_and_rescue(stream, tmp_path, capsys):

@@ -27,15 +27,15 @@ def stream(tmp_path):
     return made
 
 
-def test_tail_follows_until_it_is_interrupted(stream):
-    line = [*COMMAND, "tail", stream.url, "-f", "-n", "1", "--json"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
-        assert json.loads(tail.stdout.readline()) == {"n": 3}
+def test_cat_follows_until_it_is_interrupted(stream):
+    line = [*COMMAND, "cat", stream.url, "-f", "-n", "-1", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
+        assert json.loads(cat.stdout.readline()) == {"n": 3}
         for n in (4, 5):
             stream.append(pa.table({"n": [n]}))
-            assert json.loads(tail.stdout.readline()) == {"n": n}
-        tail.send_signal(signal.SIGINT)
-        assert tail.wait(300) == INTERRUPTED
+            assert json.loads(cat.stdout.readline()) == {"n": n}
+        cat.send_signal(signal.SIGINT)
+        assert cat.wait(300) == INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_reader_that_goes_away_ends_the_command_quietly(stream, line):
         assert cat.stderr.read() == b""
 
 
-@pytest.mark.parametrize("verb", ["info", "verify", "head"])
+@pytest.mark.parametrize("verb", ["info", "verify", "cat"])
 def test_reader_that_was_never_there_ends_the_command_quietly(stream, verb):
     """Also if all that is printed fits into one buffer, which is written at the end."""
     reads, writes = os.pipe()

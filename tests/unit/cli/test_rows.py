@@ -42,8 +42,8 @@ def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_head_is_a_table_that_can_t_steer_the_terminal(stream, capsys):
-    assert main(["head", stream.url, "--offsets", "-n", "2"]) == 0
+def test_cat_prints_a_table_that_can_t_steer_the_terminal(stream, capsys):
+    assert main(["cat", stream.url, "--offsets", "-n", "2"]) == 0
     shown = capsys.readouterr().out
     assert [line.split() for line in shown.splitlines()] == [
         ["user", "n", "offset"],
@@ -58,7 +58,7 @@ def test_cat_takes_cuts_columns_and_conditions(stream, capsys):
     assert lines(capsys) == [{"n": 2}]
     assert main(["cat", stream.url, "--start", "1", "--end", "2", "--json"]) == 0
     assert lines(capsys) == [{"user": "b\x1b[31m", "n": 2}]
-    assert main(["cat", stream.url, "--version-as-of", "0", "--json"]) == 0
+    assert main(["cat", stream.url, "--as-of", "0", "--json"]) == 0
     assert lines(capsys) == []
     assert main(["cat", stream.url, "--where", "n > 1"]) == 2
 
@@ -84,20 +84,49 @@ def test_what_is_no_condition_is_refused(stream, text, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_tail_shows_the_last_and_follows_to_a_seal(stream, capsys):
-    assert main(["tail", stream.url, "-n", "1", "--json"]) == 0
-    assert [row["n"] for row in lines(capsys)] == [3]
+def test_cat_shows_the_first_and_the_last(stream, capsys):
+    for rows, shown in ((2, [1, 2]), (0, []), (-1, [3]), (-2, [2, 3]), (-9, [1, 2, 3])):
+        assert main(["cat", stream.url, "-n", str(rows), "--json"]) == 0
+        assert [row["n"] for row in lines(capsys)] == shown
+
+
+def test_the_last_are_those_between_the_cuts_that_match(stream, capsys):
+    for n in range(4, 9):
+        stream.append(EVENTS.slice(0, 1).set_column(1, "n", [[n]]))
+    for flags, shown in (
+        (["--end", "5"], [4, 5]),
+        (["--start", "7"], [8]),
+        (["--as-of", "1"], [2, 3]),
+        (["--where", '["n", "<", 7]'], [5, 6]),
+        (["--where", '["n", "==", 1]'], [1]),
+        (["--where", '["n", ">", 99]'], []),
+    ):
+        assert main(["cat", stream.url, "-n", "-2", "--json", *flags]) == 0
+        assert [row["n"] for row in lines(capsys)] == shown
+
+
+def test_cat_follows_to_a_seal(stream, capsys):
     stream.seal()
-    assert main(["tail", stream.url, "-n", "2", "-f", "--json"]) == 0
-    assert [row["n"] for row in lines(capsys)] == [2, 3]
+    for flags, shown in (([], [1, 2, 3]), (["-n", "-2"], [2, 3]), (["--start", "2"], [3])):
+        assert main(["cat", stream.url, "-f", "--json", *flags]) == 0
+        assert [row["n"] for row in lines(capsys)] == shown
+    for wrong in (["-n", "2"], ["--end", "2"], ["--as-of", "0"]):
+        assert main(["cat", stream.url, "-f", *wrong]) == 2
+        assert "-f has no end" in capsys.readouterr().err
+
+
+def test_cat_follows_as_a_named_reader(stream, capsys):
+    stream.seal()
+    follow = ["cat", stream.url, "-f", "-n", "-1", "--reader", "r", "--owner", "a", "--json"]
     for shown in ([3], []):
-        follow = ["tail", stream.url, "-f", "-n", "1", "--reader", "r", "--owner", "a", "--json"]
         assert main(follow) == 0
         assert [row["n"] for row in lines(capsys)] == shown
     stream.reader("r", owner="a", start=1)
     assert main(follow) == 0
     assert [row["n"] for row in lines(capsys)] == [2, 3]  # all that it has not seen
-    assert main(["tail", stream.url, "--reader", "r"]) == 2
+    assert main(["cat", stream.url, "-f", "--start", "1", "--reader", "new", "--json"]) == 0
+    assert [row["n"] for row in lines(capsys)] == [2, 3]
+    assert main(["cat", stream.url, "--reader", "r"]) == 2
 
 
 def test_create_by_columns_and_by_a_file(stream, tmp_path, capsys):
@@ -120,7 +149,7 @@ def test_rows_survive_a_file(tmp_path, ending, capsys):
     copied = segstore.create(tmp_path / "b", events.schema)
     file = str(tmp_path / f"rows.{ending}")
     assert main(["export", str(tmp_path / "a"), file]) == 0
-    assert main(["import", copied.url, file]) == 0
+    assert main(["append", copied.url, file]) == 0
     assert copied.read().read_all().to_pylist() == events.to_pylist()
     assert main(["export", copied.url, file]) == 2
     assert "--force" in capsys.readouterr().err
@@ -136,20 +165,20 @@ def test_rows_survive_a_pipe(tmp_path, stream, form, monkeypatch):
     assert main(["export", stream.url, "--format", form, "-"]) == 0
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(piped.getvalue())))
-    assert main(["import", str(tmp_path / "copied"), "--create", "--format", form]) == 0
+    assert main(["append", str(tmp_path / "copied"), "--create", "--format", form]) == 0
     found = segstore.open(tmp_path / "copied").read().read_all().to_pylist()
     assert [row["n"] for row in found] == [1, 2, 3]
 
 
-def test_import_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
+def test_append_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
     file = tmp_path / "more.csv"
     file.write_text("user,n\neve,4\n")
     for repeated in (False, True):
-        args = ["import", stream.url, str(file), "--writer", "etl", "--batch", "1", "--json"]
+        args = ["append", stream.url, str(file), "--writer", "etl", "--batch", "1", "--json"]
         assert main(args) == 0
         (row,) = lines(capsys)
         assert (row["start"], row["end"], row["repeated"]) == (3, 4, repeated)
-    assert main(["import", stream.url, str(tmp_path / "rows.txt")]) == 2
+    assert main(["append", stream.url, str(tmp_path / "rows.txt")]) == 2
     assert "give --format" in capsys.readouterr().err
 
 
@@ -168,7 +197,7 @@ def test_import_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
 def test_file_that_can_t_be_read_is_named(tmp_path, stream, name, text, capsys):
     file = tmp_path / name
     file.write_text(text)
-    assert main(["import", stream.url, str(file)]) == 2
+    assert main(["append", stream.url, str(file)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"segstore: SEG_INVALID_INPUT: file can't be read: file='{file}'")
     assert segstore.open(stream.url).tail == 3
@@ -178,7 +207,7 @@ def test_bytes_that_are_not_base64_are_named(tmp_path, capsys):
     stream = segstore.create(tmp_path / "s", pa.schema({"raw": pa.binary()}))
     file = tmp_path / "rows.jsonl"
     file.write_text('{"raw": "a"}\n')
-    assert main(["import", stream.url, str(file)]) == 2
+    assert main(["append", stream.url, str(file)]) == 2
     assert f"file='{file}'" in capsys.readouterr().err
 
 
@@ -200,13 +229,13 @@ def test_events_of_an_interval_are_chosen_by_their_time(tmp_path, capsys):
     segstore.open(url).append(pa.table({"day": days, "n": [1, 2, 3]}))
     capsys.readouterr()
     chosen = ["-c", "n", "--json", "--event-time"]
-    for verb, interval, expected in (
-        ("cat", "2026-11-21..2026-11-22", [3]),
-        ("cat", "2026-11-21..", [2, 3]),
-        ("head", "..2026-11-22", [1, 3]),
-        ("tail", "2026-11-22..2026-11-23", [2]),
+    for interval, expected in (
+        ("2026-11-21..2026-11-22", [3]),
+        ("2026-11-21..", [2, 3]),
+        ("..2026-11-22", [1, 3]),
+        ("2026-11-22..2026-11-23", [2]),
     ):
-        assert main([verb, url, *chosen, interval]) == 0
+        assert main(["cat", url, *chosen, interval]) == 0
         assert [line["n"] for line in lines(capsys)] == expected
     assert main(["export", url, file, *chosen, "2026-11-22.."]) == 0
     assert json.loads((tmp_path / "out.json").read_text())["n"] == 2

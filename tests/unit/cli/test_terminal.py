@@ -60,14 +60,15 @@ def terminal(monkeypatch):
 
 
 LOOKS = [
-    ["head"],
     ["cat"],
-    ["tail"],
+    ["cat", "-n", "1"],
+    ["cat", "-n", "-1"],
     ["info"],
     ["history"],
-    ["segments"],
+    ["info", "--segments"],
     ["readers"],
-    ["tags"],
+    ["followers"],
+    ["tag"],
     ["metrics"],
     ["verify"],
 ]
@@ -126,11 +127,11 @@ def test_errors_hold_no_control_characters(stream, tmp_path, capsys):
     file = tmp_path / f"bad{HOSTILE.replace('/', '')}.csv"
     file.write_text(f"{HOSTILE}\n1,2,{HOSTILE}\n", encoding="utf-8", newline="")
     lines = [
-        ["import", stream.url, str(file)],
-        ["import", stream.url, str(file), "--format", "json"],
-        ["import", stream.url, str(file), "--format", "parquet"],
-        ["import", stream.url, str(tmp_path / f"none{HOSTILE}.csv")],
-        ["import", stream.url, str(tmp_path / f"none.{HOSTILE}")],
+        ["append", stream.url, str(file)],
+        ["append", stream.url, str(file), "--format", "json"],
+        ["append", stream.url, str(file), "--format", "parquet"],
+        ["append", stream.url, str(tmp_path / f"none{HOSTILE}.csv")],
+        ["append", stream.url, str(tmp_path / f"none.{HOSTILE}")],
         ["export", stream.url, str(file)],
         ["cat", stream.url, "-c", HOSTILE + "x"],
         ["cat", stream.url, "--where", json.dumps([HOSTILE + "x", ">", 1])],

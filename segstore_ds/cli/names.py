@@ -1,0 +1,208 @@
+"""Commands for what a stream names, and for its copies: tag, readers, followers, copy, publish."""
+
+import hashlib
+from typing import Annotated
+
+import typer
+
+from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
+from segstore_ds.cli.progress import shown
+from segstore_ds.cli.run import Run
+from segstore_ds.cli.show import ask
+from segstore_ds.options.table_formats import TableFormat
+
+_READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")
+
+
+def tag(
+    run: Run,
+    url: Url,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="None lists all.")] = None,
+    cut: Cut = "tail",
+    *,
+    move: Annotated[bool, typer.Option("--move", help="Move a tag of that name here.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Give a cut a name, which retain respects; list or remove such names."""
+    if name is None:
+        if move or delete:
+            raise typer.BadParameter("--move and --delete need a NAME")
+        run.table(run.read(url).metadata("tags"))
+        return
+    stream = run.change(url)
+    if dry_run:
+        offset = stream.position(f"tag:{name}" if delete else cut).offset
+        text = f"would {'remove the tag' if delete else 'put'} {name} at {offset}"
+        run.report({"dry_run": True, "name": name, "offset": offset}, text)
+    elif delete:
+        ask(f"Remove the tag {name} of {stream.url}?", yes=yes)
+        stream.untag(name)
+        run.report({"name": name, "removed": True}, f"removed {name}")
+    else:
+        made = stream.tag(name, cut, move=move)
+        done = {"name": name, "offset": made.offset, "version": made.version}
+        run.report(done, f"{name} is at {made.offset}")
+
+
+def readers(
+    run: Run,
+    url: Url,
+    *,
+    release: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Release this one: it holds back no events any more."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """List the named readers, and how many events each is behind; or release one."""
+    if release is None:
+        run.table(run.read(url).metadata("readers"), _READER)
+        return
+    stream = run.change(url)
+    if dry_run:
+        offset = stream.position(f"reader:{release}").offset
+        text = f"would release the reader {release} at {offset}"
+        run.report({"dry_run": True, "name": release, "offset": offset}, text)
+        return
+    ask(f"Release the reader {release} of {stream.url}?", yes=yes)
+    done = stream.release_reader(release)
+    text = f"released {release}" if done else f"there is no reader {release} to release"
+    run.report({"name": release, "released": done}, text)
+
+
+def followers(
+    run: Run,
+    url: Url,
+    *,
+    add: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep a second copy in this folder.")
+    ] = None,
+    remove: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Continue without this one; it stays.")
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Make URL, a follower, the primary.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """List the folders that hold a second copy of the whole stream; or change them."""
+    if (add is not None) + (remove is not None) + promote > 1:
+        raise typer.BadParameter("give one of --add, --remove and --promote")
+    stream = run.change(url) if add or remove or promote else run.read(url)
+    if add:
+        stream.add_follower(add)
+        run.report({"followers": stream.followers}, f"{add} follows")
+    elif remove:
+        ask(f"Continue {stream.url} without {remove}?", yes=yes)
+        stream.remove_follower(remove)
+        run.report({"followers": stream.followers}, f"{remove} follows no more")
+    elif promote:
+        ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
+        generation = stream.promote()
+        run.report({"generation": generation}, f"primary, in generation {generation}")
+    else:
+        run.table([[{"url": found} for found in stream.followers]])
+
+
+def copy(
+    run: Run,
+    url: Url,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A location without a stream.")],
+    *,
+    clone: Annotated[
+        bool, typer.Option("--clone", help="Share the segments: three commits for any length.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Write the events anew, from offset 0.")
+    ] = False,
+    start: Start = "head",
+    end: End = "tail",
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Clone this kept version.")
+    ] = None,
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the copy.")] = False,
+    copy_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="The same id again is the same copy; one of the target's URL if none is given.",
+        ),
+    ] = None,
+) -> None:
+    """Copy a stream or a range of it, on any filesystem; again continues where it stopped."""
+    if clone and events:
+        raise typer.BadParameter("give --clone or --events, not both")
+    made_of = hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+    stream = run.change(url) if clone else run.read(url)
+    with shown("copying") as progress:
+        copied = stream.copy_to(
+            target,
+            copy_id=copy_id or f"to-{made_of}",
+            mode="clone" if clone else "events" if events else "segments",
+            start=start,
+            end=end,
+            version=version,
+            seal=seal,
+            storage_options=None if clone else run.options(),
+            progress=progress,
+        )
+    again = ", as it was before" if copied.repeated else ""
+    held = f"events [{copied.start}, {copied.end}) in {copied.segments} segments"
+    run.report(copied, f"{target} holds the {held}{again}")
+
+
+def publish(
+    run: Run,
+    url: Url,
+    *,
+    settle: Annotated[
+        bool, typer.Option("--settle", help="First merge what is in no Parquet file.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse columns that the format lacks.")
+    ] = False,
+    kind: Annotated[
+        TableFormat, typer.Option("--format", metavar="FORMAT", help="delta or iceberg.")
+    ] = "delta",
+    auto: Annotated[
+        bool | None, typer.Option("--auto/--no-auto", help="From now on, also after commits.")
+    ] = None,
+    catalog: Annotated[
+        str | None, typer.Option(help="Then tell this catalog of pyiceberg's configuration.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="namespace.name in that catalog.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
+    stream = run.change(url)
+    if dry_run:
+        shows = stream.published(kind)
+        text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
+        why = f": {shows.reason}" if shows and shows.lag else ""
+        run.report(shows or {"url": None}, text + why)
+    elif remove:
+        ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
+        count = stream.unpublish(kind)
+        run.report({"deleted": count}, f"deleted {count} objects")
+    else:
+        done = stream.publish(
+            kind, settle=settle, strict=strict, auto=auto, catalog=catalog, table=table
+        )
+        text = f"{done.url} shows offsets [{done.head}, {done.tail})"
+        text += f"; {done.reason}" if done.lag else ""
+        text += f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
+        if done.registered:
+            text += f"; {table} points to {done.registered}"
+        elif catalog:
+            text += "; THE CATALOG WAS NOT TOLD: see the log"
+        run.report(done, text)
+
+
+VERBS = (tag, readers, followers, copy, publish)
