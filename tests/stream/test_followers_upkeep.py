@@ -28,6 +28,7 @@ from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
+HISTORY_ROWS = "segstore_ds.status.table.HISTORY.rows"
 
 
 def test_a_compaction_that_a_follower_lacks_keeps_what_it_wrote(pair):
@@ -239,10 +240,11 @@ def spoil(url: str, path: str, how: str) -> None:
 @pytest.mark.parametrize(
     "folder", ["segments/", pytest.param("status/", marks=pytest.mark.slow), "log/"]
 )
-def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
+def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder, monkeypatch):
     """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""
+    monkeypatch.setattr(HISTORY_ROWS, 4)
     pair.stream.add_follower(pair.follower)
-    for n in range(60):
+    for n in range(14):
         pair.stream.append(numbers(n, n + 1), layout=STAGED)
     pair.stream.tag("here")
     listed = [info.path for info in open_storage(pair.primary).list(folder)]
@@ -261,17 +263,18 @@ def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
         there = content(pair.primary)
         assert {name: there.get(name) for name in needed} == {name: whole[name] for name in needed}
         assert (report.ok, [*report.lost], report.generation) == (True, [], generation)
-        assert found(pair.reopen(pair.primary)) == list(range(60))
+        assert found(pair.reopen(pair.primary)) == list(range(14))
         assert pair.reopen(pair.primary).verify().ok
         for name in group:  # what no version as of now refers to need not come back
             open_storage(pair.primary).put(name, whole[name])
 
 
 @pytest.mark.parametrize("how", ["lost", pytest.param("cut", marks=pytest.mark.slow)])
-def test_repair_builds_again_what_both_folders_lost(pair, how):
+def test_repair_builds_again_what_both_folders_lost(pair, how, monkeypatch):
     """Each from its own log; no commit is made, so both stay the same stream."""
+    monkeypatch.setattr(HISTORY_ROWS, 4)
     pair.stream.add_follower(pair.follower)
-    for n in range(70):
+    for n in range(14):
         pair.stream.append(numbers(n, n + 1), layout=STAGED)
     root = pair.stream.root
     paths = [root.parts[0].path, root.history_parts[0].path]
@@ -281,10 +284,10 @@ def test_repair_builds_again_what_both_folders_lost(pair, how):
     for url in (pair.primary, pair.follower):
         report = repair_on(Root(open_storage(url), pair.world, pair.time), clock=pair.time.clock)
         assert (report.ok, report.version) == (True, root.version)
-        assert found(pair.reopen(url)) == list(range(70))
+        assert found(pair.reopen(url)) == list(range(14))
         assert pair.reopen(url).verify().ok
-    pair.reopen(pair.primary).append(numbers(70, 71))
-    assert found(pair.reopen(pair.follower)) == list(range(71))
+    pair.reopen(pair.primary).append(numbers(14, 15))
+    assert found(pair.reopen(pair.follower)) == list(range(15))
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
