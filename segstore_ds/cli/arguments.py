@@ -1,6 +1,5 @@
 """Arguments and flags that several commands have."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterable
@@ -35,12 +34,9 @@ Start = Annotated[str, typer.Option("--start", metavar="CUT", help="The first ev
 End = Annotated[str, typer.Option("--end", metavar="CUT", help="The event after the last.")]
 Where = Annotated[
     list[str] | None,
-    typer.Option(
-        "--where",
-        metavar="JSON",
-        help='A condition, such as \'["n", ">", 3]\', or lists of them; several must all hold.',
-    ),
+    typer.Option(metavar="FILTER", help="Only events for which this holds, such as 'n > 3'."),
 ]
+
 # An argument of Python in an error's text, but not inside of a call.
 _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|'(?P<text>[^']*)')")
 
@@ -64,33 +60,11 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
     return _PYTHON.sub(spell, text)
 
 
-def parse_conditions(where: list[str] | None) -> list[Any] | None:
-    """Return the filters of `--where`; None for none. What each one says must hold.
-
-    >>> parse_conditions(['["n", ">", 3]', '[[["n", "<", 9]], [["user", "==", "ada"]]]'])
-    [[['n', '>', 3], ['n', '<', 9]], [['n', '>', 3], ['user', '==', 'ada']]]
-    """
-    alternatives: list[list[Any]] = [[]]
-    for text in where or ():
-        found = _parse_alternatives(text)
-        alternatives = [before + each for before in alternatives for each in found]
-    return (alternatives if len(alternatives) > 1 else alternatives[0]) or None
-
-
-def _parse_alternatives(text: str) -> list[list[Any]]:
-    """Return lists of conditions, of which one must hold."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, list) or not found:
-        raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'')
-    if not isinstance(found[0], list):
-        return [[found]]
-    is_alternatives = all(isinstance(each, list) and each for each in found) and all(
-        isinstance(condition, list) and condition for each in found for condition in each
-    )
-    return found if is_alternatives else [found]
+def only_filter(where: list[str] | None) -> str | None:
+    """Return the filter of `--where`; neither an empty one nor one of two is passed over."""
+    if where is not None and (len(where) > 1 or not where[0].strip()):
+        raise typer.BadParameter("give one --where, with all conditions joined by 'and'")
+    return where[0] if where else None
 
 
 def _parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
@@ -133,7 +107,7 @@ def choose(
         "start": start,
         "end": end,
         "columns": columns.split(",") if columns else None,
-        "filters": parse_conditions(where),
+        "filters": only_filter(where),
         "event_time": _parse_event_time(event_time),
         "offset_column": "offset" if offsets else None,
         "as_of": int(as_of) if as_of and as_of.isdecimal() else as_of,

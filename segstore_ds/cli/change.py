@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli.arguments import Cut, DryRun, Url, Where, Yes, parse_conditions
+from segstore_ds.cli.arguments import Cut, DryRun, Url, Where, Yes, only_filter
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask
 
@@ -102,7 +102,7 @@ def redact(
 ) -> None:
     """Set columns of matching events to null, in all that is stored."""
     stream = run.change(url)
-    filters, names = parse_conditions(where), columns.split(",")
+    filters, names = only_filter(where), columns.split(",")
     if dry_run:
         found = sum(batch.num_rows for batch in stream.read(filters=filters, columns=names))
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")

@@ -83,7 +83,7 @@ def test_tags_and_copies(stream, tmp_path, capsys):
 
 
 def test_redact_counts_asks_and_clears(stream, capsys):
-    line = ["redact", stream.url, "--where", '["n", "==", 2]', "-c", "n", "--json"]
+    line = ["redact", stream.url, "--where", "n == 2", "-c", "n", "--json"]
     assert main(line) == NOT_CONFIRMED
     assert main([*line, "--dry-run"]) == 0
     assert done(capsys) == {"dry_run": True, "rows": 1}
@@ -91,7 +91,7 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert done(capsys)["rows"] == 1
     assert stream.read().read_all()["n"].to_pylist() == [1, None, 3]
     assert main(["redact", stream.url, "-c", "n", "--yes"]) == 2
-    line = ["redact", stream.url, "--where", '["n", "==", 3]', "-c", "n", "--yes", "--forget"]
+    line = ["redact", stream.url, "--where", "n == 3", "-c", "n", "--yes", "--forget"]
     assert main(line) == 0
     assert "not forgotten before" in capsys.readouterr().out
     assert main([*line, "--json"]) == 0
