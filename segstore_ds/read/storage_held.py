@@ -5,7 +5,7 @@ Metadata knows the sizes of what it lists only, so this table lists the folder.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -38,25 +38,7 @@ _WORDS: Mapping[str, str] = {
     Operation.RESTORE: "replaced by a restore",
 }
 _METADATA = "replaced metadata"
-
-
-@dataclass(slots=True)
-class Held:
-    """The objects that are there for one reason; times are None where nothing says them."""
-
-    objects: int = 0
-    bytes: int = 0
-    since_us: int | None = None
-    until_us: int | None = None
-
-    def add(self, size: int, since_us: int | None = None, until_us: int | None = None) -> None:
-        """Count one object more."""
-        self.objects += 1
-        self.bytes += size
-        if since_us is not None:
-            self.since_us = since_us if self.since_us is None else min(self.since_us, since_us)
-        if until_us is not None:
-            self.until_us = until_us if self.until_us is None else max(self.until_us, until_us)
+_Held = tuple[int, int | None, int | None]  # an object's bytes, and since and until when it stays
 
 
 def name_reason(path: str, operation: str | None) -> str:
@@ -66,8 +48,8 @@ def name_reason(path: str, operation: str | None) -> str:
     return _WORDS.get(operation or "", f"dropped by {operation or 'a commit'}")
 
 
-def storage_held(context: StreamContext, root: Root) -> dict[str, Held]:
-    """Return what takes storage by reason, from one listing of the stream's folder."""
+def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
+    """Return the rows of the table, the largest first, from one listing of the stream's folder."""
     policy = upkeep_of(root) or DEFAULT_POLICY
     keep_us, grace_us = policy.keep_s * 1_000_000, policy.grace_s * 1_000_000
     # Parts that were retired may be deleted at any moment, together with their segments.
@@ -75,44 +57,40 @@ def storage_held(context: StreamContext, root: Root) -> dict[str, Held]:
     versions = {retired.version for retired in refs.retired.values()}
     operations = context.log.history.operations(root, versions)
     pins = sorted((pin.version, name) for name, pin in all_pins(root).items())
-    found: dict[str, Held] = defaultdict(Held)
+    found: dict[str, list[_Held]] = defaultdict(list)
     for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
         for info in context.storage.list(folder):
             retired = refs.retired.get(info.path)
             if info.path in refs.live:
-                found[LISTED].add(info.size)
+                found[LISTED].append((info.size, None, None))
             elif retired is None:
                 # The floor passes it a grace later, and a sweep follows another grace behind.
-                found[STAGED].add(info.size, info.modified_us, info.modified_us + 2 * grace_us)
+                since_us = info.modified_us
+                found[STAGED].append((info.size, since_us, since_us + 2 * grace_us))
             elif pins and pins[0][0] < retired.version:
-                found[f"needed by the clone {pins[0][1]}"].add(info.size, retired.time_us)
+                held = (info.size, retired.time_us, None)
+                found[f"needed by the clone {pins[0][1]}"].append(held)
             else:
-                until_us = retired.time_us + max(grace_us, keep_us)
                 why = name_reason(info.path, operations.get(retired.version))
-                found[why].add(info.size, retired.time_us, until_us)
-    for info in context.storage.list(names.LOG_FOLDER):
-        if names.parse_log_name(info.path.rpartition("/")[2]) is not None:
-            found[LOG].add(info.size)
-    found[LOG].until_us = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
-    try:
+                until_us = retired.time_us + max(grace_us, keep_us)
+                found[why].append((info.size, retired.time_us, until_us))
+    oldest = None
+    with suppress(SnapshotExpiredError):
         oldest = context.log.history.moment(root, root.log_start)
-        found[LOG].since_us = oldest.time_us if oldest else None
-    except SnapshotExpiredError:
-        pass
-    return found
-
-
-def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
-    """Return the rows of the table, the largest first."""
-    held = storage_held(context, root)
-    order = sorted(held, key=lambda why: (-held[why].bytes, why))
-    return [
-        {
-            "why": why,
-            "objects": held[why].objects,
-            "bytes": held[why].bytes,
-            "since": held[why].since_us,
-            "until": held[why].until_us,
-        }
-        for why in order
+    since = oldest.time_us if oldest else None
+    until = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
+    found[LOG] = [
+        (info.size, since, until)
+        for info in context.storage.list(names.LOG_FOLDER)
+        if names.parse_log_name(info.path.rpartition("/")[2]) is not None
     ]
+    rows = [_row(why, held) for why, held in found.items()]
+    return sorted(rows, key=lambda row: (-row["bytes"], row["why"]))
+
+
+def _row(why: str, held: list[_Held]) -> dict[str, Any]:
+    since = [since_us for _, since_us, _ in held if since_us is not None]
+    until = [until_us for _, _, until_us in held if until_us is not None]
+    size = sum(size for size, _, _ in held)
+    times = {"since": min(since, default=None), "until": max(until, default=None)}
+    return {"why": why, "objects": len(held), "bytes": size, **times}

@@ -72,8 +72,9 @@ class Maintenance:
 
     def __str__(self) -> str:
         forgot = "would forget" if self.dry_run else "forgot"
-        text = f"{forgot} {self.versions} versions, made {self.merges} merges, at {self.version}"
-        lines = [f"{text}; the oldest version is {self.log_start}"]
+        kept = f"the oldest kept is {self.log_start}, the newest {self.version}"
+        lines = [f"{forgot} {self.versions} versions: {kept}"]
+        lines += [f"made {self.merges} merges"] if self.merges else []
         deleted = "would delete" if self.dry_run else "deleted"
         for verb, items in ((deleted, self.deleted), ("kept for now", self.kept)):
             totals: dict[str, list[int]] = {}
