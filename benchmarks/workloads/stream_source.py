@@ -40,7 +40,7 @@ def stream_source(settings: Settings) -> Found:
             pq.write_table(table, parquet / f"{n:05d}.parquet", compression="zstd")
         each, reader = max(files // 10, 1), spark.readStream
         schema = spark.read.parquet(str(parquet)).schema
-        ours = reader.format("segstore").option("maxSegmentsPerTrigger", each)
+        ours = reader.format("segstore").option("maxRowsPerTrigger", settings.rows // files * each)
         theirs = spark.readStream.schema(schema).option("maxFilesPerTrigger", each)
         loads: dict[str, Callable[[], DataFrame]] = {
             "segstore": lambda: ours.load(str(stream)),

@@ -19,12 +19,11 @@ from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
-from segstore_ds.write.layout import Layout
-from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentWriter, open_pool
+from segstore_ds.write.segment_writer import BUFFER_BYTES, BUFFERS, SegmentWriter, open_pool
 
 SMALL, LARGE = 64 << 10, 800 << 10
 CACHED, PLAIN = "write cache", "plain file"
-CACHE = {"cache": f"{Layout().cache_buffers} buffers of {BUFFER_BYTES >> 20} MiB"}
+CACHE = {"cache": f"{BUFFERS} buffers of {BUFFER_BYTES >> 20} MiB"}
 
 
 @workload(
@@ -90,7 +89,7 @@ def _plain(frames: Sequence[Frame], folder: Path) -> int:
 def _stage(
     storage: Storage, frames: Iterable[Frame], seen: Callable[[Frame], None] = lambda _: None
 ) -> None:
-    pool = open_pool(storage, buffers=Layout().cache_buffers)
+    pool = open_pool(storage)
     writer = SegmentWriter(storage, "token/0.arrow", pool, CacheCounters(), ArrowEncoder())
     try:
         for frame in frames:
@@ -128,7 +127,7 @@ def cache_overlap(settings: Settings) -> Found:
         write_s, _, _ = _staged(scratch / "io", frames, rate)
         frames.clear()
         both_s, peak, largest = _staged(scratch / "both", map(encode, batches), rate)
-    bound = Layout().cache_buffers * BUFFER_BYTES + largest
+    bound = BUFFERS * BUFFER_BYTES + largest
     found = {"encode alone": encode_s, "write alone": write_s, "both": both_s}
     return Found(
         [{"candidate": name, "seconds": rounded(seconds)} for name, seconds in found.items()],

@@ -121,7 +121,7 @@ def _unknown(name: str, scope: str) -> InvalidInputError:
     peer = _BY_PEER.get(name.lower())
     if peer is not None:
         return InvalidInputError(
-            "option belongs to another system", remedy=f"here it is called {peer.name}", option=name
+            "option belongs to another system", remedy=f"use {peer.name}", option=name
         )
     known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)

@@ -8,6 +8,7 @@ NATIVE = "__segstore_native_epochs"  # internal: set by the hybrid scan on its o
 COPIED = "__segstore_copied"  # internal: set by the helper `copy` on its own writes
 TRANSACTION = "__segstore_transaction"  # internal: set by the helper `write`, to find its commit
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
+PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
 
@@ -28,7 +29,7 @@ class Option:
         name: The name that users write.
         kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
         default: The value if the option is not given; None if absence has its own meaning.
-        scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`.
+        scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`, `PYTHON`.
         meaning: One line for docs/options.md.
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
@@ -154,13 +155,6 @@ TABLE: tuple[Option, ...] = (
         "offsetColumn", "text", None, _READS, "name of an extra column with each event's offset"
     ),
     Option(
-        "segmentColumn",
-        "text",
-        None,
-        _READS,
-        "name of an extra column with each event's segment id",
-    ),
-    Option(
         "commitTimeColumn",
         "text",
         None,
@@ -181,7 +175,7 @@ TABLE: tuple[Option, ...] = (
         "partitionRows",
         "int",
         None,
-        _READS,
+        (PYTHON,),
         "most events per task, about",
         least=1,
         why="For work whose time or memory grows with events, not with bytes, such as a model's",
@@ -228,17 +222,11 @@ TABLE: tuple[Option, ...] = (
         (STREAM_READ,),
         "most encoded bytes per micro-batch, pro rata within a segment; at least one event",
         least=1,
-        peers=("approx_bytes_per_trigger",),
-    ),
-    Option(
-        "maxSegmentsPerTrigger",
-        "int",
-        1000,
-        (STREAM_READ,),
-        "most segments per micro-batch",
-        least=1,
-        why="Bounds the first one, which meets all of history",
-        peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
+        peers=(
+            "approx_bytes_per_trigger",
+            "maxfilespertrigger",
+            "streaming-max-files-per-micro-batch",
+        ),
     ),
     Option(
         "readerName",
@@ -339,7 +327,7 @@ TABLE: tuple[Option, ...] = (
         "compressionLevel",
         "int",
         2,
-        _WRITES,
+        (PYTHON,),
         "level of zstd",
         least=1,
         why="15 for an archive",
@@ -357,11 +345,9 @@ TABLE: tuple[Option, ...] = (
         "segmentRows",
         "int",
         None,
-        _WRITES,
+        (PYTHON,),
         "most events per segment",
         least=1,
-        why="For segments that `truncate` and `retain` can drop whole every so many events",
-        peers=("maxrecordsperfile",),
     ),
     Option(
         "segmentBytes",
@@ -370,7 +356,7 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "encoded bytes per segment, about; a merge has `compactBytes` instead",
         least=1,
-        peers=("targetfilesize", "write.target-file-size-bytes"),
+        peers=("targetfilesize", "write.target-file-size-bytes", "maxrecordsperfile"),
         why="Less for engines that read one file per task",
     ),
     Option(
@@ -389,15 +375,6 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "a task with less encoded output writes no segment of its own",
         why="More for many small tasks on object stores",
-    ),
-    Option(
-        "cacheBuffers",
-        "int",
-        2,
-        _WRITES,
-        "buffers of 8 MiB per task",
-        least=1,
-        why="More for object stores; 1 for little memory",
     ),
     Option(
         "mergeSchema", "bool", False, _WRITES, "allow new columns, missing columns and wider types"

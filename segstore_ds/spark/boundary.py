@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.options import TABLE
+from segstore_ds.options import PYTHON, TABLE
 from segstore_ds.options.arguments import snake
 from segstore_ds.spark.worker_connection import hasten
 from segstore_ds.spark.worker_memory import freeze_worker
@@ -34,7 +34,7 @@ ENTRY_POINTS = frozenset(
 )
 # These return before anything is loaded.
 _NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
-_OPTIONS = {snake(option.name): option.name for option in TABLE}
+_OPTIONS = {snake(option.name): option.name for option in TABLE if option.scopes != (PYTHON,)}
 _NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
 
 

@@ -105,7 +105,6 @@ class SegstoreDataSource(DataSource):
             filters=options["filters"],
             event_time=event_time_of(options),
             offset_column=options["offsetColumn"],
-            segment_column=options["segmentColumn"],
             commit_time_column=options["commitTimeColumn"],
         )
         if not reading.result_schema.names:

@@ -29,7 +29,6 @@ class Layout:
     segment_bytes: int = options.default("segmentBytes")
     inline_bytes: int = options.default("inlineBytes")
     stats_columns: tuple[str, ...] | None = options.default("statsColumns")
-    cache_buffers: int = options.default("cacheBuffers")
     segment_format: str = options.default("segmentFormat")
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from segstore_ds.storage import Storage
 
 SURELY_READ_BYTES = 64 << 10
 BUFFER_BYTES = 8 << 20
+BUFFERS = 2  # of one task: one is filled while the other is written
 
 
 class SegmentWriter:
@@ -194,9 +195,9 @@ class SegmentWriter:
         return self._storage.get_range(self._name, start, end)
 
 
-def open_pool(storage: Storage, *, buffers: int) -> BufferPool:
+def open_pool(storage: Storage) -> BufferPool:
     """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
-    return BufferPool(buffers, max(BUFFER_BYTES, storage.least_part_bytes))
+    return BufferPool(BUFFERS, max(BUFFER_BYTES, storage.least_part_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
-from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
 from segstore_ds.write.staged import (
@@ -368,7 +367,7 @@ class TaskWriter:
     def _open(self, form: str) -> SegmentWriter:
         target, layout = self._target, self._target.layout
         if self._pool is None:
-            self._pool = open_pool(target.storage, buffers=layout.cache_buffers)
+            self._pool = open_pool(target.storage)
         name = f"{self._task}-{self._attempt}-{len(self._staged)}{FORMATS[form].ending}"
         path = names.build_segment_path(self._folder, name)
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
@@ -406,7 +405,7 @@ def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given."""
-    pool, counters = open_pool(storage, buffers=Layout().cache_buffers), CacheCounters()
+    pool, counters = open_pool(storage), CacheCounters()
     writer = SegmentWriter(storage, path, pool, counters, ArrowEncoder())
     try:
         for frame in frames:

@@ -124,12 +124,12 @@ OPTIONS = [
     {},
     {"filters": [["d", ">=", "NaN"], ["i", "!=", 3]], "columns": "n", "startCut": 3},
     {"startCut": 7, "endCut": 93, "offsetColumn": "o"},
-    {"startCut": 30, "endCut": 31, "offsetColumn": "o", "segmentColumn": "s"},
-    {"startCut": "version:1", "endCut": "version:3", "segmentColumn": "s"},
+    {"startCut": 30, "endCut": 31, "offsetColumn": "o"},
+    {"startCut": "version:1", "endCut": "version:3", "offsetColumn": "_METADATA"},
     {"columns": ["point", "n"], "offsetColumn": "o", "versionAsOf": 2},
     {"commitTimeColumn": "at", "offsetColumn": "o"},
     {"columns": [], "commitTimeColumn": "at", "offsetColumn": "o", "startCut": 7},
-    {"startCut": 7, "offsetColumn": "N", "segmentColumn": "_METADATA"},
+    {"startCut": 7, "offsetColumn": "N"},
 ]
 
 
@@ -301,7 +301,7 @@ def test_epochs_columns_added_and_widened(spark, url):
         pa.table({"n": pa.array([5, 6], pa.int64()), "w": ["z", None]}),
     ):
         stream.append(table, layout=layout("parquet"), merge_schema=True)
-    assert_same(spark, url, offsetColumn="o", segmentColumn="s")
+    assert_same(spark, url, offsetColumn="o")
     assert_same(spark, url, filters=[["w", "is null"]])
     assert "BatchScan" not in plan(segstore.read(spark, url, columns="w"))
     assert "BatchScan" in plan(segstore.read(spark, url, columns="n"))
@@ -433,12 +433,12 @@ def test_no_setting_of_the_session_changes_the_rows(spark, url):
     url = f"{url}/_hidden/.too"  # names that Spark leaves out when it lists
     make(url, "pp")
     filters = [["ts", ">=", "1000-01-01T00:00:00Z"], ["raw", "!=", "AA=="]]
-    reader = segstore.open(url).read(filters=filters, offset_column="o", segment_column="s")
+    reader = segstore.open(url).read(filters=filters, offset_column="o")
     expected = repr(reader.read_all().to_pylist())
     alone = ({name: value} for name, value in HOSTILE.items())
     for chosen in (*alone, HOSTILE, OTHER_WAYS, HOSTILE | OTHER_WAYS):
         with session_settings(spark, chosen):
-            df = segstore.read(spark, url, filters=filters, offsetColumn="o", segmentColumn="s")
+            df = segstore.read(spark, url, filters=filters, offsetColumn="o")
             assert "FileScan parquet" in plan(df), chosen
             found = df.orderBy("o").toArrow().cast(reader.schema)
         assert repr(found.to_pylist()) == expected, chosen

@@ -64,15 +64,12 @@ def test_hybrid_scan_gives_what_python_reads(spark, tmp_path, data):
     columns = data.draw(st.none() | st.lists(st.sampled_from(stream.schema.names), min_size=1))
     columns = list(dict.fromkeys(columns)) if columns else None
     filters = data.draw(st.lists(conditions(), max_size=2), "filters")
-    named = st.sampled_from([None, "the segment"])
     asked = {"filters": [condition for condition in filters if condition[0] in stream.schema.names]}
-    segment = data.draw(named, "segment")
     expected = stream.read(
         start,
         end,
         columns=columns,
         offset_column="o",
-        segment_column=segment,
         filters=json.dumps(asked["filters"]),
     ).read_all()
     df = segstore.read(
@@ -82,7 +79,6 @@ def test_hybrid_scan_gives_what_python_reads(spark, tmp_path, data):
         endCut=end,
         columns=columns,
         offsetColumn="o",
-        segmentColumn=segment,
         **asked,
     )
     assert df.columns == expected.column_names

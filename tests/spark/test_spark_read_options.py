@@ -55,10 +55,8 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "startEventTime": T0.isoformat(),
         "endEventTime": "2099-01-01T00:00:00Z",
         "offsetColumn": "o",
-        "segmentColumn": "s",
         "commitTimeColumn": "at",
         "partitionBytes": "1m",
-        "partitionRows": "10",
         "minPartitions": "3",
         "failOnDataLoss": "false",
         "readCacheBytes": "1m",
@@ -77,7 +75,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
     assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
     del values["path"]
     df = load(**values)
-    assert df.columns == ["n", "user", "o", "s", "at"]
+    assert df.columns == ["n", "user", "o", "at"]
     assert df.count() == len([n for n in range(100) if n % 7])
 
 
@@ -92,7 +90,7 @@ def test_given_schema_projects(stream, load):
     assert load(schema="user string, n bigint", startCut=8, endCut=9).first() == ("eve", 8)
     df = load(schema="o bigint, user string", offsetColumn="o", startCut=98)
     assert [tuple(row) for row in df.collect()] == [(98, "eve"), (99, "Ada")]
-    assert load(schema="o bigint", offsetColumn="o", segmentColumn="s", endCut=2).collect() == [
+    assert load(schema="o bigint", offsetColumn="o", commitTimeColumn="s", endCut=2).collect() == [
         (0,),
         (1,),
     ]
@@ -128,7 +126,7 @@ def test_filters_are_exact_as_sql_has_them(stream, load):
 
 
 def test_task_sizes(stream, load):
-    assert load(partitionRows=25).rdd.getNumPartitions() == 4
+    assert load(minPartitions=4).rdd.getNumPartitions() == 4
     none = load(offsetColumn="o", startCut=30, endCut=30)
     assert (none.rdd.getNumPartitions(), offsets(none)) == (1, [])  # Spark makes one task of none
 

@@ -26,6 +26,7 @@ from segstore_ds.errors import (
 from segstore_ds.log.commit import Change
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.streaming import source
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream
@@ -137,38 +138,41 @@ def test_read_all_available_passes_over_every_limit(
     query: Callable[..., SegstoreStreamReader],
 ) -> None:
     """What Trigger.Once asks for."""
-    reader = query(maxRowsPerTrigger=1, maxBytesPerTrigger=1, maxSegmentsPerTrigger=1)
+    reader = query(maxRowsPerTrigger=1, maxBytesPerTrigger=1)
     assert ends(list(follow(reader, everything=True))) == [30]
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("segments", "options"),
     [
-        {"maxRowsPerTrigger": 1},
-        {"maxRowsPerTrigger": 7},
-        {"maxBytesPerTrigger": 1},
-        {"maxBytesPerTrigger": 1500},
-        {"maxSegmentsPerTrigger": 1},
-        {"maxSegmentsPerTrigger": 2, "maxRowsPerTrigger": 13, "maxBytesPerTrigger": "2k"},
+        (1000, {"maxRowsPerTrigger": 1}),
+        (1000, {"maxRowsPerTrigger": 7}),
+        (1000, {"maxBytesPerTrigger": 1}),
+        (1000, {"maxBytesPerTrigger": 1500}),
+        (1, {}),
+        (2, {"maxRowsPerTrigger": 13, "maxBytesPerTrigger": "2k"}),
     ],
 )
 def test_limits_hold_together_and_exactly(
-    stream: Stream, query: Callable[..., SegstoreStreamReader], options: dict[str, Any]
+    stream: Stream,
+    query: Callable[..., SegstoreStreamReader],
+    segments: int,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches are those of the pure plan over the stream's segments."""
+    monkeypatch.setattr(source, "BATCH_SEGMENTS", segments)
     for n in range(30, 45):
         stream.append(numbers(n, n + 1))
     reader = query(**options)
     batches = list(follow(reader))
     root = stream.root
     size = {"2k": 2048}.get(options.get("maxBytesPerTrigger"), options.get("maxBytesPerTrigger"))
-    limits = BatchLimits(
-        options.get("maxRowsPerTrigger"), size, options.get("maxSegmentsPerTrigger", 1000)
-    )
+    limits = BatchLimits(options.get("maxRowsPerTrigger"), size, segments)
     expected, cursor = [], 0
     while cursor < root.tail:
-        segments = TableStatus(stream.storage).segments(root, cursor, root.tail)
-        cursor = plan_batch_end(segments, cursor, root.tail, limits)
+        listed = TableStatus(stream.storage).segments(root, cursor, root.tail)
+        cursor = plan_batch_end(listed, cursor, root.tail, limits)
         expected.append(cursor)
     assert ends(batches) == expected
     assert [row["n"] for batch in batches for row in rows(reader, *batch)] == list(range(45))
@@ -367,7 +371,6 @@ def test_columns_filters_and_offsets_as_in_batch(
         columns="s",
         filters='[["n",">=",8]]',
         offsetColumn="at",
-        segmentColumn="segment",
         commitTimeColumn="time",
         maxRowsPerTrigger=10,
     )
@@ -375,8 +378,8 @@ def test_columns_filters_and_offsets_as_in_batch(
     assert ends(batches) == [10, 20, 30]
     time = stream.history(1, 2).read_all()["time"][0].as_py()
     assert rows(reader, *batches[0]) == [
-        {"s": "s8", "at": 8, "segment": 0, "time": time},
-        {"s": "s9", "at": 9, "segment": 0, "time": time},
+        {"s": "s8", "at": 8, "time": time},
+        {"s": "s9", "at": 9, "time": time},
     ]
     asked = StructType([StructField("s", StringType()), StructField("n", LongType())])
     projected = query(asked, endCut=1)
@@ -409,7 +412,7 @@ def test_wider_column_ends_the_query_with_a_remedy(
 def test_tasks_are_packed_as_in_batch(query: Callable[..., SegstoreStreamReader]) -> None:
     """Small segments together, large ones split, and in offset order."""
     assert len(query().partitions(*next(follow(query())))) == 1
-    split = query(partitionRows=4)
+    split = query(minPartitions=8)
     parts = split.partitions(*next(follow(split)))
     assert len(parts) > 3
     starts = [part.value[1].slices[0].start for part in parts]

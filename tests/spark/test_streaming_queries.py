@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import segstore_ds as segstore
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
+from segstore_ds.spark.streaming.source import BATCH_SEGMENTS
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream
 
@@ -70,13 +71,11 @@ def values(url: str) -> list[int]:
         ([1] * 8, {"maxRowsPerTrigger": 1}),
         ([1] * 20, {"maxRowsPerTrigger": 7}),
         ([1] * 6, {"maxBytesPerTrigger": 1}),
-        ([1] * 6, {"maxSegmentsPerTrigger": 1}),
         ([40_000, 40_000], {"maxRowsPerTrigger": 30_000}),
         ([40_000, 40_000], {"maxBytesPerTrigger": 60_000}),
-        ([40_000, 40_000], {"maxSegmentsPerTrigger": 1}),
         (
             [20_000, *[1] * 5, 20_000],
-            {"maxRowsPerTrigger": 15_000, "maxBytesPerTrigger": 30_000, "maxSegmentsPerTrigger": 3},
+            {"maxRowsPerTrigger": 15_000, "maxBytesPerTrigger": 30_000},
         ),
     ],
 )
@@ -90,9 +89,7 @@ def test_batches_end_at_the_planned_offsets(
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     found = [json.loads(p["sources"][0]["endOffset"])["offset"] for p in progress]
     limits = BatchLimits(
-        options.get("maxRowsPerTrigger"),
-        options.get("maxBytesPerTrigger"),
-        options.get("maxSegmentsPerTrigger", 1000),
+        options.get("maxRowsPerTrigger"), options.get("maxBytesPerTrigger"), BATCH_SEGMENTS
     )
     expected, cursor, root = [], 0, numbers.root
     while cursor < root.tail:

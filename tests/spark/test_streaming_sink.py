@@ -323,7 +323,7 @@ def test_query_with_differing_reruns_continues_with_skip(sink: Sink) -> None:
 def test_replayed_batch_in_other_partitions_changes_nothing(sink: Sink) -> None:
     """Neither their number, nor the order of rows, nor the layout makes another batch of it."""
     sink.extend(20)
-    sink.drain(sink.follow(partitionRows=3), inlineBytes=0)
+    sink.drain(sink.follow(minPartitions=7), inlineBytes=0)
     layouts = ({"segmentFormat": "parquet", "inlineBytes": 0}, {"frameRows": 2}, {})
     for partitions, layout in zip((1, 7, 20), layouts, strict=True):
         forget_newest_commit(sink.checkpoint)
@@ -388,7 +388,7 @@ def test_tasks_that_fail_are_repeated(sink: Sink, faults: Path) -> None:
     for _ in range(20):
         with contextlib.suppress(StreamingQueryException):
             sink.drain(
-                sink.follow(maxRowsPerTrigger=10, partitionRows=3), source="faulty", inlineBytes=0
+                sink.follow(maxRowsPerTrigger=10, minPartitions=4), source="faulty", inlineBytes=0
             )
             break
     assert sink.values() == list(range(30))

@@ -96,8 +96,9 @@ def test_a_flush_of_nothing_commits_nothing(stream):
 @pytest.mark.parametrize("buffer_bytes", [20_000, 128 << 10, 8 << 20])
 def test_own_events_are_read_wherever_they_are(stream, buffers, buffer_bytes, monkeypatch):
     """As rows, gathered, inline, in a buffer, in an object, committed between those of others."""
+    monkeypatch.setattr(segment_writer, "BUFFERS", buffers)
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", buffer_bytes)
-    layout = small(cache_buffers=buffers)
+    layout = small()
     with stream.appender(flush_seconds=None, flush_rows=777, layout=layout) as appender:
         for n in range(2000):
             assert appender.append(event(n)) == n

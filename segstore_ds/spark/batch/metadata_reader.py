@@ -28,7 +28,6 @@ EVENTS_ONLY = (
     "startEventTime",
     "endEventTime",
     "offsetColumn",
-    "segmentColumn",
     "commitTimeColumn",
 )
 _STREAM_ONLY = ("versionAsOf", "timestampAsOf")

@@ -30,7 +30,6 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         filters=options["filters"],
         event_time=event_time_of(options),
         offset_column=options["offsetColumn"],
-        segment_column=options["segmentColumn"],
         commit_time_column=options["commitTimeColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
         read_cache_bytes=options["readCacheBytes"],
@@ -67,7 +66,6 @@ def plan_tasks(
     return stream.plan_tasks(
         reading,
         partition_bytes=options["partitionBytes"],
-        partition_rows=options["partitionRows"],
         min_partitions=options["minPartitions"],
         root=root,
     )
@@ -85,13 +83,10 @@ def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Itera
 
 def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the stream's columns that a schema asks for, in the schema's order."""
-    numbers = {options["offsetColumn"], options["segmentColumn"]} - {None}
-    times = {options["commitTimeColumn"]} - {None}
-    extra = numbers | times
-    known = {
-        field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)
-    }
-    known.update({**dict.fromkeys(numbers, LongType()), **dict.fromkeys(times, TimestampType())})
+    offset, time = options["offsetColumn"], options["commitTimeColumn"]
+    stored = from_stored(stream.schema, stream.spark_schema)
+    known = {field.name: field.dataType for field in stored}
+    known |= {offset: LongType(), time: TimestampType()}
     if not schema.fields:
         raise SchemaMismatchError("the requested schema has no columns", remedy=_ASKED)
     for field in schema:
@@ -110,7 +105,7 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
                 remedy="declare it nullable: all columns of a stream are",
                 column=field.name,
             )
-    columns = tuple(field.name for field in schema if field.name not in extra)
+    columns = tuple(field.name for field in schema if field.name not in (offset, time))
     if options["columns"] is not None and set(columns) != set(options["columns"]):
         raise InvalidInputError(
             "the option columns and the schema name different columns",

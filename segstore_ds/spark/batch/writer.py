@@ -108,13 +108,10 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
     """Return the layout of write options."""
     return Layout(
         compression=options["compression"],
-        compression_level=options["compressionLevel"],
         frame_rows=options["frameRows"],
-        segment_rows=options["segmentRows"],
         segment_bytes=options["segmentBytes"],
         inline_bytes=options["inlineBytes"],
         stats_columns=options["statsColumns"],
-        cache_buffers=options["cacheBuffers"],
         segment_format=options["segmentFormat"],
     )
 

@@ -52,10 +52,9 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
-START_NAME, OFFSET_NAME = "__segstore_start", "__segstore_offset"
-SEGMENT_NAME = "__segstore_segment"
+OFFSET_NAME = "__segstore_offset"
 # Spark's hidden column, which a stream's column of that name would hide, and our own.
-_RESERVED = ("_metadata", START_NAME, OFFSET_NAME, SEGMENT_NAME)
+_RESERVED = ("_metadata", OFFSET_NAME)
 # A field's metadata key that Spark's Parquet reader obeys: it finds the column by this number, not
 # by its name. Inside structs nothing removes the key.
 _FIELD_ID = "parquet.field.id"
@@ -109,8 +108,7 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     if not all(map(_is_native_field, needed)):
         return ()
     wanted = reading.needed_schema
-    asked = (reading.offset_column, reading.segment_column)
-    made = [*_RESERVED, *(name for name in asked if name is not None)]
+    made = [*_RESERVED, *filter(None, [reading.offset_column])]
     found = []
     for number, text in reading.epochs.items():
         schema = decode_schema(text)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.types import StructField, StructType
 
@@ -26,8 +25,6 @@ from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
-    SEGMENT_NAME,
-    START_NAME,
     filter_column,
     find_native_epochs,
     find_unpushed,
@@ -36,7 +33,6 @@ from segstore_ds.spark.parquet_scan.native import (
 from segstore_ds.spark.parquet_scan.relation import (
     MAX_START,
     OFFSET,
-    START,
     NativeFile,
     UnreachableError,
     find_base,
@@ -221,39 +217,24 @@ def _read_files(scan: _Scan, base: str, slices: list[PlacedSegment], *, divided:
         name=f"{scan.stream.stream_id}/{scan.root.version}",
         unpushed=find_unpushed(reading.filters),
     )
-    added = {}
     offset = reading.offset_column or OFFSET_NAME
-    if divided or reading.offset_column is not None:
-        added[offset] = F.expr(OFFSET)
-    if reading.segment_column is not None:
-        added[START_NAME] = F.expr(START)
+    added = [offset] if divided or reading.offset_column is not None else []
     if added:
-        frame = frame.withColumns(added)
+        frame = frame.withColumn(offset, F.expr(OFFSET))
     if divided:
         place = F.col(quote(offset))
         frame = frame.where((place >= reading.start) & (place < reading.end))
     kept = filter_column(reading.filters)
     if kept is not None:
         frame = frame.where(kept)
-    if reading.segment_column is not None:
-        starts = [piece.start for piece in slices]
-        numbers = [piece.entry.segment_id for piece in slices]
-        table = scan.spark.createDataFrame(pa.table({START_NAME: starts, SEGMENT_NAME: numbers}))
-        frame = frame.join(F.broadcast(table), START_NAME, "left")
     names = [field.name for field in scan.result]
     if names == [*plain.names, *added] and not any(field.metadata for field in scan.result):
         return frame  # naming every column again would cost a millisecond
-    return frame.select(*_result_columns(scan))
-
-
-def _result_columns(scan: _Scan) -> list[Column]:
-    made = {scan.reading.segment_column: SEGMENT_NAME}
-    return [
-        F.col(quote(made.get(field.name, field.name))).alias(
-            field.name, metadata=field.metadata or {}
-        )
+    columns = (
+        F.col(quote(field.name)).alias(field.name, metadata=field.metadata or {})
         for field in scan.result
-    ]
+    )
+    return frame.select(*columns)
 
 
 def _native_file(piece: PlacedSegment) -> NativeFile:

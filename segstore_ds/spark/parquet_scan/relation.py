@@ -28,9 +28,9 @@ from segstore_ds.spark.parquet_scan.native import holds_floats
 from segstore_ds.stream.connector import Location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
-START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event
+_START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event
 # Nullable, as the source's column is; the optimizer removes the condition again.
-OFFSET = f"CASE WHEN _metadata.row_index IS NOT NULL THEN {START} + _metadata.row_index END"
+OFFSET = f"CASE WHEN _metadata.row_index IS NOT NULL THEN {_START} + _metadata.row_index END"
 # Hadoop knows this scheme and can't list anything under it.
 _NOWHERE = "http://segstore.invalid"
 _SCHEMES = {"file": ("file",), "s3": ("s3", "s3a"), "gs": ("gs",), "abfs": ("abfss", "abfs")}

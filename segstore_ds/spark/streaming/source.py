@@ -38,6 +38,8 @@ from segstore_ds.stream.connector import (
     parse_cut,
 )
 
+BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
@@ -113,7 +115,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits=BatchLimits(
                 options["maxRowsPerTrigger"],
                 options["maxBytesPerTrigger"],
-                options["maxSegmentsPerTrigger"],
+                BATCH_SEGMENTS,
             ),
             fail_on_data_loss=options["failOnDataLoss"],
             replicated=options["replicatedOnly"],
@@ -143,7 +145,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one limit that stands for all limits of the options; Spark knows only one."""
-        return ReadMaxFiles(self._batches.limits.segments or 1)
+        return ReadMaxFiles(BATCH_SEGMENTS)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.

@@ -24,7 +24,6 @@ from segstore_ds.storage import open_storage
 TABLE = pa.table({"n": [1, 2, 3]})
 NO_NUMBERS: list[Any] = [-1, 1.5, True, "5", math.nan, math.inf, 2**64, [], np.float64(1)]
 SIZES = ("frame_rows", "segment_rows", "segment_bytes")
-BUFFERS = ("cache_buffers", "compression_level")
 
 
 def new(schema: pa.Schema = TABLE.schema) -> segstore.Stream:
@@ -40,7 +39,7 @@ def stream() -> segstore.Stream:
     return made
 
 
-@pytest.mark.parametrize("name", [*SIZES, *BUFFERS, "inline_bytes"])
+@pytest.mark.parametrize("name", [*SIZES, "compression_level", "inline_bytes"])
 def test_layout_sizes_must_be_integers_in_range(name: str) -> None:
     """They name themselves; NumPy's numbers are numbers."""
     wrong = [*NO_NUMBERS, *([] if name == "inline_bytes" else [0])]

@@ -98,7 +98,6 @@ def test_misplaced_option_error_names_its_scope() -> None:
 def test_streams_take_what_batches_take_but_for_some() -> None:
     """A stream read has limits, a stream write is numbered by Spark."""
     assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
-    assert parse_options({}, STREAM_READ)["maxSegmentsPerTrigger"] == 1000
     batches = set(parse_options({}, READ)) - set(parse_options({}, STREAM_READ))
     planning = {"metadata", "compactRows", "compactBytes", "compactMode"}
     assert batches == {"versionAsOf", "timestampAsOf"} | planning
@@ -120,14 +119,14 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
         ("endingOffsets", "endCut", READ),
         ("txnAppId", "writerId", WRITE),
         ("txnVersion", "batchId", WRITE),
-        ("maxRecordsPerFile", "segmentRows", WRITE),
-        ("maxFilesPerTrigger", "maxSegmentsPerTrigger", STREAM_READ),
+        ("maxRecordsPerFile", "segmentBytes", WRITE),
+        ("maxFilesPerTrigger", "maxBytesPerTrigger", STREAM_READ),
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger", STREAM_READ),
     ],
 )
 def test_error_for_another_systems_option_names_ours(peer: str, ours: str, scope: str) -> None:
     """The error for an option of Delta, Kafka or Iceberg names ours."""
-    with pytest.raises(InvalidInputError, match=f"here it is called {ours}"):
+    with pytest.raises(InvalidInputError, match=f"use {ours}"):
         parse_options({peer: "1"}, scope)
 
 
@@ -165,8 +164,18 @@ def test_size_with_a_default_says_who_needs_another() -> None:
     assert [row.name for row in sizes if not row.why] == []
 
 
-@pytest.mark.parametrize("name", ["frameBytes", "cacheBufferBytes"])
+@pytest.mark.parametrize(
+    "name", ["frameBytes", "cacheBufferBytes", "cacheBuffers", "maxSegmentsPerTrigger"]
+)
 def test_size_that_is_a_constant_is_no_option(name: str) -> None:
     """It is as unknown as any other word."""
     with pytest.raises(InvalidInputError, match="unknown option"):
-        parse_options({name: "1m"}, WRITE)
+        parse_options({name: "1m"}, WRITE, STREAM_READ)
+
+
+@pytest.mark.parametrize("name", ["compressionLevel", "segmentRows", "partitionRows"])
+def test_argument_of_python_alone_is_no_option(name: str) -> None:
+    """The error says where it belongs."""
+    for scope in (READ, WRITE, STREAM_READ, STREAM_WRITE):
+        with pytest.raises(InvalidInputError, match="belongs to a call from Python"):
+            parse_options({name: "1"}, scope)

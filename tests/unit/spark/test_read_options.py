@@ -90,16 +90,18 @@ def test_commit_time_cut_includes_that_commit(stream, url):
         ({"startCut": "2013-01-01T00:00:00"}, "zone"),
         ({"startCut": -1}, "SEG_INVALID_INPUT"),
         ({"startCuts": 1}, "did you mean startCut?"),
-        ({"partitionRow": 1}, "did you mean partitionRows?"),
+        ({"partitionByte": 1}, "did you mean partitionBytes?"),
         ({"qqqqqq": 1}, "known: path, storageOptions, startCut"),
-        ({"startingOffsets": "latest"}, "here it is called startCut"),
-        ({"startingVersion": 1}, "here it is called startCut"),
-        ({"endingTimestamp": 1}, "here it is called endCut"),
-        ({"ignoreMissingFiles": "true"}, "here it is called failOnDataLoss"),
-        ({"maxPartitionBytes": 1}, "here it is called partitionBytes"),
+        ({"startingOffsets": "latest"}, "use startCut"),
+        ({"startingVersion": 1}, "use startCut"),
+        ({"endingTimestamp": 1}, "use endCut"),
+        ({"ignoreMissingFiles": "true"}, "use failOnDataLoss"),
+        ({"maxPartitionBytes": 1}, "use partitionBytes"),
         ({"writerId": "x"}, "option belongs to a write, not to a read"),
         ({"mergeSchema": "true"}, "option belongs to a write, not to a read"),
-        ({"partitionRows": 0}, "an integer of at least 1"),
+        ({"minPartitions": 0}, "an integer of at least 1"),
+        ({"partitionRows": 1}, "option belongs to a call from Python, not to a read"),
+        ({"segmentColumn": "s"}, "unknown option"),
         ({"partitionBytes": "1x"}, "with k, m, g or t"),
         ({"failOnDataLoss": "maybe"}, "give true or false"),
         ({"columns": "n,n"}, "give each name once"),
@@ -161,7 +163,7 @@ def test_given_schema_projects(stream, url):
         (("o", 98), ("user", "eve")),
         (("o", 99), ("user", "Ada")),
     ]
-    df = load(url, schema=columns(o=LongType()), offsetColumn="o", segmentColumn="s", endCut=2)
+    df = load(url, schema=columns(o=LongType()), offsetColumn="o", commitTimeColumn="s", endCut=2)
     assert df.rows() == [{"o": 0}, {"o": 1}]
 
 
@@ -195,15 +197,8 @@ def test_filtered_columns_need_not_be_read(stream, url):
     assert offsets(df) == [1, 6, 11, 16]
 
 
-def test_segment_column_names_the_segment_of_each_event(stream, url):
-    df = load(url, offsetColumn="o", segmentColumn="s")
-    found = {(row["o"] // 25, row["s"]) for row in df.rows()}
-    assert len(found) == 4
-    assert sorted(found) == sorted(found, key=lambda pair: pair[1])
-
-
 def test_commit_time_column_tells_when_each_event_was_committed(stream, url):
-    df = load(url, offsetColumn="o", commitTimeColumn="at", partitionRows=30)
+    df = load(url, offsetColumn="o", commitTimeColumn="at", minPartitions=4)
     assert df.schema["at"].dataType == TimestampType()
     commits = stream.history().read_all().to_pylist()
     expected = [row["time"] for row in commits for _ in range(row["rows"])]
@@ -218,12 +213,10 @@ def test_commit_time_column_tells_when_each_event_was_committed(stream, url):
     ("options", "tasks"),
     [
         ({}, 1),
-        ({"partitionRows": 25}, 4),
         ({"minPartitions": 4}, 4),
         ({"startCut": 30, "endCut": 31, "minPartitions": 8}, 1),
         ({"startCut": 30, "endCut": 30}, 1),  # Spark makes one task of none
-        ({"endCut": 25, "partitionRows": 10}, 3),  # 25 rows lie in three frames
-        ({"endCut": 25, "minPartitions": 3}, 3),
+        ({"endCut": 25, "minPartitions": 3}, 3),  # 25 rows lie in three frames
     ],
 )
 def test_task_sizes(stream, url, options, tasks):

@@ -63,9 +63,10 @@ def storage(request, tmp_path) -> Storage:
 def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_bytes, monkeypatch):
     """Buffers of less than a frame, of about one, and of all of them."""
     found = []
-    for one, size in ((layout(), 8 << 20), (layout(cache_buffers=buffers), buffer_bytes)):
+    for count, size in ((2, 8 << 20), (buffers, buffer_bytes)):
+        monkeypatch.setattr(segment_writer, "BUFFERS", count)
         monkeypatch.setattr(segment_writer, "BUFFER_BYTES", size)
-        task = begin(storage, one)
+        task = begin(storage, layout())
         for start in range(0, 1000, 50):
             task.append(events(start, start + 50))
         [segment] = task.finish().segments
@@ -146,8 +147,9 @@ def test_rows_are_read_back_after_a_write_that_failed(tmp_path, at, monkeypatch)
 def test_rows_are_read_back_if_the_failure_was_there_before_their_encode(tmp_path, monkeypatch):
     """The cache's thread has failed: no memory is given to the encoder, and no row is lost."""
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 256 << 10)
+    monkeypatch.setattr(segment_writer, "BUFFERS", 3)
     monkeypatch.setattr("segstore_ds.storage.local.os.writev", _no_space)
-    task = begin(open_storage(tmp_path / "stream"), layout(cache_buffers=3), readable=True)
+    task = begin(open_storage(tmp_path / "stream"), layout(), readable=True)
     for start in range(0, 450, 100):
         if start == 400:
             until(lambda: task._segment._cache._failure.error is not None)
@@ -210,6 +212,7 @@ def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_whatever_call_breaks_the_stream_stays_whole(kind, when, buffers, monkeypatch):
     """The n-th call, for every n, also those of the cache's own thread."""
+    monkeypatch.setattr(segment_writer, "BUFFERS", buffers)
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 110_000)
     for at in range(1, 1000):
         inner = open_storage(f"memory://{uuid.uuid4().hex}")
@@ -217,8 +220,7 @@ def test_whatever_call_breaks_the_stream_stays_whole(kind, when, buffers, monkey
         faults = FaultStorage(inner, Fault(at, kind, when))
         try:
             stream = open_on(faults)
-            one = layout(cache_buffers=buffers)
-            commit = stream.append(pa.Table.from_batches([events(10, 610)]), layout=one)
+            commit = stream.append(pa.Table.from_batches([events(10, 610)]), layout=layout())
         except (SegstoreError, Crash):
             commit = None
         again = segstore.open(inner.url)
@@ -248,13 +250,9 @@ def test_rows_are_read_back_wherever_they_are(
     storage, buffers, buffer_bytes, inline_bytes, monkeypatch
 ):
     """Gathered, inline, in a buffer, in an object that is whole: all of them at any time."""
+    monkeypatch.setattr(segment_writer, "BUFFERS", buffers)
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", buffer_bytes)
-    one = Layout(
-        compression="none",
-        frame_rows=100,
-        inline_bytes=inline_bytes,
-        cache_buffers=buffers,
-    )
+    one = Layout(compression="none", frame_rows=100, inline_bytes=inline_bytes)
     task = begin(storage, one, readable=True)
     for start in range(0, 1000, 70):
         task.append(events(start, start + 70))
