@@ -8,13 +8,13 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_size
-from segstore_ds.options.table import COPIED, NATIVE, TABLE, TRANSACTION, Option
+from segstore_ds.options.table import NOTES, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
 _BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
-# Keys that Spark itself adds to a source's options, and our internal ones.
+# Keys that Spark itself adds to a source's options, and our internal one.
 _SPARKS_OWN = frozenset(
     [
         "paths",
@@ -29,9 +29,7 @@ _SPARKS_OWN = frozenset(
         "serialization.format",
         "is_managed_location",
         "__datetime_rebase_mode",
-        NATIVE,
-        COPIED,
-        TRANSACTION,
+        NOTES,
     ]
 )
 

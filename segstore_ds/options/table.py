@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 READ, WRITE = "read", "write"
-NATIVE = "__segstore_native_epochs"  # internal: set by the hybrid scan on its own reads
-COPIED = "__segstore_copied"  # internal: set by the helper `copy` on its own writes
-TRANSACTION = "__segstore_transaction"  # internal: set by the helper `write`, to find its commit
+NOTES = "__segstore"  # internal: what a helper tells the source beside the user's options
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")

@@ -26,10 +26,10 @@ from segstore_ds.spark.worker_memory import freeze_worker
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What Spark calls. The writer of a streaming query plans when it is pickled.
+# What Spark calls.
 ENTRY_POINTS = frozenset(
     {"schema", "reader", "writer", "streamReader", "streamWriter", "partitions", "read", "write"}
-    | {"commit", "initialOffset", "latestOffset", "reportLatestOffset", "__getstate__"}
+    | {"commit", "initialOffset", "latestOffset", "reportLatestOffset"}
     | {"prepareForTriggerAvailableNow", "getDefaultReadLimit", "stop"}
 )
 # These return before anything is loaded.

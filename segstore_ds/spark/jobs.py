@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +14,13 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError, NotFoundError
-from segstore_ds.options import BY_NAME, COPIED, READ, WRITE, parse_options
+from segstore_ds.options import BY_NAME, READ, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_event_rows
 from segstore_ds.spark.batch.metadata_reader import PLAN
 from segstore_ds.spark.batch.writer import client_of
 from segstore_ds.spark.boundary import in_sparks_words
-from segstore_ds.spark.option_texts import as_location, as_texts
+from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
@@ -226,7 +225,7 @@ def _copy_events(
 
     asked = {**options, "copyMode": EVENTS}
     schema = transform(_rows(spark, options)).schema
-    copied: dict[str, Any] = {"cuts": cuts, "made_by": _made_by(transform, schema)}
+    copied = CopiedRows(cuts, made_by=_made_by(transform, schema))
 
     def plan() -> RowsCopy:
         return plan_event_rows(old, new, parse_options(asked, WRITE), schema, copied)
@@ -239,8 +238,8 @@ def _copy_events(
         rows = read_in_order(
             spark, options["copyFrom"], singleWriter=single, startCut=span[0], endCut=span[1]
         )
-        part = json.dumps({**copied, "made_by": copy.made_by, "span": span})
-        save(transform(rows), target, "append", as_texts({**asked, COPIED: part}))
+        notes = HelperNotes(copied=replace(copied, made_by=copy.made_by, span=span))
+        save(transform(rows), target, "append", as_texts(asked) | notes.as_options())
     if spans == [copy.bounds]:  # one job of everything has committed it
         return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
     return copy.commit()

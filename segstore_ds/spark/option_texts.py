@@ -1,15 +1,16 @@
-"""Options as Python writes them, turned into texts as Spark passes them."""
+"""Options as texts, the only thing that Spark passes: those of users, and notes of our helpers."""
 
 import base64
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import BY_NAME
+from segstore_ds.options import BY_NAME, NOTES
 from segstore_ds.stream.connector import NAN, resolve_location
 
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
@@ -24,6 +25,58 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (float, lambda value: _SPECIAL.get(value, value) if value == value else NAN),  # noqa: PLR0124
     (Iterable, lambda value: [_as_json(inner) for inner in value]),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """Which rows a write with ``copyMode=events`` brings.
+
+    Attributes:
+        cuts: The range of the source that was asked for.
+        column: The column with the rows' offsets, which are checked; None if they have none.
+        span: The offsets that the rows are made of, if they are a part of the range.
+        made_by: What tells their transformation from others.
+    """
+
+    cuts: tuple[str, str]
+    column: str | None = None
+    span: tuple[int, int] | None = None
+    made_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HelperNotes:
+    """What a helper tells the source: one hidden option, written and parsed here alone.
+
+    Attributes:
+        native_epochs: The hybrid scan reads the Parquet segments of these epochs itself.
+        transaction: Of a write, whose commit the helper then finds.
+        copied: Of a copy by events, the rows of one of its jobs.
+    """
+
+    native_epochs: tuple[int, ...] = ()
+    transaction: str | None = None
+    copied: CopiedRows | None = None
+
+    def as_options(self) -> dict[str, str]:
+        """Return the notes as Spark passes them: nothing where there is none."""
+        return {} if self == NO_NOTES else {NOTES: json.dumps(asdict(self))}
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "HelperNotes":
+        """Return the notes among a source's options."""
+        if NOTES not in options:
+            return NO_NOTES
+        value = json.loads(options[NOTES])
+        copied = value["copied"]
+        if copied is not None:
+            span = copied["span"]
+            copied |= {"cuts": tuple(copied["cuts"]), "span": None if span is None else tuple(span)}
+            copied = CopiedRows(**copied)
+        return cls(tuple(value["native_epochs"]), value["transaction"], copied)
+
+
+NO_NOTES = HelperNotes()
 
 
 def as_location(url: str | os.PathLike[str]) -> str:

@@ -12,10 +12,10 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError, SegstoreError
-from segstore_ds.options import TRANSACTION, WRITE, parse_options
+from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
 from segstore_ds.spark.boundary import in_sparks_words
-from segstore_ds.spark.option_texts import as_location, as_texts
+from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.task_log import BATCH_SIZING
 from segstore_ds.stream.connector import Commit, find_write
@@ -141,7 +141,7 @@ def write(
     if mode not in ("append", "overwrite"):
         raise InvalidInputError("unknown mode", remedy="use append or overwrite", mode=mode)
     location, given, transaction = as_location(url), as_texts(options), uuid4().hex
-    save(df, location, mode, {**given, TRANSACTION: transaction})
+    save(df, location, mode, given | HelperNotes(transaction=transaction).as_options())
     try:
         return _find_commit(df.sparkSession, {**given, "path": location}, transaction)
     except SegstoreError as error:

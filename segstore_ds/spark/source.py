@@ -5,7 +5,6 @@ Spark calls each method in a process of its own, and what crosses between them i
 DataFrame, so every later plan of it reads the same events.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,15 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import (
-    NATIVE,
-    READ,
-    STREAM_READ,
-    STREAM_WRITE,
-    TRANSACTION,
-    WRITE,
-    parse_options,
-)
+from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.batch.job_writer import is_job, plan_job_writer, plan_rows
 from segstore_ds.spark.batch.metadata_reader import (
     PLAN,
@@ -39,9 +30,11 @@ from segstore_ds.spark.batch.metadata_reader import (
 from segstore_ds.spark.batch.reader import event_time_of, plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
+from segstore_ds.spark.option_texts import HelperNotes
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
+from segstore_ds.spark.worker_memory import commits_here
 from segstore_ds.stream.connector import (
     STREAMS,
     Root,
@@ -135,16 +128,16 @@ class SegstoreDataSource(DataSource):
         if is_metadata_table(options["metadata"]):
             return plan_metadata_reader(stream, options, root, schema)
         wanted = project(stream, options, schema)
-        native_epochs = tuple(json.loads(self.options.get(NATIVE, "[]")))
         options = {**options, "columns": wanted}
-        return plan_reader(stream, options, root, schema, native_epochs=native_epochs)
+        told = HelperNotes.of(self.options)
+        return plan_reader(stream, options, root, schema, native_epochs=told.native_epochs)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create a missing stream, check the columns, fix the token.
 
         It raises as `Stream.plan_write` does.
         """
-        more = {APPLICATION: self.bound_application, TRANSACTION: self.options.get(TRANSACTION)}
+        more = {APPLICATION: self.bound_application}
         if is_job(self.options):
             writer = plan_job_writer(
                 self.options, self.open_storage, schema, overwrite=overwrite, more=more
@@ -152,7 +145,13 @@ class SegstoreDataSource(DataSource):
             if writer is not None:
                 return writer
         options = {**parse_options(self.options, WRITE), **more}
-        return plan_append_writer(self.open_storage(options), options, schema, overwrite=overwrite)
+        return plan_append_writer(
+            self.open_storage(options),
+            options,
+            schema,
+            overwrite=overwrite,
+            transaction=HelperNotes.of(self.options).transaction,
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query; sends no request.
@@ -164,16 +163,22 @@ class SegstoreDataSource(DataSource):
         return SegstoreStreamReader(self.open_storage(options), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of a streaming query's micro-batches; sends no request."""
+        """Return the writer of a streaming query's micro-batches, planned for its tasks.
+
+        It raises as `Stream.plan_write` does, but for what ends only new batches.
+        """
         options = {**parse_options(self.options, STREAM_WRITE), APPLICATION: self.bound_application}
         given = {name.lower(): value for name, value in self.options.items()}
-        return SegstoreStreamWriter(
+        writer = SegstoreStreamWriter(
             self.open_storage(options),
             options,
             schema,
             overwrite=overwrite,
             checkpoint=given.get("checkpointlocation"),
         )
+        if not commits_here():
+            writer.plan()
+        return writer
 
     def open_stream(self, options: Mapping[str, Any]) -> Stream:
         """Open the stream at the version that parsed options name, or at the newest one."""

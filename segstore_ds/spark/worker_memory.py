@@ -21,6 +21,11 @@ _MAKES_ARRAYS = {
 _FROZEN: set[bool] = set()  # whether with what pyarrow imports for arrays
 
 
+def commits_here() -> bool:
+    """Tell whether this is the process in which Spark commits the batches of streaming queries."""
+    return _MAKES_ARRAYS["commit"] in sys.modules
+
+
 def freeze_worker(entry: str = "") -> None:
     """Take what this process holds out of later collections, if Spark will reuse it.
 

@@ -13,6 +13,7 @@ from segstore_ds.spark.batch.reader import SegstoreReader
 from segstore_ds.spark.batch.writer import SegstoreWriter
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
+from segstore_ds.spark.worker_memory import commits_here
 
 
 def _note(notes: Path, entry: str) -> None:
@@ -59,7 +60,6 @@ class NotingStreamWriter(SegstoreStreamWriter):
     """A sink whose plans, tasks and commits are noted."""
 
     notes: Path
-    __getstate__ = _noted(SegstoreStreamWriter.__getstate__)
     write = _noted(SegstoreStreamWriter.write)
     commit = _noted(SegstoreStreamWriter.commit)
 
@@ -88,7 +88,8 @@ class NotingSource(SegstoreDataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """Return the sink."""
-        return self._watch(super().streamWriter(schema, overwrite), NotingStreamWriter)
+        entry = "" if commits_here() else "streamWriter"
+        return self._watch(super().streamWriter(schema, overwrite), NotingStreamWriter, entry)
 
     def _watch(self, made: Any, cls: type, entry: str = "") -> Any:
         made.__class__, made.notes = cls, self.notes

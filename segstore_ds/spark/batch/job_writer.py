@@ -5,7 +5,6 @@ what all of them have done (`JobWriter`). A copy by events takes rows of a DataF
 (`EventsCopyWriter`).
 """
 
-import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InternalError, InvalidInputError
-from segstore_ds.options import COPIED, WRITE, parse_options
+from segstore_ds.options import WRITE, parse_options
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
 from segstore_ds.spark.batch.writer import (
@@ -35,6 +34,7 @@ from segstore_ds.spark.batch.writer import (
     staged_of,
 )
 from segstore_ds.spark.boundary import at_boundary
+from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream.connector import (
     ROWS,
@@ -138,7 +138,9 @@ def plan_job_writer(
         _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
         request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
         return JobWriter(plan_segments_copy(source, target, request, client=client))
-    column = copied.get("column")
+    if copied is None:
+        raise InternalError("a copy by events without a range")
+    column = copied.column
     if column is not None and column not in schema.names:
         raise InvalidInputError(
             "the rows have no such column", remedy="load them with offsetColumn", column=column
@@ -193,7 +195,7 @@ def _check_rows(schema: StructType, table: str, *, operation: str, overwrite: bo
         )
 
 
-def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
+def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], CopiedRows | None]:
     """Take what a copy by events says about its rows out of a write's options.
 
     The rows of a DataFrame are those of the moment it was loaded. So a write without the helper
@@ -201,10 +203,11 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, 
     """
     named = {name.lower(): value for name, value in given.items()}
     if str(named.get("copymode")).strip().lower() != EVENTS:
-        return given, {}
+        return given, None
     others = {name: value for name, value in given.items() if name.lower() not in _RANGE}
-    if COPIED in given:
-        return others, json.loads(given[COPIED])
+    told = HelperNotes.of(given).copied
+    if told is not None:
+        return others, told
     *cuts, column = [named.get(name) for name in _RANGE]
     fixed = all(cut is not None and parse_cut(cut).kind in _FIXED for cut in cuts)
     if not fixed or column is None:
@@ -216,7 +219,7 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, 
             endCut=cuts[1],
             offsetColumn=column,
         )
-    return others, {"cuts": cuts, "column": column}
+    return others, CopiedRows((str(cuts[0]), str(cuts[1])), column)
 
 
 def plan_rows(
@@ -296,15 +299,11 @@ def plan_event_rows(
     target: Storage,
     options: Mapping[str, Any],
     schema: StructType,
-    copied: Mapping[str, Any],
+    copied: CopiedRows,
     *,
     overwrite: bool = False,
 ) -> RowsCopy:
-    """Fix the range and what all tasks share.
-
-    `copied` holds `cuts`, the range that was asked for; if the rows are of a part of it, `span` and
-    `made_by`.
-    """
+    """Fix the range and what all tasks share."""
     given = [name for name in _OF_APPENDS if options[name]]
     if overwrite or given or options["compact"] == "auto":
         raise InvalidInputError(
@@ -312,8 +311,6 @@ def plan_event_rows(
             remedy="the copy's id makes it safe to repeat; leave these options out",
             options=given,
         )
-    first, last = copied["cuts"]
-    request = CopyRequest(options["copyId"], first, last, options["seal"], ROWS)
+    request = CopyRequest(options["copyId"], *copied.cuts, options["seal"], ROWS)
     write = build_request(options, schema, overwrite=False, writer=None)
-    span = tuple(copied["span"]) if "span" in copied else None
-    return plan_rows_copy(source, target, request, write, span=span, made_by=copied.get("made_by"))
+    return plan_rows_copy(source, target, request, write, span=copied.span, made_by=copied.made_by)

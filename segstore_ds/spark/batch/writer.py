@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InternalError
-from segstore_ds.options import TRANSACTION
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
@@ -43,9 +42,14 @@ class StagedMessage(WriterCommitMessage):
 
 
 def plan_append_writer(
-    storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
+    storage: Storage,
+    options: Mapping[str, Any],
+    schema: StructType,
+    *,
+    overwrite: bool,
+    transaction: str | None = None,
 ) -> "SegstoreWriter":
-    """Plan a write from Spark's options; raises as `Stream.plan_write`."""
+    """Plan a write from Spark's options, of a given transaction; raises as `Stream.plan_write`."""
     expected = (options["expectedTail"], options["expectedVersion"])
     key = writer_key(
         options["writerId"],
@@ -57,8 +61,7 @@ def plan_append_writer(
     request = replace(request, expected_tail=expected[0], expected_version=expected[1])
     create = options["createIfMissing"] and not any(expected)
     job = open_or_create(storage, request, create=create).plan(request)
-    known = options[TRANSACTION]
-    return SegstoreWriter(job if known is None else replace(job, transaction=known))
+    return SegstoreWriter(job if transaction is None else replace(job, transaction=transaction))
 
 
 def build_request(

@@ -6,7 +6,6 @@ are read through `format("segstore")`. One rule splits the plan into the two hal
 is in exactly one of them.
 """
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import NATIVE, READ, parse_options
+from segstore_ds.options import READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
 from segstore_ds.spark.boundary import in_sparks_words
-from segstore_ds.spark.option_texts import as_location, as_texts
+from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
     filter_column,
@@ -110,7 +109,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         return _read_source(spark, url, given)
     if not whole:
         bounds = (scan.reading.start, scan.reading.end)
-        halves.append(_read_rest(scan, url, given, bounds, {NATIVE: json.dumps(epochs)}))
+        halves.append(_read_rest(scan, url, given, bounds, HelperNotes(native_epochs=epochs)))
     return reduce(DataFrame.unionAll, halves)
 
 
@@ -132,14 +131,14 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
         for piece in native:
             start, end = (piece.start + row for row in piece.rows)
             if place < start:
-                pieces.append(_read_rest(scan, url, given, (place, start), {}))
+                pieces.append(_read_rest(scan, url, given, (place, start)))
             pieces.append(_read_files(scan, base, [piece], divided=_is_divided(piece)))
             place = end
     except UnreachableError as error:
         _warn_once(error)
         return _read_source(spark, url, given)
     if place < scan.reading.end:
-        pieces.append(_read_rest(scan, url, given, (place, scan.reading.end), {}))
+        pieces.append(_read_rest(scan, url, given, (place, scan.reading.end)))
     return reduce(DataFrame.unionAll, pieces)
 
 
@@ -170,13 +169,13 @@ def _read_rest(
     url: str,
     given: Mapping[str, str],
     bounds: tuple[int, int],
-    more: Mapping[str, str],
+    notes: HelperNotes = NO_NOTES,
 ) -> DataFrame:
     """Read a range of the same version through the source."""
     pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.root.version}
     bound = ("timestampAsOf", "replicatedOnly")
     rest = {name: value for name, value in given.items() if name not in bound}
-    return _read_source(scan.spark, url, {**rest, **as_texts(pinned), **more})
+    return _read_source(scan.spark, url, {**rest, **as_texts(pinned), **notes.as_options()})
 
 
 def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFrame:

@@ -5,9 +5,8 @@ writer that was never planned. So the tasks' messages carry what a commit needs:
 query's id, which Spark tells only to tasks. The commit carries the data and (writer id, batch id)
 together: neither is ever visible without the other.
 
-A writer is planned when it is pickled for its tasks, so the commit's writer plans nothing. A failed
-plan does not end the query by itself: if the batch is in the stream already, it is done, whatever
-has changed since.
+A failed plan does not end the query by itself: if the batch is in the stream already, it is done,
+whatever has changed since.
 """
 
 import pickle
@@ -24,6 +23,7 @@ from segstore_ds.errors import InternalError, NotFoundError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
+from segstore_ds.spark.worker_memory import freeze_worker
 from segstore_ds.stream.connector import (
     BatchPlan,
     StagedTask,
@@ -80,11 +80,16 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         self._claim = f"checkpoint:{place}" if place else ""
         self._plan: BatchPlan | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer twice for the same tasks: both copies must share one plan.
-        if self._plan is None:
-            self._plan = self._make_plan()
-        return self.__dict__
+    def plan(self) -> None:
+        """Plan the micro-batch, in the process that makes the writer for its tasks.
+
+        The plan travels inside the writer, so that all tasks share it, and comes back with their
+        messages: Spark makes another writer in another process to commit, which must not plan.
+        Raises as `open_or_create`.
+        """
+        create = self._options["createIfMissing"]
+        self._plan = plan_batch_write(self._storage, self._request(None), create=create)
+        freeze_worker()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows, or none if the batch is in the stream already.
@@ -141,10 +146,6 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         )
         assert key is not None  # noqa: S101 - both ids are given
         return replace(key, claim=self._claim, dense=True)
-
-    def _make_plan(self) -> BatchPlan:
-        create = self._options["createIfMissing"]
-        return plan_batch_write(self._storage, self._request(None), create=create)
 
     def _request(self, key: WriterKey | None) -> WriteRequest:
         return build_request(
