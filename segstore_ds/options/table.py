@@ -131,7 +131,7 @@ TABLE: tuple[Option, ...] = (
         _READS,
         "JSON list, all of which must hold: "
         '`[["user","==","ada"],["ts",">=","2013-01-05T00:00:00Z"]]`; '
-        "of a list of such lists one must hold",
+        "of a list of such lists one must hold. Or a text: `n > 3 and user == 'ada'`",
         peers=("replacewhere", "where", "filter"),
     ),
     Option(
