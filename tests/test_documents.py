@@ -17,6 +17,7 @@ PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
+RULES = sorted(ROOT.glob("segstore_ds/*/[A-Z]*.md"))  # of a room each; FORMAT.md is one
 _ROW = re.compile(r"^(`[^|]+`) \| (.*)$", re.MULTILINE)
 _WORD = re.compile(r"`([a-z_-]+)`")
 
@@ -88,8 +89,7 @@ LINKING = [
     ROOT / "README.md",
     ROOT / ".github/CONTRIBUTING.md",
     ROOT / "segstore_ds/DESIGN.md",
-    ROOT / "segstore_ds/format/FORMAT.md",
-    ROOT / "segstore_ds/publish/TABLES.md",
+    *RULES,
     *PAGES,
 ]
 

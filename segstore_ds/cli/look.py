@@ -23,7 +23,16 @@ SHOWN_WRITERS = 20
 _LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
 _COMMIT = ("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id")
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
-_PAGES = ("DESIGN.md", "format/FORMAT.md", "publish/TABLES.md")
+_PAGES = (
+    *(
+        "DESIGN.md",
+        "format/FORMAT.md",
+        "copy/PIECES.md",
+        "publish/TABLES.md",
+        "redact/REDACTION.md",
+    ),
+    *("repair/REPAIR.md", "replication/REPLICATION.md", "retention/READERS.md"),
+)
 
 
 def ls(

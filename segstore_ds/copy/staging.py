@@ -1,4 +1,4 @@
-"""What a copy by events has staged in its destination: a plan, and pieces (FORMAT.md 4.8).
+"""What a copy by events has staged in its destination: a plan, and pieces (PIECES.md).
 
 The first run creates the plan, which fixes the range, and every run takes the one that is there. A
 piece is a part of the range whose segments are durable. Its object names them and is created after

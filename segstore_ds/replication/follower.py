@@ -1,4 +1,4 @@
-"""One follower: what a stream says of it (FORMAT.md 4.7), what it holds, its next commit file."""
+"""One follower: what a stream says of it (REPLICATION.md), what it holds, its next commit file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
