@@ -7,25 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources, util
 from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli import snippets
-from segstore_ds.cli.java import fetch_java, find_java, read_install_command
-from segstore_ds.cli.story import Story, draw_tree
+from segstore_ds.cli.java import fetch_java, find_java
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.quantities import with_unit
 
-_MONTH = "flights-2013-01.parquet"
-_PICTURE = "segstore-demo.html"
 _LOG_LINES = 15
 _NO_SPARK = """\
 Spark is not installed here, so this is the part without it.
 All of it: pip install 'segstore-ds[demo]'"""
 _NO_JAVA = """\
-Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one:
-
-    {command}
-
-or without the system's packages: segstore demo --install-jdk (200 MB, into ~/.jdk).
+Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one,
+install OpenJDK by your system's packages, or: segstore demo --install-jdk (200 MB, into ~/.jdk).
 Until then, this is the part that needs no Spark."""
 # Quiet, independent of the machine's host name, and writing only to the demo's folder.
 _SPARK_SETTINGS = {
@@ -35,6 +33,99 @@ _SPARK_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
 }
+
+# Titles and snippets; these use `month`, `url` and the names of earlier ones.
+Story = tuple[tuple[str, str], ...]
+_APPEND = "Append a real month, 27,004 flights from New York: one commit, or nothing"
+_CUTS = "Read between two cuts: every event has an offset that never changes"
+_REPEAT = "The same batch again: nothing changes"
+_WITH_SPARK: Story = (
+    (
+        "A Spark session with the format registered",
+        """\
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable    # Spark's workers would take the PATH's python3
+
+from pyspark.sql import SparkSession
+import segstore_ds as segstore
+
+builder = SparkSession.builder.master("local[2]").config(map=segstore.recommended_conf())
+spark = builder.getOrCreate()
+segstore.register(spark)""",
+    ),
+    (
+        _APPEND,
+        """\
+flights = spark.read.parquet(month)
+append = flights.write.format("segstore").mode("append").options(writerId="demo", batchId=1)
+append.save(url)
+print(segstore.open(url))""",
+    ),
+    (
+        _CUTS,
+        """\
+reader = spark.read.format("segstore").options(startCut=1000, endCut=1005, offsetColumn="offset")
+few = reader.load(url)
+few.select("offset", "time_hour", "carrier", "flight", "origin", "dest", "dep_delay").show()""",
+    ),
+    (
+        _REPEAT,
+        """\
+append.save(url)    # the same writerId and batchId: a job that runs twice, a retry after a timeout
+print(segstore.open(url))
+print(spark.read.format("segstore").load(url).count(), "events")""",
+    ),
+)
+_IN_PYTHON: Story = (
+    (
+        _APPEND,
+        """\
+import pyarrow.parquet as pq
+import segstore_ds as segstore
+
+flights = pq.read_table(month)
+stream = segstore.create(url, flights.schema)
+print(stream.append(flights, writer_id="demo", batch_id=1))""",
+    ),
+    (
+        _CUTS,
+        """\
+columns = ["time_hour", "carrier", "flight", "origin", "dest", "dep_delay"]
+few = stream.read(1000, 1005, columns=columns, offset_column="offset")
+for event in few.read_all().to_pylist():
+    print(event["offset"], *[event[name] for name in columns])""",
+    ),
+    (
+        _REPEAT,
+        """\
+print(stream.append(flights, writer_id="demo", batch_id=1))    # a retry after a timeout
+print(stream)""",
+    ),
+)
+_READ = """\
+filters = "origin == 'JFK' and time_hour >= '2013-01-15T00:00:00Z'"
+jfk = segstore.open(url).scan(columns=["carrier", "dep_delay"], filters=filters)
+"""
+_QUERY_DUCKDB = '''
+import duckdb
+
+print(duckdb.sql("""
+    SELECT carrier, count(*) AS flights, round(avg(dep_delay), 1) AS delay
+    FROM jfk GROUP BY carrier ORDER BY flights DESC LIMIT 5
+"""))'''
+_QUERY_ARROW = """\
+delays = jfk.to_arrow().group_by("carrier").aggregate([([], "count_all"), ("dep_delay", "mean")])
+for carrier in delays.sort_by([("count_all", "descending")]).slice(0, 5).to_pylist():
+    print(carrier)"""
+_NEXT = """\
+    segstore info {url}
+    segstore cat {url} -n 3 --offsets
+    segstore cat {url} --where "dep_delay > 600" --json
+    segstore export {url} jfk.csv --where "origin == 'JFK'"
+    segstore tag {url} before-the-fork
+    segstore copy {url} {url}-fork --clone
+    segstore history {url}
+    segstore verify {url}"""
 
 
 def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
@@ -49,32 +140,45 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
     """
     started = time.monotonic()
     with _opened(folder) as place:
-        story = Story(month=_month(), url=str(place / "flights"))
-        if _prepare_spark(story, install_jdk=install_jdk):
+        month = resources.files("segstore_ds").joinpath("data", "flights-2013-01.parquet")
+        names = {"month": str(month), "url": str(place / "flights")}
+        if _prepare_spark(install_jdk=install_jdk):
             with _quiet_spark(place):
-                _tell_spark(story)
+                _tell(_WITH_SPARK, names)
         else:
-            _tell(story, snippets.APPEND_PYTHON, snippets.CUTS_PYTHON, snippets.REPEAT_PYTHON)
-        story.step("The folder: no server, no catalog, no lock")
-        for line in draw_tree(place / "flights"):
-            story.say(line)
-        story.say("\nHow fast it is: `segstore docs benchmarks`, by `python -m benchmarks`.")
-        story.say(_draw(place / "flights", (place if folder else Path.cwd()) / _PICTURE))
-        story.say(f"Done in {time.monotonic() - started:.0f} s. " + _ending(folder))
-
-
-def _draw(stream: Path, picture: Path) -> str:
-    try:
-        picture.write_text(segstore.open(stream).to_html(), "utf-8")
-    except OSError as error:
-        return f"No picture of the stream: {picture} can't be written: {error.strerror}"
-    return f"A picture of the stream, to open in a browser: {picture}"
-
-
-def _ending(folder: Path | None) -> str:
+            _tell(_IN_PYTHON, names)
+        query = _READ + (_QUERY_DUCKDB if util.find_spec("duckdb") else _QUERY_ARROW)
+        _tell((("The same stream without Spark", query),), names)
+        _print_title("The folder: no server, no catalog, no lock")
+        for path in sorted(path for path in (place / "flights").rglob("*") if path.is_file()):
+            name = path.relative_to(place).as_posix()
+            print(f"{name:64} {with_unit(path.stat().st_size):>10}")
+        picture = (place if folder else Path.cwd()) / "segstore-demo.html"
+        try:
+            picture.write_text(segstore.open(names["url"]).to_html(), "utf-8")
+            print(f"\nA picture of the stream, to open in a browser: {picture}")
+        except OSError as error:
+            print(f"\nNo picture of the stream: {picture} can't be written: {error.strerror}")
+    print(f"Done in {time.monotonic() - started:.0f} s. Try next, and `segstore docs`:\n")
     if folder is None:
-        return "The stream was temporary and is deleted; --folder keeps it."
-    return f"Look around: segstore info {folder / 'flights'}"
+        print("    segstore demo --folder demo    # this stream was temporary and is deleted")
+    print(_NEXT.format(url=(folder or Path("demo")) / "flights"))
+
+
+def _print_title(title: str) -> None:
+    typer.secho(f"\n== {title}\n", bold=True)
+
+
+def _tell(story: Story, names: dict[str, Any]) -> None:
+    """Print snippets, and run exactly what was printed; raises what they raise."""
+    try:
+        for title, code in story:
+            _print_title(title)
+            typer.secho(indent(code, "    ") + "\n", fg="cyan")
+            exec(compile(code, "<demo>", "exec"), names)  # noqa: S102 - our own text, shown as it runs
+    finally:
+        if "spark" in names:
+            names.pop("spark").stop()
 
 
 @contextmanager
@@ -91,29 +195,19 @@ def _opened(folder: Path | None) -> Iterator[Path]:
     yield folder.resolve()
 
 
-def _month() -> str:
-    """Return the path of the month of flights in the package."""
-    return str(resources.files("segstore_ds").joinpath("data", _MONTH))
-
-
-def _prepare_spark(story: Story, *, install_jdk: bool) -> bool:
-    """Tell whether Spark can run; say why not."""
+def _prepare_spark(*, install_jdk: bool) -> bool:
+    """Tell whether Spark can run, with a suitable Java on the PATH; say why not."""
     if util.find_spec("pyspark") is None:
-        story.say(_NO_SPARK)
+        print(_NO_SPARK)
         return False
-    return _prepare_java(story, install_jdk=install_jdk)
-
-
-def _prepare_java(story: Story, *, install_jdk: bool) -> bool:
-    """Make Spark find a suitable Java; if there is none, say how to get one."""
     java = find_java(os.environ, Path.home())
     if java is None and install_jdk:
-        story.say("Fetching a Java into ~/.jdk (200 MB, from Adoptium) ...")
+        print("Fetching a Java into ~/.jdk (200 MB, from Adoptium) ...", flush=True)
         if problem := fetch_java():
-            story.say(f"That did not work: {problem}")
+            print(f"That did not work: {problem}")
         java = find_java(os.environ, Path.home())
     if java is None:
-        story.say(_NO_JAVA.format(command=read_install_command()))
+        print(_NO_JAVA)
         return False
     os.environ.pop("JAVA_HOME", None)  # Spark would try it before the PATH
     os.environ["PATH"] = f"{java.parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -144,25 +238,3 @@ def _quiet_spark(place: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _tell_spark(story: Story) -> None:
-    story.step("A Spark session with the format registered")
-    story.run(snippets.SESSION)
-    try:
-        _tell(story, snippets.APPEND, snippets.CUTS, snippets.REPEAT)
-    finally:
-        story.names["spark"].stop()
-
-
-def _tell(story: Story, append: str, cuts: str, repeat: str) -> None:
-    story.step("Append a real month, 27,004 flights from New York: one commit, or nothing")
-    story.run(append)
-    story.step("Read between two cuts: every event has an offset that never changes")
-    story.run(cuts)
-    story.step("The same batch again: nothing changes")
-    story.run(repeat)
-    query = snippets.QUERY_DUCKDB if util.find_spec("duckdb") else snippets.QUERY_ARROW
-    story.step("The same stream without Spark")
-    story.run(snippets.READ)
-    story.run(query)

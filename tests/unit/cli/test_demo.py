@@ -1,6 +1,7 @@
 """The demo, run as users run it: a child process, its environment not activated."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 _NAMES = ("SPARK", "JAVA", "PYTHON")
@@ -74,7 +76,7 @@ def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "No picture of the stream:" in done.stdout
     assert "segstore-demo.html can't be written: Is a directory" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Done in")
+    assert "\nDone in" in done.stdout
 
 
 def test_folder_that_is_named_stays(tmp_path):
@@ -84,7 +86,19 @@ def test_folder_that_is_named_stays(tmp_path):
     assert stream.verify().check().rows == 27_004
     picture = tmp_path / "kept" / "segstore-demo.html"
     assert str(picture) in done.stdout
+    assert "    print(stream)\n\nCommit(" in done.stdout  # what is printed is what runs
+    assert all(name in done.stdout for name in ("flights/log/_latest ", "-0.parquet "))
     assert "tail 27,004" in picture.read_text("utf-8")
+
+
+def test_what_to_try_next_is_ten_lines_that_work(tmp_path, monkeypatch, capsys):
+    told = run_demo(tmp_path, PATH="", JAVA_HOME="").stdout.split("Try next")[1].splitlines()
+    assert len(told) <= 12  # with the title and the line below it
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("segstore_ds.cli.demo.find_java", lambda *_: None)
+    for line in told[2:]:
+        assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    assert "sound" in capsys.readouterr().out
 
 
 def test_folder_with_something_in_it_is_refused(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore_ds.cli.java import NEEDED_MODULE, find_java, install_command
+from segstore_ds.cli.java import NEEDED_MODULE, find_java
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="programs are shell scripts")
 
@@ -48,32 +48,3 @@ def test_java_that_was_fetched_before_is_found_last(inside, tmp_path):
     assert find_java({"JAVA_HOME": "", "PATH": ""}, tmp_path) == fetched
     other = make_java(tmp_path / "other")
     assert find_java({"PATH": str(other.parent)}, tmp_path) == other
-
-
-@pytest.mark.parametrize(
-    ("system", "release", "command"),
-    [
-        ("Darwin", {}, "brew install --cask temurin@17"),
-        ("Windows", {}, "winget install EclipseAdoptium.Temurin.17.JDK"),
-        (
-            "Linux",
-            {"ID": "debian", "VERSION_ID": "13"},
-            "sudo apt-get update && sudo apt-get install -y default-jre-headless",
-        ),
-        (
-            "Linux",
-            {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"},
-            "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless",
-        ),
-        ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "sudo dnf install -y java-21"),
-        ("Linux", {"ID": "amzn", "ID_LIKE": "fedora"}, "sudo dnf install -y java-21-amazon"),
-        ("Linux", {"ID": "nixos"}, "install OpenJDK 17 or newer"),
-        ("FreeBSD", {}, "install OpenJDK 17 or newer"),
-    ],
-)
-def test_install_command_is_the_systems(system, release, command):
-    assert install_command(system, release, superuser=False).startswith(command)
-
-
-def test_superuser_needs_no_sudo():
-    assert "sudo" not in install_command("Linux", {"ID": "ubuntu"}, superuser=True)
