@@ -308,6 +308,17 @@ def parse_status_version(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def staged_version(path: str) -> int | None:
+    """Return the version that an object was planned on; None for another name.
+
+    >>> staged_version('segments/00000000000000000041-0123456789ab/0-a-0.arrow')
+    41
+    """
+    if path.startswith(f"{SEGMENTS_FOLDER}/"):
+        return parse_token_version(segment_token(path.partition("/")[2]))
+    return parse_status_version(path)
+
+
 def parse_status_digest(path: str) -> str | None:
     """Return the digest in the name of a status object; None for another name."""
     match = _STATUS.fullmatch(path)

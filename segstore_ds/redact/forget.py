@@ -24,7 +24,7 @@ from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
 from segstore_ds.retention.deletion import run_erase
-from segstore_ds.retention.plan import Item, Maintenance, staged_version
+from segstore_ds.retention.plan import Item, Maintenance
 
 # Takes a redaction's values out of published tables: what is left there, what it waits for, the
 # call that ends it if not the same one, and when it can go.
@@ -94,7 +94,7 @@ def _waiting(url: str, kept: Iterable[Item], version: int) -> Iterator[Left]:
 def _may_be_older(item: Item, version: int) -> bool:
     if item.dropped is not None:
         return item.dropped <= version
-    staged = staged_version(item.path)
+    staged = names.staged_version(item.path)
     return names.is_object(item.path) and (staged is None or staged < version)
 
 

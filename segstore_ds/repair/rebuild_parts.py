@@ -42,7 +42,7 @@ from segstore_ds.status.key_filters import find_filters
 from segstore_ds.status.parts import build_object
 from segstore_ds.status.store import is_proven
 from segstore_ds.status.table import readable_parts
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
 _COPIED = re.compile(r"copy-[^/]+/([0-9a-f]{16})-[0-9a-f]{12}\.[a-z]+")
@@ -81,7 +81,7 @@ class PartRebuilder:
     def find(self, part: PartRef) -> FoundPart:
         """Find the segments of a part."""
         made = names.parse_status_version(part.path) or 0
-        known = self._own(part) or self._told(part, made)
+        known = self._told(part, made)
         runs, missing = tile_known(known, part.start, part.end)
         for twin in range(_MOST_TWINS if missing else 1):
             filled = known | self._added(missing, made, twin) if missing else known
@@ -90,10 +90,6 @@ class PartRebuilder:
             data = self._packed(part, entries) if len(entries) == part.count else None
             if data is not None:
                 return FoundPart(entries, data, _place(part.start, entries))
-        merged = self._merged(made) if missing else ()
-        data = self._packed(part, merged) if merged else None
-        if data is not None:
-            return FoundPart(merged, data, _place(part.start, merged))
         found = FoundPart(placed=runs, missing=missing)
         there = all(_is_there(self._kept.storage, segment.entry) for segment in runs)
         if not missing and len(runs) == part.count and there and self._knows_dropped:
@@ -139,27 +135,6 @@ class PartRebuilder:
 
     # --- what is listed ------------------------------------------------------------------------
 
-    def _own(self, part: PartRef) -> dict[int, PlacedSegment] | None:
-        """Return what the part itself still says: perhaps only its statistics are damaged."""
-        alone = replace(self._kept.newest, lists=(), parts=(part,), entries=())
-        status = TableStatus(self._kept.storage)
-        try:
-            bare = list(status.segments(alone, part.start, part.end, with_stats=False))
-        except FormatError:
-            return None
-        made = names.parse_status_version(part.path) or 0
-        told = self._told(part, made).values()
-        recorded = {segment.entry.segment_id: segment.entry for segment in told}
-        found: dict[int, PlacedSegment] = {}
-        for segment in bare:
-            entry = recorded.get(segment.entry.segment_id)
-            if entry is None or replace(entry, stats=None) != segment.entry:
-                read = describe(self._kept.storage, segment.entry.path, segment.entry.bytes)
-                stats = None if read is None else read[0].stats
-                entry = replace(segment.entry, stats=stats)
-            found[segment.start] = PlacedSegment(segment.start, entry)
-        return found
-
     def _told(self, part: PartRef, made: int) -> dict[int, PlacedSegment]:
         """Return the segments that versions before the part list in its range, by offset.
 
@@ -180,17 +155,6 @@ class PartRebuilder:
             if tile(found, part.start, part.end) is not None or covers(listed, first, last):
                 break
         return found
-
-    def _merged(self, made: int) -> tuple[SegmentEntry, ...]:
-        """Return what the parts list that a part's own commit dropped, if they can all be read."""
-        found: list[SegmentEntry] = []
-        for item in self._retired:
-            if item.version == made + 1 and names.parse_status_kind(item.path) == SEGMENTS.name:
-                try:
-                    found += self._kept.status.whole_part(item.path)[0]
-                except FormatError:
-                    return ()
-        return tuple(found)
 
     def _is_dropped(self, entry: SegmentEntry, since: int, made: int) -> bool:
         """Tell whether a segment was dropped after a version, up to the commit that made a part."""

@@ -32,7 +32,7 @@ from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.publish.check import damaged_tables
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.witnesses import find_witnesses, planned_on
+from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
@@ -453,7 +453,7 @@ class _Verifier:
             for info in self._context.storage.list(folder):
                 if info.path not in named:
                     self._report.leftovers.append(info.path)
-                    if (planned_on(info.path) or 0) >= root.version:
+                    if (names.staged_version(info.path) or 0) >= root.version:
                         self._report.unclaimed.append(info.path)
 
     def _retired(self, root: Root) -> Iterator[str]:

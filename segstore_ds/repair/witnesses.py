@@ -37,15 +37,6 @@ def find_witnesses(context: StreamContext, newest: Root) -> list[Witness]:
     return sorted(gone, key=lambda witness: -witness.version)
 
 
-def planned_on(path: str) -> int | None:
-    """Return the version in an object's name that it was planned on; None for other names."""
-    version = names.parse_status_version(path)
-    if version is None and path.startswith(f"{names.SEGMENTS_FOLDER}/"):
-        token = names.segment_token(path.removeprefix(f"{names.SEGMENTS_FOLDER}/"))
-        version = names.parse_token_version(token)
-    return version
-
-
 def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
     hint = context.log.files.read_hint()
     seen = None if hint is None else seen_by_hint(hint)
@@ -84,7 +75,7 @@ def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
     known = max(newest.version, abandoned_through(newest))
     for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
         for info in context.storage.list(folder):
-            version = planned_on(info.path)
+            version = names.staged_version(info.path)
             if version is not None and version > known:
                 known = version
                 yield Witness(version, info.path)

@@ -39,7 +39,6 @@ from segstore_ds.retention.plan import (
     plan_horizon,
     plan_objects,
     plan_temporaries,
-    staged_version,
 )
 from segstore_ds.retention.versions import (
     may_delete_below,
@@ -236,7 +235,7 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
         raised = aim.raised(root, slot.version)
         # Objects staged on the newest version can't be told from objects being staged now. This
         # commit makes them older than objects staged later, so that a later vacuum can.
-        newest = any(staged_version(info.path) == root.version for info in objects)
+        newest = any(names.staged_version(info.path) == root.version for info in objects)
         if raised == root and not newest:
             return NOTHING
         return Change(replace(raised, operation=aim.operation, client=context.client))

@@ -170,13 +170,6 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Item]
     ]
 
 
-def staged_version(path: str) -> int | None:
-    """Return the version that an object was staged on, as its name says; None for other names."""
-    if path.startswith(names.STATUS_FOLDER):
-        return names.parse_status_version(path)
-    return names.parse_token_version(names.segment_token(path.partition("/")[2]))
-
-
 def _hold_retired(version: int, time_us: int, horizon: Horizon) -> str:
     """Return what a retired object waits for; "" if it may go."""
     if version > horizon.version:
@@ -191,7 +184,7 @@ def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tu
     What no version names was staged by a copy, which makes a stream's first root: there is one, so
     no other copy can commit it.
     """
-    version, copy_id = staged_version(path), _copy_of(path)
+    version, copy_id = names.staged_version(path), _copy_of(path)
     if version is not None:
         return NEVER, "its job may still commit it" if version >= horizon.floor else ""
     if copy_id in horizon.copied:

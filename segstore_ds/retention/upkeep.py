@@ -42,7 +42,6 @@ from segstore_ds.retention.plan import (
     Maintenance,
     plan_horizon,
     plan_objects,
-    staged_version,
 )
 from segstore_ds.retention.versions import plan_policy_start, version_at
 from segstore_ds.status.references import (
@@ -294,7 +293,7 @@ class _Deletion:
             for prefix in names.version_prefixes(start, end)
             if not self._late()
             for info in self._context.storage.list_named(folder, prefix)
-            if start <= (staged_version(info.path) or 0) < end
+            if start <= (names.staged_version(info.path) or 0) < end
         ]
         whole = not self._late() and self._delete_orphans(found)
         return end if whole else start
