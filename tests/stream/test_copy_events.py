@@ -487,13 +487,14 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
             assert values(opened) == list(range(35))
             came, there = 4, True
         stream.append(numbers(0, 1))  # the source goes on meanwhile
-        written = target.stats.bytes_written
+        before, written = target.stats.requests, target.stats.bytes_written
         done = _copy(stream, target, end=35)
         copy = _reopened(stream, target)
         assert values(copy, offset=True) == [(n, n) for n in range(35)]
         assert done.repeated == there
         # Each piece that stands already is not read and written again.
-        assert done.reused == (0 if there else came)
+        staged = target.stats.requests.get("stage", 0) - before.get("stage", 0)
+        assert (staged, done.reused) == ((0, 0) if there else (4 - came, came))
         assert not there or target.stats.bytes_written == written
         listed = [placed.entry for placed in copy._status.segments(copy.root, 0, 35)]
         assert [entry.rows for entry in listed] == [10, 10, 10, 5]
