@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from listener_kit import check_query
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -129,3 +130,8 @@ def test_storage_options_are_bound(connect, url):
     segstore.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert "SEGSTORE_NO_SUCH" in error(lambda: connect.read.format("segstore").load(url).schema)
     segstore.register(connect)
+
+
+def test_a_query_is_scraped_and_observed(connect, tmp_path):
+    segstore.register(connect)
+    check_query(connect, tmp_path)

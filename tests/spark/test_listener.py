@@ -1,144 +1,36 @@
-"""`segstore.listener()`: real queries, a real scrape, and an in-memory reader of OpenTelemetry."""
-
-import threading
-import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+"""`segstore.listener()` observes queries; that it works through Connect: `test_connect.py`."""
 
 import pyarrow as pa
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.parser import text_string_to_metric_families
+from listener_kit import Heard, check_query, scraped
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def scrape() -> Iterator[tuple[CollectorRegistry, Callable[[], dict]]]:
-    """A registry, and a scrape of it through HTTP: values by name and sorted labels."""
-    registry = CollectorRegistry()
-    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
-
-    def ask() -> dict:
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            text = answer.read().decode()
-        return {
-            (
-                one.name.removeprefix("segstore_"),
-                *(one.labels[key] for key in sorted(one.labels)),
-            ): (one.value)
-            for family in text_string_to_metric_families(text)
-            for one in family.samples
-        }
-
-    yield registry, ask
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def test_a_query_is_scraped_and_observed(spark, tmp_path):
+    check_query(spark, tmp_path)
 
 
-class Heard:
-    """Waits for an event of a listener; Spark hands events on in another thread."""
-
-    def __init__(self, listener: object, *names: str) -> None:
-        self.events = {name: threading.Event() for name in names}
-        for name, event in self.events.items():
-            setattr(listener, name, self._noting(getattr(listener, name), event))
-
-    def _noting(self, method: Callable, event: threading.Event) -> Callable:
-        def call(heard: object) -> None:
-            method(heard)
-            event.set()
-
-        return call
-
-    def wait(self, name: str) -> None:
-        assert self.events[name].wait(180), name
-
-
-def check_query(spark: SparkSession, folder: Path, scrape: tuple) -> None:
-    """Run a limited query to its end of a batch, and compare what both exporters say."""
-    registry, ask = scrape
-    source = segstore.create(folder / "source", pa.schema([("n", pa.int64())]), upkeep=None)
-    for start in range(0, 30, 10):
-        source.append(pa.table({"n": range(start, start + 10)}))
-    target = f"file://{folder}/target"
-    segstore.create(target, pa.schema([("n", pa.int64())]), upkeep=None)
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    listener = segstore.listener(target, every_s=0, registry=registry, meter_provider=provider)
-    heard = Heard(listener, "onQueryProgress", "onQueryTerminated")
-    spark.streams.addListener(listener)
-    try:
-        rows = spark.readStream.format("segstore").option("endCut", 20).load(source.url)
-        query = (
-            rows.writeStream.format("segstore")
-            .queryName("etl")
-            .option("checkpointLocation", f"{folder}/checkpoint")
-            .start(target)
-        )
-        query.processAllAvailable()
-        heard.wait("onQueryProgress")
-        found = ask()
-        assert found["query_running", "etl"] == 1
-        assert found["query_lag_events", "etl", source.url] == 10
-        assert found["query_lag_bytes", "etl", source.url] > 0
-        assert 0 <= found["query_lag_seconds", "etl", source.url] < 600
-        assert found["query_input_rows_total", "etl"] == 20
-        assert found["query_batch_seconds", "etl"] > 0
-        assert found["events", target] == 20
-        assert found["up", source.url] == found["up", target] == 1
-        data = reader.get_metrics_data()
-        told = {
-            metric.name: metric.data.data_points
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
-        (lag,) = told["segstore.query_lag_events"]
-        assert (lag.value, dict(lag.attributes)) == (10, {"query": "etl", "stream": source.url})
-        query.stop()
-        heard.wait("onQueryTerminated")
-        assert ask()["query_running", "etl"] == 0
-    finally:
-        spark.streams.removeListener(listener)
-        provider.shutdown()
-
-
-def test_a_query_is_scraped_and_observed(spark, tmp_path, scrape):
-    check_query(spark, tmp_path, scrape)
-
-
-def test_a_failed_query_is_counted(spark, tmp_path, scrape):
+def test_a_failed_query_is_counted(spark, tmp_path):
     """Its stream is dropped while it runs."""
-    registry, ask = scrape
-    source = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
-    source.append(pa.table({"n": [1, 2, 3]}))
-    listener = segstore.listener(registry=registry)
-    heard = Heard(listener, "onQueryTerminated")
-    spark.streams.addListener(listener)
-    try:
-        rows = spark.readStream.format("segstore").load(source.url)
-        writer = rows.writeStream.format("noop").queryName("lost")
-        query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
-        query.processAllAvailable()
-        segstore.drop(source.url, confirm=source.url)
-        with pytest.raises(StreamingQueryException):
-            query.awaitTermination(180)
-        heard.wait("onQueryTerminated")
-        assert ask()["query_failures_total", "lost"] == 1
-    finally:
-        spark.streams.removeListener(listener)
-
-
-def test_it_works_in_the_client_of_spark_connect(sessions, tmp_path, scrape):
-    connect = sessions.get("connect")
-    segstore.register(connect)
-    check_query(connect, tmp_path, scrape)
+    with scraped() as (registry, ask):
+        source = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
+        source.append(pa.table({"n": [1, 2, 3]}))
+        listener = segstore.listener(registry=registry)
+        heard = Heard(listener, "onQueryTerminated")
+        spark.streams.addListener(listener)
+        try:
+            rows = spark.readStream.format("segstore").load(source.url)
+            writer = rows.writeStream.format("noop").queryName("lost")
+            query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+            query.processAllAvailable()
+            segstore.drop(source.url, confirm=source.url)
+            with pytest.raises(StreamingQueryException):
+                query.awaitTermination(180)
+            heard.wait("onQueryTerminated")
+            assert ask()["query_failures_total", "lost"] == 1
+        finally:
+            spark.streams.removeListener(listener)
