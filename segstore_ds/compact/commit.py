@@ -27,7 +27,7 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
-from segstore_ds.write.staged import delete_staged, mirrors_of
+from segstore_ds.write.staged import delete_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,8 @@ def commit_groups(
         replaced = replace_runs(context.status, root, kept, slot)
         return Change(context.status.tidy(replace(replaced, client=context.client), slot), kept)
 
-    mirrored = mirrors_of(output for run in runs for output in run.outputs)
     try:
-        made = context.log.commit(
-            build, transaction=transaction, attempts=attempts, mirrored=mirrored
-        )
+        made = context.log.commit(build, transaction=transaction, attempts=attempts)
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:

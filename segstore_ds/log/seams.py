@@ -6,7 +6,7 @@ write is followed by is the list in `stream/commits.py`, which `best_effort` run
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -39,7 +39,7 @@ class Seam:
         """Return the folder to stage in for a commit on a root, perhaps with mirrors."""
         return storage
 
-    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
+    def before_put(self, base: Root, planned: Root) -> None:
         """Run on each attempt, before its root is put: what it refers to must be durable."""
 
     def before_ack(self, root: Root) -> None:
@@ -102,10 +102,10 @@ class Seams:
             storage = room.staging(storage, root)
         return storage
 
-    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
+    def before_put(self, base: Root, planned: Root) -> None:
         """Make sure that a root may be put; a failure here commits nothing."""
         for room in self.rooms:
-            room.before_put(base, planned, mirrored)
+            room.before_put(base, planned)
 
     def before_ack(self, root: Root) -> None:
         """Let a commit that is in the log be acknowledged, perhaps not for the first time."""

@@ -15,7 +15,7 @@ Invariants of a commit; breaking any one of them can lose data:
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -248,7 +248,6 @@ class StreamLog:
         *,
         transaction: str | None = None,
         attempts: int = COMMIT_ATTEMPTS,
-        mirrored: Mapping[str, frozenset[str]] | None = None,
     ) -> Committed[T]:
         """Commit a change; plan it again on the newest root whenever another commit came first.
 
@@ -256,8 +255,7 @@ class StreamLog:
 
         `build` is called again after each lost race, so its only side effect may be to put objects
         under fresh names. `transaction` is the id of this logical commit over all attempts, a new
-        one by default. `mirrored` maps segments of this commit to the mirrors that acknowledged
-        them.
+        one by default.
 
         Raises:
             ConflictError: Every attempt lost its race; nothing was committed.
@@ -300,7 +298,7 @@ class StreamLog:
                     meter=meter,
                 )
                 # Before the put: a failure here commits nothing.
-                self.seams.before_put(base.root, root, mirrored or {})
+                self.seams.before_put(base.root, root)
                 # Put the root under the next version, if absent: this decides the race.
                 if self._try(base, root, meter):
                     self.seams.before_ack(root)

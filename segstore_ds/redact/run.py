@@ -41,7 +41,7 @@ from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.staged import delete_staged, mirrors_of
+from segstore_ds.write.staged import delete_staged
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_SEGMENTS = 256
@@ -259,9 +259,8 @@ def commit_redaction(
         tidied = context.status.tidy(planned, slot)
         return Change(tidied, (noted, kept), _note(noted, changed))
 
-    mirrored = mirrors_of(output for run in runs for output in run.outputs)
     try:
-        noted, kept = context.log.commit(build, mirrored=mirrored).result
+        noted, kept = context.log.commit(build).result
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:

@@ -1,10 +1,10 @@
 """Replication: ships a stream's commits to its followers, byte-for-byte copies of its folder.
 
-The primary's log decides every race. After a commit is in that log, the objects that it names and
-the exact bytes of its commit file go to each follower, at the same version. Only then is the commit
-acknowledged. The next committer first ships whatever is missing. A follower accepts a version only
-directly after its newest one, by exclusive create, so it always holds a whole, readable version of
-the stream.
+The primary's log decides every race. Before a commit is put there, the segments that it names go to
+each follower. When it is in that log, its status objects and the exact bytes of its commit file do,
+at the same version. Only then is the commit acknowledged. The next committer first ships whatever
+is missing. A follower accepts a version only directly after its newest one, by exclusive create, so
+it always holds a whole, readable version of the stream.
 
 The same exclusive create is the fence: `promote` takes the follower's next version for a root of a
 new generation. A later commit of the old primary finds other bytes under that name and is never
@@ -17,6 +17,7 @@ read or deleted in another folder.
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -51,7 +52,6 @@ from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
 
 _LOG = logging.getLogger(__name__)
-_NONE: Mapping[str, frozenset[str]] = {}
 
 
 class Replicas(Seam):
@@ -63,7 +63,8 @@ class Replicas(Seam):
         self._clock = clock
         self._followers: dict[str, Follower] = {}
         self._invited: set[str] = set()
-        self._prepared: tuple[str, Mapping[str, frozenset[str]]] | None = None
+        # The transaction that is to be put, and the segments that all followers have of it.
+        self._prepared: tuple[str, frozenset[str]] | None = None
 
     def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
@@ -101,16 +102,16 @@ class Replicas(Seam):
                 primary=known.primary,
             )
 
-    def before_put(self, base: Root, planned: Root, mirrored: Mapping[str, frozenset[str]]) -> None:
-        """Ship what followers lack before a new commit is put; a failure here commits nothing.
+    def before_put(self, base: Root, planned: Root) -> None:
+        """Bring followers up to the base, and ship the segments that a new commit refers to.
 
-        `mirrored` maps segments of `planned` to the followers that acknowledged them. Those of them
-        that a follower holds whole are not copied later. All are asked at once.
+        A failure here commits nothing. All followers are asked at once. What the commit itself
+        makes, parts and inline events that became segments, is shipped when it has won its race.
 
         Raises:
             FencedError: This folder is not the primary, or a follower was promoted.
             MissingObjectError: A follower holds commits that the primary's log has lost.
-            StorageError: A follower can't be brought up to date.
+            StorageError: A follower can't be brought up to date, or did not get a segment.
             ConflictError: The stream is to be dropped.
         """
         if planned.operation == Operation.DROP:
@@ -120,33 +121,27 @@ class Replicas(Seam):
         followers = self.of(planned)
         if not followers:
             return
-        sent = {
-            path: entry
-            for entry in (planned.entries if mirrored else ())
-            if (path := names.segment_object(entry.path)) in mirrored
-        }
+        found = new_segments(TableStatus(self._storage), base, planned)
+        staged = {path: one for path, one in found.items() if not names.is_outlined(one.path)}
         whole: dict[str, frozenset[str]] = {}
-        looks = [partial(self._bring_up_to_base, follower, base) for follower in followers]
-        checks = [
-            partial(_note_whole, whole, follower, arrived)
-            for follower in followers
-            if (arrived := {p: e for p, e in sent.items() if follower.url in mirrored[p]})
-        ]
-        at_once([*looks, *checks])
-        self._prepared = planned.transaction, whole
 
-    def _bring_up_to_base(self, follower: Follower, base: Root) -> None:
-        try:
-            self._bring_up(follower, base)
-        except FencedError:
-            raise
-        except (StorageError, FormatError) as error:
-            raise StorageError(
-                "a follower can't be brought up to date, so nothing was committed",
-                remedy="repair the follower, or remove it with remove_follower(url)",
-                follower=follower.url,
-                version=base.version,
-            ) from error
+        def bring_up(follower: Follower) -> None:
+            with _or_nothing(follower, base):
+                self._bring_up(follower, base)
+            self._refuse_lost(follower, base)
+
+        def ship(follower: Follower) -> None:
+            with _or_nothing(follower, base):
+                self._copy_segments(follower, staged, whole.get(follower.url))
+
+        looks = [partial(bring_up, follower) for follower in followers]
+        if staged:
+            looks += [partial(_note_whole, whole, follower, staged) for follower in followers]
+        at_once(looks)
+        at_once([partial(ship, follower) for follower in followers if staged])
+        self._prepared = planned.transaction, frozenset(staged)
+
+    def _refuse_lost(self, follower: Follower, base: Root) -> None:
         ahead = follower.known.version if follower.known else 0
         # If the base is only outdated, the log holds that version and this commit loses its race.
         if ahead > base.version and not self._files.exists(ahead):
@@ -165,14 +160,10 @@ class Replicas(Seam):
         prepared, self._prepared = self._prepared, None
         # The followers were asked for the previous root a moment ago if `before_put` came first.
         asked = prepared is not None and prepared[0] == root.transaction
-        whole = prepared[1] if prepared is not None and asked else _NONE
+        there = prepared[1] if prepared is not None and asked else frozenset[str]()
         missing: dict[str, SegstoreError] = {}
-        followers = self.of(root)
-        if not followers:
-            return
 
         def ship_to(follower: Follower) -> None:
-            there = whole.get(follower.url, frozenset())
             try:
                 self._bring_up(follower, root, there, asked=asked)
             except FencedError:
@@ -180,7 +171,7 @@ class Replicas(Seam):
             except (StorageError, FormatError) as error:
                 missing[follower.url] = error
 
-        at_once([partial(ship_to, follower) for follower in followers])
+        at_once([partial(ship_to, follower) for follower in self.of(root)])
         if missing:
             raise UnderReplicatedError(
                 "the commit is in the log, but not every follower has it",
@@ -272,30 +263,31 @@ class Replicas(Seam):
             return
         self._check_ours(follower, before, root)
         status = TableStatus(self._storage)
+        source, target = self._storage, follower.storage
         for after in self._lacking(follower, before, root):
-            self._copy_objects(follower, status, before, after, there)
+            fresh = new_segments(status, before, after)
+            unsure = {path: fresh[path] for path in fresh.keys() - there}
+            self._copy_segments(follower, unsure)
+            small = new_status(status, before, after)
+            at_once([partial(copy_small, source, target, path) for path in small])
             follower.add(after)
             before = after
 
-    def _copy_objects(
+    def _copy_segments(
         self,
         follower: Follower,
-        status: TableStatus,
-        before: Root,
-        after: Root,
-        there: frozenset[str],
+        segments: Mapping[str, SegmentEntry],
+        whole: frozenset[str] | None = None,
     ) -> None:
-        """Copy what a commit newly names and a follower lacks; `there` is known to be whole."""
-        fresh = new_segments(status, before, after)
-        unsure = {path: entry for path, entry in fresh.items() if path not in there}
-        whole = whole_segments(follower.storage, unsure)
+        """Copy segments that a follower does not hold whole; it is asked if that is not known."""
+        target = follower.storage
+        if whole is None:
+            whole = whole_segments(target, segments)
         missing = [
-            CopiedObject(self._storage, path, follower.storage, path, entry)
-            for path, entry in unsure.items()
+            CopiedObject(self._storage, path, target, path, entry)
+            for path, entry in sorted(segments.items())
             if path not in whole
         ]
-        small = new_status(status, before, after)
-        at_once([partial(copy_small, self._storage, follower.storage, path) for path in small])
         for _ in copy_objects(missing) if missing else ():
             pass
 
@@ -323,13 +315,26 @@ class Replicas(Seam):
 
 
 def _note_whole(
-    whole: dict[str, frozenset[str]], follower: Follower, sent: Mapping[str, SegmentEntry]
+    whole: dict[str, frozenset[str]], follower: Follower, segments: Mapping[str, SegmentEntry]
 ) -> None:
-    """Note which of the segments that a follower acknowledged it holds whole."""
+    """Note which segments a follower holds whole already."""
+    with suppress(StorageError, FormatError):  # asked again when they are shipped
+        whole[follower.url] = whole_segments(follower.storage, segments)
+
+
+@contextmanager
+def _or_nothing(follower: Follower, base: Root) -> Iterator[None]:
     try:
-        whole[follower.url] = whole_segments(follower.storage, sent)
-    except (StorageError, FormatError):
-        return  # asked again when the commit is shipped
+        yield
+    except FencedError:
+        raise
+    except (StorageError, FormatError) as error:
+        raise StorageError(
+            "a follower can't be brought up to date, so nothing was committed",
+            remedy="repair the follower, or remove it with remove_follower(url)",
+            follower=follower.url,
+            version=base.version,
+        ) from error
 
 
 def _refuse_drop(root: Root) -> None:

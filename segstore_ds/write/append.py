@@ -37,7 +37,7 @@ from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repe
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.segment_writer import decode_inline
-from segstore_ds.write.staged import StagedTask, delete_staged, mirrors_of
+from segstore_ds.write.staged import StagedTask, delete_staged
 from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
@@ -306,9 +306,7 @@ class Appender:
             appended = plan_append(base, plan, epoch, slot)
             return Change(self._context.status.tidy(appended, slot), None, note)
 
-        done = self._context.log.commit(
-            build, transaction=job.transaction, mirrored=mirrors_of(plan.segments)
-        )
+        done = self._context.log.commit(build, transaction=job.transaction)
         if done.result is not None:
             return replace(done.result, attempts=done.attempts)
         root = done.root

@@ -33,11 +33,6 @@ class StagedTask:
         return BatchFacts(self.rows, self.stats)
 
 
-def mirrors_of(segments: Iterable[StagedSegment]) -> dict[str, frozenset[str]]:
-    """Return which mirrors hold which staged object, as a commit takes it."""
-    return {names.segment_object(one.path): frozenset(one.mirrors) for one in segments}
-
-
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
     """Delete staged objects that no commit can name, best effort: vacuum deletes the rest."""
     for segment in segments:

@@ -157,6 +157,33 @@ def _no_room(follower: str, url: str, verb: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("one_store", [False, True])
+def test_segments_are_in_the_follower_before_the_commit_is_put(one_store):
+    """A follower that has no room for what a root would name keeps it out of the log."""
+    pair = Pair(one_store=one_store)
+    pair.stream.add_follower(pair.follower)
+    before = content(pair.primary)
+    pair.world.watch = partial(_no_room, pair.follower)
+    with pytest.raises(StorageError, match="nothing was committed"):
+        pair.stream.append(numbers(0, 10), layout=STAGED)
+    assert content(pair.primary) == content(pair.follower) == before
+    calls: list[tuple[str, str, str]] = []
+
+    def fail_staging_alone(url, verb, path):
+        calls.append((url, verb, path))
+        if (url, verb) == (pair.follower, "open_staged"):
+            raise StorageError("no room for now", url=url)
+
+    pair.world.watch = fail_staging_alone
+    pair.stream.append(numbers(0, 10), layout=STAGED)
+    puts = [n for n, (_, verb, path) in enumerate(calls) if (verb, path[:4]) == ("create", "log/")]
+    sent = "copy_from" if one_store else "open_scattered"
+    sends = [n for n, (url, verb, _) in enumerate(calls) if (url, verb) == (pair.follower, sent)]
+    assert sends
+    assert max(sends) < min(puts)
+    assert content(pair.primary) == content(pair.follower)
+
+
+@pytest.mark.parametrize("one_store", [False, True])
 def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
     """Two writers find the same objects missing; the slower one dies after any of its calls."""
     stops_at = 0
@@ -165,10 +192,12 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
         pair = Pair(one_store=one_store)
         pair.stream.append(numbers(0, 10), layout=STAGED)
         pair.stream.add_follower(pair.follower)
-        pair.world.watch = partial(_no_room, pair.follower)
+        pair.world.lose_before(pair.follower, "create log/")
         with pytest.raises(UnderReplicatedError) as caught:
             pair.stream.append(numbers(10, 20), layout=STAGED)
-        pair.world.watch = lambda *_: None
+        pair.world.lost.clear()
+        entry = pair.reopen(pair.primary).root.entries[-1]
+        open_storage(pair.follower).delete(f"segments/{entry.path}")
         other = pair.reopen(pair.primary)
         calls: list[str] = []
         inner = Root(open_storage(pair.primary), pair.world, pair.time)
