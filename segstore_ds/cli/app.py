@@ -2,9 +2,10 @@
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -101,6 +102,17 @@ def _run(ctx: typer.Context, *, storage_options: Options = None, as_json: Json =
 _SHARED: dict[str, Callable[..., Any]] = {"chosen": choose, "run": _run}
 
 
+def _option(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter as a flag of its name, if a text explains it: help, or METAVAR: help."""
+    kind, *notes = get_args(parameter.annotation) or ("",)
+    if get_origin(parameter.annotation) is Annotated and isinstance(notes[0], str):
+        metavar, text = re.findall(r"^(?:([A-Z.,:|]+): )?(.*)", notes[0])[0]
+        name = f"--{parameter.name.replace('_', '-')}"
+        option = typer.Option(name, metavar=metavar or None, help=text)
+        parameter = parameter.replace(annotation=Annotated[kind, option])
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
 def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     """Return a verb with the flags that its shared parameters are made of in their place."""
     own = {**inspect.signature(verb).parameters}
@@ -116,9 +128,7 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**shared, **given)
 
     flags = [flag for flags in made.values() for flag in flags.values()]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [one.replace(kind=kind) for one in (*own.values(), *flags)]
-    vars(called)["__signature__"] = inspect.Signature(parameters)
+    vars(called)["__signature__"] = inspect.Signature([*map(_option, (*own.values(), *flags))])
     called.__doc__ = verb.__doc__
     return called
 

@@ -90,17 +90,10 @@ def choose(
     ] = None,
     where: Where = None,
     event_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="START..END",
-            help="Only events from START on and before END, by the time column.",
-        ),
+        str | None, "START..END: Only events from START on and before END, by the time column."
     ] = None,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")] = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option(metavar="N|TIME", help="As of this version, or the newest at a time."),
-    ] = None,
+    offsets: Annotated[bool, "Add a column `offset`."] = False,
+    as_of: Annotated[str | None, "N|TIME: As of this version, or the newest at a time."] = None,
 ) -> dict[str, Any]:
     """Return the arguments of `Stream.read` for the flags of commands that read."""
     return {

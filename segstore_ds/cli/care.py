@@ -16,20 +16,12 @@ def maintain(
     run: Run,
     url: Url,
     *,
-    keep: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Forget versions superseded longer ago, such as 30d."),
-    ] = None,
+    keep: Annotated[str | None, "AGE: Forget versions superseded longer ago, such as 30d."] = None,
     keep_versions: Annotated[
         int, typer.Option(min=1, help="With --keep: so many versions stay in any case.")
     ] = 1,
-    grace: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Delete objects dropped longer ago, such as 7d."),
-    ] = None,
-    short_grace: Annotated[
-        bool, typer.Option("--short-grace", help="Allow a grace below a day: nobody needs it.")
-    ] = False,
+    grace: Annotated[str | None, "AGE: Delete objects dropped longer ago, such as 7d."] = None,
+    short_grace: Annotated[bool, "Allow a grace below a day: nobody needs it."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -73,9 +65,9 @@ def compact(
     run: Run,
     url: Url,
     *,
-    start: Annotated[str | None, typer.Option(metavar="CUT", help="Where to begin.")] = None,
+    start: Annotated[str | None, "CUT: Where to begin."] = None,
     end: End = "tail",
-    mode: Annotated[str, typer.Option(help="merge, stitch or split.")] = "merge",
+    mode: Annotated[str, "merge, stitch or split."] = "merge",
 ) -> None:
     """Replace runs of small segments by a few large ones; events and offsets stay."""
     stream = run.change(url)
@@ -109,15 +101,9 @@ def repair(
     run: Run,
     url: Url,
     *,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on without newest commits that are lost.")
-    ] = False,
-    allow_promoted: Annotated[
-        bool, typer.Option("--allow-promoted", help="Also if another folder may be the primary.")
-    ] = False,
-    allow_redacted: Annotated[
-        bool, typer.Option("--allow-redacted", help="Also if redacted values come back.")
-    ] = False,
+    allow_loss: Annotated[bool, "Go on without newest commits that are lost."] = False,
+    allow_promoted: Annotated[bool, "Also if another folder may be the primary."] = False,
+    allow_redacted: Annotated[bool, "Also if redacted values come back."] = False,
     yes: Yes = False,
 ) -> None:
     """Rebuild lost or damaged metadata; status 1 if something stays damaged."""
@@ -143,9 +129,7 @@ def salvage(
     url: Url,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the new stream goes.")],
     *,
-    skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Leave out what can't be read.")
-    ] = False,
+    skip_damaged: Annotated[bool, "Leave out what can't be read."] = False,
 ) -> None:
     """Copy what can be read of a damaged stream into a new one; status 1 if events were lost."""
     done = segstore.salvage(url, target, skip_damaged=skip_damaged, storage_options=run.options())

@@ -29,25 +29,17 @@ def retain(
     url: Url,
     *,
     max_bytes: Annotated[
-        str | None,
-        typer.Option(help="Drop the oldest segments while the rest is larger, such as 10g."),
+        str | None, "Drop the oldest segments while the rest is larger, such as 10g."
     ] = None,
     max_age: Annotated[
-        str | None, typer.Option(help="Drop events that were committed longer ago, such as 7d.")
+        str | None, "Drop events that were committed longer ago, such as 7d."
     ] = None,
     max_event_age: Annotated[
-        str | None,
-        typer.Option(
-            help="Drop what lies before the first event whose own time is within that time."
-        ),
+        str | None, "Drop what lies before the first event whose own time is within that time."
     ] = None,
-    min_bytes: Annotated[str | None, typer.Option(help="Keep at least so much.")] = None,
-    min_age: Annotated[
-        str | None, typer.Option(help="Keep events committed within that time.")
-    ] = None,
-    ignore_readers: Annotated[
-        bool, typer.Option("--ignore-readers", help="Also what tags and live readers need.")
-    ] = False,
+    min_bytes: Annotated[str | None, "Keep at least so much."] = None,
+    min_age: Annotated[str | None, "Keep events committed within that time."] = None,
+    ignore_readers: Annotated[bool, "Also what tags and live readers need."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -92,11 +84,9 @@ def redact(
     *,
     where: Where,
     columns: Annotated[str, typer.Option("--columns", "-c", metavar="A,B", help="Which to clear.")],
-    reason: Annotated[str, typer.Option(help="Kept with the record; never a person.")] = "",
+    reason: Annotated[str, "Kept with the record; never a person."] = "",
     redact_id: Annotated[str | None, typer.Option("--id", help="The same id goes on.")] = None,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Delete what still holds the values.")
-    ] = False,
+    forget: Annotated[bool, "Delete what still holds the values."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

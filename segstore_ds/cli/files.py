@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,18 +25,6 @@ PIPE = "-"
 # Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
 _FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
 _NUMBER = r"^[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?$"
-_ENDINGS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
 
 
 class Format(StrEnum):
@@ -47,15 +36,21 @@ class Format(StrEnum):
     ARROW = "arrow"
 
 
+_ENDINGS = {
+    Format.PARQUET: (".parquet", ".pq"),
+    Format.CSV: (".csv",),
+    Format.JSON: (".jsonl", ".ndjson", ".json"),
+    Format.ARROW: (".arrow", ".arrows", ".feather", ".ipc"),
+}
+
+
 def find_format(name: str, given: Format | None) -> Format:
     """Return the format that was given, or that of a file's ending."""
-    if given is not None:
-        return given
-    found = _ENDINGS.get(Path(name).suffix.lower())
-    if found is None:
-        known = ", ".join(Format)
-        raise typer.BadParameter(f"the format of {name} is not known: give --format ({known})")
-    return Format(found)
+    for form, endings in _ENDINGS.items():
+        if form is given or (given is None and Path(name).suffix.lower() in endings):
+            return form
+    known = ", ".join(Format)
+    raise typer.BadParameter(f"the format of {name} is not known: give --format ({known})")
 
 
 @contextmanager
@@ -115,34 +110,31 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
 
 
 def _open_json(source: BinaryIO, schema: Any) -> Any:
+    """Open JSON lines; texts in base64 are bytes in columns that are binary in the schema."""
     import pyarrow as pa
     from pyarrow import json as pa_json
 
-    binary = [field.name for field in schema or () if pa.types.is_binary(field.type)]
-    given = schema
-    for name in binary:
-        given = given.set(given.get_field_index(name), pa.field(name, pa.string()))
+    binary = {field.name for field in schema or () if pa.types.is_binary(field.type)}
+
+    def typed(fields: Any, kind: Any) -> Any:
+        return pa.schema([f.with_type(kind) if f.name in binary else f for f in fields])
+
+    given = schema and typed(schema, pa.string())
     found = pa_json.open_json(source, parse_options=pa_json.ParseOptions(explicit_schema=given))
-    return _from_base64(found, binary) if binary else found
-
-
-def _from_base64(reader: Any, names: list[str]) -> Any:
-    """Return a reader whose columns of texts in base64 are bytes, as `JsonWriter` writes them."""
-    import pyarrow as pa
-
-    schema = reader.schema
-    for name in names:
-        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.binary()))
+    if not binary:
+        return found
+    schema = typed(found.schema, pa.binary())
 
     def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for name in names:
-            texts = columns[name].to_pylist()
-            values = [None if text is None else base64.b64decode(text) for text in texts]
-            columns[name] = pa.array(values, pa.binary())
-        return pa.RecordBatch.from_arrays([*columns.values()], schema=schema)
+        columns = [
+            pa.array([text and base64.b64decode(text) for text in column.to_pylist()], field.type)
+            if field.name in binary
+            else column
+            for field, column in zip(schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    return pa.RecordBatchReader.from_batches(schema, (decoded(batch) for batch in reader))
+    return pa.RecordBatchReader.from_batches(schema, map(decoded, found))
 
 
 def _open_arrow(source: BinaryIO) -> Any:
@@ -156,40 +148,6 @@ def _open_arrow(source: BinaryIO) -> Any:
             batches = (file.get_batch(n) for n in range(file.num_record_batches))
             return pa.RecordBatchReader.from_batches(file.schema, batches)
     return pa.ipc.open_stream(source)
-
-
-class JsonWriter:
-    """Writes batches as JSON lines; bytes in base64, times in ISO 8601."""
-
-    def __init__(self, sink: BinaryIO) -> None:
-        self._sink = sink
-
-    def write_batch(self, batch: Any) -> None:
-        """Write the rows of a batch."""
-        for row in batch.to_pylist():
-            self._sink.write(printable_json(to_json(row)).encode() + b"\n")
-
-    def close(self) -> None:
-        """Do nothing: every line is written."""
-
-
-class CsvWriter:
-    """Writes batches as CSV; unless `raw`, no cell is a formula to a spreadsheet."""
-
-    def __init__(self, sink: BinaryIO, schema: Any, *, raw: bool) -> None:
-        from pyarrow import csv
-
-        self._raw = raw
-        names = schema if raw else _prefix_formulas(schema.empty_table()).schema
-        self._writer = csv.CSVWriter(sink, names)
-
-    def write_batch(self, batch: Any) -> None:
-        """Write the rows of a batch."""
-        self._writer.write(batch if self._raw else _prefix_formulas(batch))
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
 
 
 def _prefix_formulas(rows: Any) -> Any:
@@ -219,16 +177,19 @@ def _prefix_formulas(rows: Any) -> Any:
 @contextmanager
 def open_sink(
     name: str, form: Format, schema: Any, *, force: bool = False, raw: bool = False
-) -> Iterator[Any]:
-    """Open a writer of batches to a file, or to standard output for "-".
+) -> Iterator[Callable[[Any], object]]:
+    """Open a file, or standard output for "-", and yield what writes a batch to it.
 
     The file has its name only when all of it is written. `raw` leaves cells of CSV that a
     spreadsheet would run.
     """
     if name == PIPE:
-        writer = _writer(_standard_output(form), form, schema, raw=raw)
-        yield writer
-        writer.close()
+        shown = sys.stdout.isatty()
+        if shown and form in (Format.PARQUET, Format.ARROW):
+            raise typer.BadParameter(f"{form} is not for a terminal: name a file, or use a pipe")
+        write, close = _writer(_Terminal() if shown else sys.stdout.buffer, form, schema, raw=raw)
+        yield write
+        close()
         sys.stdout.buffer.flush()
         return
     path = Path(name)
@@ -237,12 +198,43 @@ def open_sink(
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as sink:
-            writer = _writer(sink, form, schema, raw=raw)
-            yield writer
-            writer.close()
+            write, close = _writer(sink, form, schema, raw=raw)
+            yield write
+            close()
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _writer(
+    sink: Any, form: Format, schema: Any, *, raw: bool
+) -> tuple[Callable[[Any], object], Callable[[], object]]:
+    """Return what writes a batch, and what ends the file; a failed file is not ended."""
+    import pyarrow as pa
+
+    match form:
+        case Format.PARQUET:
+            import pyarrow.parquet as pq
+
+            parquet = pq.ParquetWriter(sink, schema, compression="zstd")
+            return parquet.write_batch, parquet.close
+        case Format.CSV:
+            from pyarrow import csv
+
+            names = schema if raw else _prefix_formulas(schema.empty_table()).schema
+            writer = csv.CSVWriter(sink, names)
+            return lambda rows: writer.write(rows if raw else _prefix_formulas(rows)), writer.close
+        case Format.JSON:
+            return partial(_write_json, sink), lambda: None
+        case Format.ARROW:
+            arrow = pa.ipc.new_stream(sink, schema)
+            return arrow.write_batch, arrow.close
+
+
+def _write_json(sink: Any, batch: Any) -> None:
+    """Write rows as lines of JSON; bytes in base64, times in ISO 8601."""
+    for row in batch.to_pylist():
+        sink.write(printable_json(to_json(row)).encode() + b"\n")
 
 
 class _Terminal(io.RawIOBase):
@@ -258,27 +250,3 @@ class _Terminal(io.RawIOBase):
         text = self._decoder.decode(bytes(data))
         sys.stdout.write("\n".join(map(printable, text.split("\n"))))
         return len(data)
-
-
-def _standard_output(form: Format) -> Any:
-    if not sys.stdout.isatty():
-        return sys.stdout.buffer
-    if form in (Format.PARQUET, Format.ARROW):
-        raise typer.BadParameter(f"{form} is not for a terminal: name a file, or use a pipe")
-    return _Terminal()
-
-
-def _writer(sink: Any, form: Format, schema: Any, *, raw: bool) -> Any:
-    import pyarrow as pa
-
-    match form:
-        case Format.PARQUET:
-            import pyarrow.parquet as pq
-
-            return pq.ParquetWriter(sink, schema, compression="zstd")
-        case Format.CSV:
-            return CsvWriter(sink, schema, raw=raw)
-        case Format.JSON:
-            return JsonWriter(sink)
-        case Format.ARROW:
-            return pa.ipc.new_stream(sink, schema)

@@ -53,9 +53,7 @@ def info(
     run: Run,
     url: Url,
     *,
-    segments: Annotated[
-        bool, typer.Option("--segments", help="List the segments instead, in offset order.")
-    ] = False,
+    segments: Annotated[bool, "List the segments instead, in offset order."] = False,
 ) -> None:
     """Say what a stream holds, or list its segments."""
     stream = run.read(url)
@@ -117,12 +115,8 @@ def metrics(
     run: Run,
     url: Url,
     *,
-    prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print the text that Prometheus scrapes.")
-    ] = False,
-    storage: Annotated[
-        bool, typer.Option("--storage", help="Also what holds storage; lists the whole stream.")
-    ] = False,
+    prometheus: Annotated[bool, "Print the text that Prometheus scrapes."] = False,
+    storage: Annotated[bool, "Also what holds storage; lists the whole stream."] = False,
 ) -> None:
     """Measure a stream: sizes, segments to join, lag of readers, followers and tables."""
     found = run.read(url).metrics(storage=storage)
@@ -235,12 +229,8 @@ def _find_entry(runbook: str, code: str) -> str | None:
 
 def demo(
     *,
-    folder: Annotated[
-        Path | None, typer.Option(help="Keep the stream here; must be empty or missing.")
-    ] = None,
-    install_jdk: Annotated[
-        bool, typer.Option("--install-jdk", help="Fetch a Java into ~/.jdk if none will do.")
-    ] = False,
+    folder: Annotated[Path | None, "Keep the stream here; must be empty or missing."] = None,
+    install_jdk: Annotated[bool, "Fetch a Java into ~/.jdk if none will do."] = False,
 ) -> None:
     """Show what segstore does, in under a minute; leaves a picture, segstore-demo.html."""
     from segstore_ds.cli.demo import run_demo

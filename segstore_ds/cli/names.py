@@ -20,8 +20,8 @@ def tag(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="None lists all.")] = None,
     cut: Cut = "tail",
     *,
-    move: Annotated[bool, typer.Option("--move", help="Move a tag of that name here.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove the tag.")] = False,
+    move: Annotated[bool, "Move a tag of that name here."] = False,
+    delete: Annotated[bool, "Remove the tag."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -51,8 +51,7 @@ def readers(
     url: Url,
     *,
     release: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Release this one: it holds back no events any more."),
+        str | None, "NAME: Release this one: it holds back no events any more."
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -77,15 +76,9 @@ def followers(
     run: Run,
     url: Url,
     *,
-    add: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Keep a second copy in this folder.")
-    ] = None,
-    remove: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Continue without this one; it stays.")
-    ] = None,
-    promote: Annotated[
-        bool, typer.Option("--promote", help="Make URL, a follower, the primary.")
-    ] = False,
+    add: Annotated[str | None, "FOLDER: Keep a second copy in this folder."] = None,
+    remove: Annotated[str | None, "FOLDER: Continue without this one; it stays."] = None,
+    promote: Annotated[bool, "Make URL, a follower, the primary."] = False,
     yes: Yes = False,
 ) -> None:
     """List the folders that hold a second copy of the whole stream; or change them."""
@@ -112,18 +105,12 @@ def copy(
     url: Url,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A location without a stream.")],
     *,
-    clone: Annotated[
-        bool, typer.Option("--clone", help="Share the segments: three commits for any length.")
-    ] = False,
-    events: Annotated[
-        bool, typer.Option("--events", help="Write the events anew, from offset 0.")
-    ] = False,
+    clone: Annotated[bool, "Share the segments: three commits for any length."] = False,
+    events: Annotated[bool, "Write the events anew, from offset 0."] = False,
     start: Start = "head",
     end: End = "tail",
-    version: Annotated[
-        int | None, typer.Option(metavar="N", help="Clone this kept version.")
-    ] = None,
-    seal: Annotated[bool, typer.Option("--seal", help="Seal the copy.")] = False,
+    version: Annotated[int | None, "N: Clone this kept version."] = None,
+    seal: Annotated[bool, "Seal the copy."] = False,
     copy_id: Annotated[
         str | None,
         typer.Option(
@@ -158,25 +145,17 @@ def publish(
     run: Run,
     url: Url,
     *,
-    settle: Annotated[
-        bool, typer.Option("--settle", help="First merge what is in no Parquet file.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse columns that the format lacks.")
-    ] = False,
+    settle: Annotated[bool, "First merge what is in no Parquet file."] = False,
+    strict: Annotated[bool, "Refuse columns that the format lacks."] = False,
     kind: Annotated[
         TableFormat, typer.Option("--format", metavar="FORMAT", help="delta or iceberg.")
     ] = "delta",
     auto: Annotated[
         bool | None, typer.Option("--auto/--no-auto", help="From now on, also after commits.")
     ] = None,
-    catalog: Annotated[
-        str | None, typer.Option(help="Then tell this catalog of pyiceberg's configuration.")
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="namespace.name in that catalog.")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
+    catalog: Annotated[str | None, "Then tell this catalog of pyiceberg's configuration."] = None,
+    table: Annotated[str | None, "NAME: namespace.name in that catalog."] = None,
+    remove: Annotated[bool, "Remove the table."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

@@ -26,17 +26,11 @@ def create(
     url: Url,
     *,
     column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:TYPE", help="A column, such as n:int64; several, in order."),
+        list[str] | None, "NAME:TYPE: A column, such as n:int64; several, in order."
     ] = None,
-    like: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Columns as in this file.")
-    ] = None,
+    like: Annotated[str | None, "FILE: Columns as in this file."] = None,
     form: Form = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The column with each event's time."),
-    ] = None,
+    time_column: Annotated[str | None, "NAME: The column with each event's time."] = None,
 ) -> None:
     """Create an empty stream."""
     if (like is None) == (not column):
@@ -74,18 +68,10 @@ def append(
     file: File = PIPE,
     *,
     form: Form = None,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the stream if there is none.")
-    ] = False,
-    writer: Annotated[
-        str | None, typer.Option(help="Name of an idempotent writer; needs --batch.")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Its batch: the same one again changes nothing.")
-    ] = None,
-    merge_schema: Annotated[
-        bool, typer.Option("--merge-schema", help="Allow new columns and wider types.")
-    ] = False,
+    create: Annotated[bool, "Create the stream if there is none."] = False,
+    writer: Annotated[str | None, "Name of an idempotent writer; needs --batch."] = None,
+    batch: Annotated[int | None, "Its batch: the same one again changes nothing."] = None,
+    merge_schema: Annotated[bool, "Allow new columns and wider types."] = False,
 ) -> None:
     """Append the rows of a file or a pipe, in one commit."""
     found, stream = find_format(file, form), None
@@ -116,13 +102,10 @@ def cat(
         bool, typer.Option("--follow", "-f", help="Go on with what is appended.")
     ] = False,
     reader: Annotated[
-        str | None,
-        typer.Option(help="Follow as this named reader: publish, and continue where it stopped."),
+        str | None, "Follow as this named reader: publish, and continue where it stopped."
     ] = None,
-    owner: Annotated[str, typer.Option(help="Who owns the reader.")] = "",
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Most seconds between two polls of -f.")
-    ] = 0.05,
+    owner: Annotated[str, "Who owns the reader."] = "",
+    every: Annotated[float, "SECONDS: Most seconds between two polls of -f."] = 0.05,
 ) -> None:
     """Print events between two cuts: all, the first, the last, and with -f what comes."""
     stream = run.read(url)
@@ -184,20 +167,18 @@ def export(
     file: File = PIPE,
     *,
     form: Form = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Leave CSV cells that a spreadsheet would run.")
-    ] = False,
+    force: Annotated[bool, "Replace the file."] = False,
+    raw: Annotated[bool, "Leave CSV cells that a spreadsheet would run."] = False,
 ) -> None:
     """Write the events between two cuts to a file or a pipe."""
     rows = run.read(url).read(**chosen)
     written = 0
     with (
-        open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as sink,
+        open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as write,
         counted(rows, "exported") as batches,
     ):
         for batch in batches:
-            sink.write_batch(batch)
+            write(batch)
             written += batch.num_rows
     if file != PIPE:
         run.report({"file": file, "events": written}, f"wrote {written:,} events to {file}")
