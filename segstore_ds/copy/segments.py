@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
@@ -98,13 +97,8 @@ class SegmentCopier:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._transfer.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._transfer.__exit__()
 
     def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
         entry = slice_.entry

@@ -25,7 +25,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, starmap
-from types import TracebackType
 from typing import Self, TypeVar
 
 from segstore_ds.cache.buffer import BufferPool
@@ -191,12 +190,7 @@ class Transfer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._requests.shutdown()
 
 
