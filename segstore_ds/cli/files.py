@@ -187,9 +187,8 @@ def open_sink(
         shown = sys.stdout.isatty()
         if shown and form in (Format.PARQUET, Format.ARROW):
             raise typer.BadParameter(f"{form} is not for a terminal: name a file, or use a pipe")
-        write, close = _writer(_Terminal() if shown else sys.stdout.buffer, form, schema, raw=raw)
-        yield write
-        close()
+        with _ended(_Terminal() if shown else sys.stdout.buffer, form, schema, raw=raw) as write:
+            yield write
         sys.stdout.buffer.flush()
         return
     path = Path(name)
@@ -197,19 +196,30 @@ def open_sink(
         raise typer.BadParameter(f"{name} exists: give --force to replace it")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as sink:
-            write, close = _writer(sink, form, schema, raw=raw)
+        with part.open("wb") as sink, _ended(sink, form, schema, raw=raw) as write:
             yield write
-            close()
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def _ended(sink: Any, form: Format, schema: Any, *, raw: bool) -> Iterator[Callable[[Any], object]]:
+    """Yield what writes a batch; a failure leaves out the end, so that no part passes for all."""
+    held = _Sink(sink)
+    write, close = _writer(held, form, schema, raw=raw)
+    try:
+        yield write
+    except BaseException:
+        held.failed = True  # Parquet's writer writes the end when it is collected
+        raise
+    close()
+
+
 def _writer(
     sink: Any, form: Format, schema: Any, *, raw: bool
 ) -> tuple[Callable[[Any], object], Callable[[], object]]:
-    """Return what writes a batch, and what ends the file; a failed file is not ended."""
+    """Return what writes a batch, and what ends the file."""
     import pyarrow as pa
 
     match form:
@@ -237,16 +247,30 @@ def _write_json(sink: Any, batch: Any) -> None:
         sink.write(printable_json(to_json(row)).encode() + b"\n")
 
 
-class _Terminal(io.RawIOBase):
-    """Shows text on the terminal, printable but for line ends."""
+class _Sink(io.RawIOBase):
+    """Writes to a sink until something has failed."""
 
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    failed = False
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if not self.failed:
+            self._sink.write(data)
+        return len(data)
+
+
+class _Terminal:
+    """Shows text on the terminal, printable but for line ends."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: Any) -> None:
+        """Show bytes that are text in UTF-8."""
         text = self._decoder.decode(bytes(data))
         sys.stdout.write("\n".join(map(printable, text.split("\n"))))
-        return len(data)

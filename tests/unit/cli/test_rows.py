@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import gc
 import io
 import json
 import sys
@@ -238,3 +239,25 @@ def test_events_of_an_interval_are_chosen_by_their_time(tmp_path, capsys):
     assert json.loads((tmp_path / "out.json").read_text())["n"] == 2
     assert main(["cat", url, *chosen, "2026-11-22"]) == 2
     assert "START..END" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_pipe_of_an_export_that_fails_is_not_ended(tmp_path, form, monkeypatch, capsys):
+    """Whoever reads it must not take the part for all of it."""
+    stream = segstore.create(tmp_path / "clicks", EVENTS.schema, upkeep=None)
+    for _ in range(2):
+        stream.append(EVENTS)
+    damaged = max((tmp_path / "clicks").rglob("*.arrow"))
+    data = bytearray(damaged.read_bytes())
+    data[200] ^= 1
+    damaged.write_bytes(data)
+    piped = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=piped, isatty=lambda: False))
+    assert main(["export", stream.url, "--format", form, "-"]) == 2
+    monkeypatch.undo()
+    gc.collect()
+    end = {"parquet": b"\0PAR1", "arrow": b"\xff\xff\xff\xff\0\0\0\0"}[form]
+    assert piped.getvalue()
+    assert not piped.getvalue().endswith(end)
+    assert capsys.readouterr().err.count("\n") == 1
