@@ -259,7 +259,7 @@ class Twin:
         """Replace all events, and perhaps the schema."""
         renew = self.random.random() < 0.3
         schema = self._draw_schema() if renew else self.stream.schema
-        if renew and self.stream.time_column is not None:
+        if renew and self.stream.settings.time_column is not None:
             schema = schema.insert(0, self.stream.schema.field(AT))
         rows, table = self.draw(schema)
         self.stream.overwrite(table, overwrite_schema=renew, layout=self._draw_layout())
@@ -363,7 +363,7 @@ class Twin:
         names = version.schema.names
         columns = self.random.sample(names, self.random.randint(1, len(names)))
         moments = sorted(self.random.randint(-2, len(self.events) + 6) for _ in range(2))
-        timed = AT in names and self.stream.time_column == AT
+        timed = AT in names and self.stream.settings.time_column == AT
         return Look(
             version,
             start,

@@ -31,11 +31,11 @@ def make_shown() -> segstore.Stream:
         stream.append(numbers(0, size), layout=STAGED)
     stream.append(numbers(0, 3), writer_id=EVIL, batch_id=1)
     stream.truncate(20)
-    stream.reader("billing", start=40, owner=EVIL)
-    stream.reader("fraud-detector", start="tail")
-    stream.tag("launch", 60)
-    stream.tag("before-launch", 58)
-    stream.tag("newest")
+    stream.readers.register("billing", start=40, owner=EVIL)
+    stream.readers.register("fraud-detector", start="tail")
+    stream.tags.set("launch", 60)
+    stream.tags.set("before-launch", 58)
+    stream.tags.set("newest")
     return stream
 
 

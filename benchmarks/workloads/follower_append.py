@@ -76,5 +76,5 @@ def _make(followers: int, delay_s: float) -> Stream:
     near = open_storage(f"memory://{uuid.uuid4().hex}")
     stream = create_on(FarPlace(near, delay_s), EVENTS)
     for _ in range(followers):
-        stream.add_follower(f"memory://{uuid.uuid4().hex}")
+        stream.followers.add(f"memory://{uuid.uuid4().hex}")
     return stream

@@ -94,7 +94,7 @@ def _simulate(commits: int, every_s: int) -> list[Row]:
     storage.actor = OURS
     stream = create_on(storage, EVENTS, clock=time.clock)
     reading = {name: open_on(storage, clock=time.clock) for name in READERS}
-    readers = {name: own.reader(name, owner="benchmark") for name, own in reading.items()}
+    readers = {name: own.readers.register(name, owner="benchmark") for name, own in reading.items()}
     read = dict.fromkeys(READERS, 0)
     made = events(0, min(commits, DAY_S) * BATCH_ROWS)
     rows: list[Row] = []

@@ -94,7 +94,7 @@ def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
             yield name, f"can't be read: {error}"
             continue
         if table is not None:
-            auto = ", published after commits" if name in stream.auto_publish else ""
+            auto = ", published after commits" if name in stream.settings.publish else ""
             shown = f"offsets [{table.head}, {table.tail}), {table.lag:,} events behind{auto}"
             yield name, f"{shown}: {table.reason}" if table.lag else shown
 

@@ -38,10 +38,10 @@ def tag(
         run.report({"dry_run": True, "name": name, "offset": offset}, text)
     elif delete:
         ask(f"Remove the tag {name} of {stream.url}?", yes=yes)
-        stream.untag(name)
+        stream.tags.delete(name)
         run.report({"name": name, "removed": True}, f"removed {name}")
     else:
-        made = stream.tag(name, cut, move=move)
+        made = stream.tags.set(name, cut, move=move)
         done = {"name": name, "offset": made.offset, "version": made.version}
         run.report(done, f"{name} is at {made.offset}")
 
@@ -67,7 +67,7 @@ def readers(
         run.report({"dry_run": True, "name": release, "offset": offset}, text)
         return
     ask(f"Release the reader {release} of {stream.url}?", yes=yes)
-    done = stream.release_reader(release)
+    done = stream.readers.release(release)
     text = f"released {release}" if done else f"there is no reader {release} to release"
     run.report({"name": release, "released": done}, text)
 
@@ -86,11 +86,11 @@ def followers(
         raise typer.BadParameter("give one of --add, --remove and --promote")
     stream = run.change(url) if add or remove or promote else run.read(url)
     if add:
-        stream.add_follower(add)
+        stream.followers.add(add)
         run.report({"followers": stream.followers}, f"{add} follows")
     elif remove:
         ask(f"Continue {stream.url} without {remove}?", yes=yes)
-        stream.remove_follower(remove)
+        stream.followers.remove(remove)
         run.report({"followers": stream.followers}, f"{remove} follows no more")
     elif promote:
         ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)

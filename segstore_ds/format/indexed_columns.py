@@ -54,7 +54,7 @@ def time_field(root: Root, schema: pa.Schema) -> pa.Field:
             "stream has no time column"
             if name is None
             else "stream has no time column any more: a new schema took it away or its type",
-            remedy="choose one with stream.set_time_column('ts')",
+            remedy="choose one with stream.settings.update(time_column='ts')",
             column=name,
             version=root.version,
         )

@@ -6,6 +6,8 @@ time of what that wrote. It is compared with the time of the newest commit, so c
 make rounds rarer or more frequent, by no more than commit times may differ from the store's.
 """
 
+from collections.abc import Collection
+
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import Root, property_of
 from segstore_ds.log.context import StreamContext
@@ -27,8 +29,12 @@ def run_set_auto_publish(context: StreamContext, kind: str, *, on: bool) -> None
     formats = auto_publish_of(context.log.refresh())
     if (kind in formats) != on:
         wanted = {*formats, kind} if on else {*formats} - {kind}
-        text = build_json(sorted(wanted)).decode() if wanted else None
-        run_set_properties(context, {PROPERTY: text})
+        run_set_properties(context, {PROPERTY: build_auto_publish(wanted)})
+
+
+def build_auto_publish(formats: Collection[str]) -> str | None:
+    """Return the property's text for formats; None for none."""
+    return build_json(sorted(formats)).decode() if formats else None
 
 
 def may_auto_publish(root: Root) -> bool:

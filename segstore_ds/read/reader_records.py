@@ -37,7 +37,7 @@ _PURGE_EVERY = 16
 _RECORDS_KEPT = 8
 _RELEASE = (
     "restore the reader's records from a backup, or free the name with "
-    "stream.release_reader(name) and register it again at the position that it needs"
+    "stream.readers.release(name) and register it again at the position that it needs"
 )
 
 
@@ -207,7 +207,7 @@ def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> Se
         raise CorruptionError(
             "reader belongs to another stream",
             remedy="if it was copied here by mistake, free the name with "
-            "stream.release_reader(name)",
+            "stream.readers.release(name)",
             reader=name,
             stream=context.log.root.stream_id,
             found=record.stream_id,

@@ -116,7 +116,7 @@ def refuse_time_column(columns: Sequence[str], time_column: str | None) -> None:
     if time_column in columns:
         raise InvalidInputError(
             "the time column can't be redacted: cuts would move",
-            remedy="redact other columns; or first end it with set_time_column(None)",
+            remedy="redact other columns; or first end it with settings.update(time_column=None)",
             column=time_column,
         )
 

@@ -129,7 +129,7 @@ class Follower:
         if found.transaction == self._put and not self.files.holds_added(found.version):
             raise CorruptionError(
                 "a follower's commit file is not what was put",
-                remedy="call remove_follower(url), then add a follower in an empty folder",
+                remedy="call followers.remove(url), then add a follower in an empty folder",
                 follower=self.url,
                 version=found.version,
             )
@@ -163,7 +163,7 @@ class Follower:
         if found is None or found.stream_id != root.stream_id:
             raise MissingObjectError(
                 "the follower's folder does not hold this stream",
-                remedy="call remove_follower(url), then add a follower in an empty folder",
+                remedy="call followers.remove(url), then add a follower in an empty folder",
                 follower=self.url,
                 stream=root.stream_id,
             )
@@ -214,7 +214,7 @@ class Follower:
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(
             "a version is missing in a follower's log",
-            remedy="call remove_follower(url), then add a follower in an empty folder",
+            remedy="call followers.remove(url), then add a follower in an empty folder",
             follower=self.url,
             version=version,
         )

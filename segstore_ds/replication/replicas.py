@@ -176,7 +176,7 @@ class Replicas(Seam):
             raise UnderReplicatedError(
                 "the commit is in the log, but not every follower has it",
                 remedy="do not write it again: the next commit ships it first; repair the "
-                "follower, or remove it with remove_follower(url)",
+                "follower, or remove it with followers.remove(url)",
                 version=root.version,
                 transaction=root.transaction,
                 followers=sorted(missing),
@@ -195,7 +195,7 @@ class Replicas(Seam):
             except (StorageError, FormatError) as error:
                 raise StorageError(
                     "a follower can't be asked which commits it has",
-                    remedy="repair the follower, remove it with remove_follower(url), or do not "
+                    remedy="repair the follower, remove it with followers.remove(url), or do not "
                     "ask for replicated events alone",
                     follower=follower.url,
                     version=root.version,
@@ -254,8 +254,8 @@ class Replicas(Seam):
         if follower.url not in self._invited and not follower.says_so(before):
             raise MissingObjectError(
                 "the follower's folder does not say that it follows this one",
-                remedy="call add_follower(url) again if it was interrupted; else call "
-                "remove_follower(url)",
+                remedy="call followers.add(url) again if it was interrupted; else call "
+                "followers.remove(url)",
                 follower=follower.url,
                 primary=self._storage.url,
             )
@@ -298,7 +298,7 @@ class Replicas(Seam):
         except MissingObjectError as error:
             raise MissingObjectError(
                 "a version that a follower lacks was purged",
-                remedy="call remove_follower(url), then add a follower in an empty folder",
+                remedy="call followers.remove(url), then add a follower in an empty folder",
                 follower=follower.url,
                 version=error.fields.get("version"),
             ) from error
@@ -331,7 +331,7 @@ def _or_nothing(follower: Follower, base: Root) -> Iterator[None]:
     except (StorageError, FormatError) as error:
         raise StorageError(
             "a follower can't be brought up to date, so nothing was committed",
-            remedy="repair the follower, or remove it with remove_follower(url)",
+            remedy="repair the follower, or remove it with followers.remove(url)",
             follower=follower.url,
             version=base.version,
         ) from error
@@ -342,7 +342,7 @@ def _refuse_drop(root: Root) -> None:
     if known is not None:
         failure = ConflictError(
             "stream has followers, which would keep its events",
-            remedy="call remove_follower(url) first; to drop a follower, or a former one, "
+            remedy="call followers.remove(url) first; to drop a follower, or a former one, "
             "call promote() on it and drop it by itself",
             followers=list(known.followers),
         )

@@ -38,7 +38,7 @@ class FollowerMirrors:
 
     def leaving(self, url: str) -> str:
         """Return the call that continues without a follower."""
-        return f"remove_follower({url!r})"
+        return f"followers.remove({url!r})"
 
     def open(self, storage: Storage, path: str) -> Sequence["FollowerChannel"]:
         """Begin an object that is staged in the stream's folder, whose options followers have."""

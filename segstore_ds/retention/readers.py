@@ -63,7 +63,8 @@ class NamedReader:
     def __reduce__(self) -> NoReturn:
         raise InvalidInputError(
             "a named reader can't be pickled or copied",
-            remedy="pickle the stream, and register it again there with stream.reader(name, owner)",
+            remedy="pickle the stream, and register it again there with "
+            "stream.readers.register(name, owner=...)",
         )
 
     @property
@@ -163,7 +164,7 @@ class NamedReader:
         if seen is None or (seen.record.released and not self._seen.record.released):
             raise ReaderConflictError(
                 "reader was released",
-                remedy="register it again with stream.reader(name)",
+                remedy="register it again with stream.readers.register(name)",
                 reader=self.name,
             )
         _check_owner(seen, self.owner)
@@ -305,7 +306,7 @@ def _check_owner(seen: SeenReader, owner: str) -> None:
         raise ReaderConflictError(
             "reader belongs to another owner",
             remedy="use another name; or, if its owner is gone for good, free it with "
-            "stream.release_reader(name), or take it over with takeover=True",
+            "stream.readers.release(name), or take it over with takeover=True",
             reader=seen.name,
             owner=seen.record.owner or "a plain caller",
             caller=owner or "a plain caller",

@@ -13,7 +13,6 @@ import datetime as dt
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,6 @@ from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.policies import (
     RETENTION_PROPERTY,
     RetentionPolicy,
-    as_policy,
     has_maximum,
     parse_policy,
 )
@@ -53,7 +51,6 @@ from segstore_ds.retention.truncate import finish_truncate, plan_truncate
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
-from segstore_ds.write.create import run_set_properties
 
 EVERY_S = 60.0
 _FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
@@ -180,8 +177,9 @@ def apply_policy(
         if seen.lags(done.result.before):
             _LOG.warning(
                 "reader %r at %d (generation %d) is behind the head %d (generation %d) and keeps "
-                "all events from being dropped until it lapses: continue with stream.reader(%r, "
-                "start='head'), or free it with stream.release_reader(%r)",
+                "all events from being dropped until it lapses: continue with "
+                "stream.readers.register(%r, start='head'), or free it with "
+                "stream.readers.release(%r)",
                 *(seen.name, seen.record.offset, seen.record.generation),
                 *(done.root.head, done.root.generation, seen.name, seen.name),
             )
@@ -254,18 +252,6 @@ def policy_of(root: Root) -> RetentionPolicy | None:
     return None if text is None else parse_policy(text)
 
 
-def run_set_policy(
-    context: StreamContext, policy: RetentionPolicy | Mapping[str, Any] | None
-) -> None:
-    """Set the policy that every committer applies after its commits; None ends it."""
-    policy = None if policy is None else as_policy(policy)
-    if policy is not None and policy.max_event_age is not None:
-        root = context.log.refresh()
-        check_event_age(find_time_field(root, epoch_schema(context.status, root.epoch)))
-    text = None if policy is None else policy.to_json()
-    run_set_properties(context, {RETENTION_PROPERTY: text})
-
-
 class AutoRetain:
     """Applies a stream's own policy after commits, at most once a minute."""
 
@@ -309,8 +295,8 @@ def check_event_age(field: pa.Field | None) -> None:
     if field is None or not (t.is_date(field.type) or getattr(field.type, "tz", None)):
         raise InvalidInputError(
             "max_event_age needs a time column of dates, or of timestamps with a zone",
-            remedy="choose one with set_time_column; other times need a cut, such as"
-            " stream.truncate('eventtime:2026-11-20')",
+            remedy="choose one with stream.settings.update(time_column=...); other times need a "
+            "cut, such as stream.truncate('eventtime:2026-11-20')",
             column=field and field.name,
             type=field and str(field.type),
         )

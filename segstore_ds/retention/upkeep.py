@@ -19,14 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import (
-    DEFAULT_POLICY,
-    UPKEEP_PROPERTY,
     UpkeepPolicy,
-    build_upkeep,
     upkeep_of,
 )
 from segstore_ds.format.root import LastUpkeep, Retired, Root
@@ -52,7 +48,6 @@ from segstore_ds.status.references import (
 )
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo, Storage
-from segstore_ds.write.create import run_set_properties
 
 EVERY_US = 60_000_000
 IDLE_US = 3_600_000_000  # a stream of few commits is looked after once an hour
@@ -101,18 +96,6 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
         return False
     horizon = plan_horizon(root, floor=0, until_us=root.time_us - policy.grace_s * 1_000_000)
     return any(_may_go(item, root, horizon) for item in oldest[1][:1])
-
-
-def run_set_upkeep(context: StreamContext, policy: UpkeepPolicy | None) -> None:
-    """Set the policy of a stream's upkeep; None switches it off."""
-    if policy is not None and not isinstance(policy, UpkeepPolicy):
-        raise InvalidInputError(
-            "not an upkeep policy",
-            remedy="give segstore.UpkeepPolicy(keep_s=...), or None to switch upkeep off",
-            type=type(policy).__name__,
-        )
-    text = None if policy == DEFAULT_POLICY else build_upkeep(policy)
-    run_set_properties(context, {UPKEEP_PROPERTY: text})
 
 
 def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenance | None:

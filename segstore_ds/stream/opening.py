@@ -56,10 +56,10 @@ def create(
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
         exist_ok: Open the stream that is there, with the columns and the policies that it has.
-        upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
-        retention: Which events committers drop (see `Stream.set_retention`); None for none.
-        key_columns: Columns by whose values events are looked up (see `Stream.set_key_columns`).
-        time_column: The column with each event's time (see `Stream.set_time_column`).
+        upkeep: What the stream's upkeep keeps (see `Settings.update`); None for no upkeep.
+        retention: Which events committers drop (see there); None for none.
+        key_columns: Columns by whose values events are looked up (see there).
+        time_column: The column with each event's time (see there).
         clock: Time and ids.
 
     Returns:

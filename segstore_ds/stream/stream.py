@@ -13,25 +13,15 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.merges import add_bounds
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.destination import Copied, CopyRequest
-from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.clones import Pin, pins_of
-from segstore_ds.format.indexed_columns import (
-    KEY_COLUMNS,
-    build_key_columns,
-    build_time_column,
-    find_time_field,
-    key_columns_of,
-)
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
-from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy, as_policy, upkeep_of
-from segstore_ds.format.root import TIME_COLUMN, Root, Tag
+from segstore_ds.format.policies import RetentionPolicy, as_policy
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.stream_log import StreamLog
@@ -44,7 +34,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table_formats import TableFormat
-from segstore_ds.publish.auto import auto_publish_of, run_auto_publish, run_set_auto_publish
+from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
 from segstore_ds.publish.snapshot import Published
@@ -63,34 +53,29 @@ from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.plan import Reading, ReadTask, bound_root, plan_range, split_reading
-from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.repair.verify import Report, run_verify
-from segstore_ds.replication.follower import followers_of
-from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.replication.followers import run_promote
 from segstore_ds.retention.deletion import run_maintain, run_purge, run_vacuum
 from segstore_ds.retention.plan import Maintenance
-from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.restore import run_restore
-from segstore_ds.retention.retain import policy_of, run_retain, run_set_policy
+from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.retained import Retained
-from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
-from segstore_ds.retention.upkeep import run_set_upkeep
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
+from segstore_ds.stream.namespaces import Followers, Pins, Readers, Settings, Tags
 from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
-from segstore_ds.stream.tables import Readers, Rows
+from segstore_ds.stream.tables import Rows
 from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
-from segstore_ds.write.create import run_set_properties
 from segstore_ds.write.inputs import as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout
@@ -966,161 +951,34 @@ class Stream:
             )
         return run_retain(self._context, as_policy(policy), dry_run=dry_run)
 
-    @property
-    def retention(self) -> RetentionPolicy | None:
-        """The policy that is applied after commits, as of the newest version seen."""
-        return policy_of(self._log.root)
-
-    def set_retention(self, policy: RetentionPolicy | Mapping[str, Any] | None) -> None:
-        """Set a policy that every committer applies after its commits, about once a minute.
-
-        If applying it fails, the log gets a warning, and the commit does not fail.
-
-        Args:
-            policy: What is kept, a policy or a dict such as ``{"max_age": "7d"}``; None ends it.
-        """
-        run_set_policy(self._context, policy)
+    # What belongs to the stream by name.
 
     @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The key columns, as of the newest version seen."""
-        return key_columns_of(self._log.root)
-
-    def set_key_columns(self, columns: Sequence[str] | None) -> None:
-        """Choose the columns by whose values events are looked up, such as a user's id.
-
-        From now on every frame of a new segment gets a Bloom filter on each of them, and reads with
-        a filter ``==`` or ``in`` on one skip the frames that surely hold no such value. Segments
-        that are there get filters when a compaction rewrites them. Frames without one are read.
-        Results never depend on it.
-
-        Args:
-            columns: Names of columns, not of floats, nor nested ones; None or none ends it.
-        """
-        text = build_key_columns(columns, epoch_schema(self._status, self._log.refresh().epoch))
-        run_set_properties(self._context, {KEY_COLUMNS: text})
+    def tags(self) -> Tags:
+        """The named cuts, by name; `set` and `delete` change them."""
+        return Tags(self._context)
 
     @property
-    def time_column(self) -> str | None:
-        """The time column, as of the newest version seen; None if there is none.
-
-        A column that a change of the schema took away, or made no time any more, is none.
-        """
-        field = find_time_field(self._log.root, self.schema)
-        return None if field is None else field.name
-
-    def set_time_column(self, column: str | None) -> None:
-        """Choose the column with each event's time, by which events are found.
-
-        From now on every new segment and frame keeps its bounds. Segments that are there get them
-        when a compaction rewrites them, if they lack them, and are read until then. The lists of
-        segments that are there are read once. Results never depend on it.
-
-        Args:
-            column: The name of a column of timestamps, dates or numbers; None ends it.
-        """
-        text = build_time_column(column, epoch_schema(self._status, self._log.refresh().epoch))
-        run_set_properties(self._context, {TIME_COLUMN: text})
-        add_bounds(self._context)
-
-    @property
-    def tags(self) -> dict[str, Tag]:
-        """The named cuts, by name, as of the newest version seen."""
-        return dict(sorted(self._log.root.tags.items()))
-
-    def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
-        """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
-
-        `retain` keeps the events from a tag on. Safe to repeat.
-
-        Args:
-            name: Letters, digits, dots, dashes and underscores.
-            cut: Any form of cut, bound once.
-            move: Allow a tag of that name to move here.
-
-        Raises:
-            AlreadyExistsError: The tag names another cut.
-            InvalidInputError: Not a name or not a cut, or too many tags.
-        """
-        return run_tag(self._context, name, parse_cut(cut), move=move)
-
-    def untag(self, name: str) -> None:
-        """Remove a tag.
-
-        Raises:
-            NotFoundError: There is no such tag.
-        """
-        run_untag(self._context, name)
-
-    def reader(
-        self,
-        name: str,
-        *,
-        owner: str = "",
-        start: CutLike | None = None,
-        lapse_s: int = LAPSE_S,
-        takeover: bool = False,
-        provisional: bool = False,
-    ) -> NamedReader:
-        """Register a named reader, or continue with the one of that owner.
-
-        Once it returns, `retain` keeps the events from the reader's position on, until the reader
-        is released, or publishes nothing for `lapse_s`. `reader:NAME` is accepted wherever a cut
-        is.
-
-        Args:
-            name: Letters, digits, dots, dashes and underscores.
-            owner: Who may publish under the name; one reader, one owner.
-            start: The first event it needs; None for the position published last, or the head.
-            lapse_s: After this many seconds without publication or renewal, by the store's time, it
-                holds nothing back.
-            takeover: Take the name over from another owner.
-            provisional: Let another owner take the name until the next publication.
-
-        Raises:
-            ReaderConflictError: The name belongs to another owner.
-        """
-        root = self._log.refresh()
-        offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
-        return register_reader(
-            self._context,
-            name,
-            owner=owner,
-            start=offset,
-            lapse_s=lapse_s,
-            takeover=takeover,
-            provisional=provisional,
-        )
-
     def readers(self) -> Readers:
-        """Return every named reader by name, released and lapsed ones too.
+        """The named readers; `register` and `release` change them."""
+        return Readers(self._context)
 
-        The `damaged` of the list has the readers whose records can't be read, with the errors.
-        """
-        return Readers(each_reader(self._context))
+    @property
+    def followers(self) -> Followers:
+        """The folders that follow this stream; `add` and `remove` change them."""
+        return Followers.of(self._context)
 
-    def release_reader(self, name: str) -> bool:
-        """Release a named reader, whoever owns it; False if there is none to release."""
-        return release_reader(self._context, name)
+    @property
+    def pins(self) -> Pins:
+        """The versions that clones need, by copy id; `release` removes one."""
+        return Pins(self._context)
+
+    @property
+    def settings(self) -> Settings:
+        """Key columns, time column, retention, upkeep, publishing; `update` changes them."""
+        return Settings(self._context)
 
     # Upkeep.
-
-    @property
-    def upkeep(self) -> UpkeepPolicy | None:
-        """What upkeep after commits keeps, as of the newest version seen; None if it is off."""
-        return upkeep_of(self._log.root)
-
-    def set_upkeep(self, policy: UpkeepPolicy | None) -> None:
-        """Set what every committer's upkeep keeps from now on; None switches it off.
-
-        Upkeep runs by itself after commits, at most once a minute for all writers of a stream. It
-        purges old versions and deletes dropped objects, a bounded number at a time. Its failure
-        never fails a commit; the log gets a warning.
-
-        Args:
-            policy: What is kept; `UpkeepPolicy()` is what new streams have.
-        """
-        run_set_upkeep(self._context, policy)
 
     def maintain(self) -> Maintenance:
         """Do all that upkeep does, now and to the end, by the stream's policy.
@@ -1378,27 +1236,7 @@ class Stream:
         """
         return run_materialize(self._context)
 
-    @property
-    def pins(self) -> dict[str, Pin]:
-        """The versions that clones need, by copy id, as of the newest version seen."""
-        return pins_of(self._log.root)
-
-    def unpin(self, name: str) -> None:
-        """Remove a clone's pin: `vacuum` may then delete what the clone reads.
-
-        Use it for clones that are gone; drop or materialize other clones instead.
-
-        Raises:
-            NotFoundError: There is no such pin.
-        """
-        run_unpin(self._context, name)
-
     # Tables of other engines.
-
-    @property
-    def auto_publish(self) -> tuple[str, ...]:
-        """The formats whose tables commits keep up to date, as of the newest version seen."""
-        return auto_publish_of(self._log.root)
 
     def publish(
         self,
@@ -1476,34 +1314,6 @@ class Stream:
         return run_unpublish(self._context, format)
 
     # Followers.
-
-    @property
-    def followers(self) -> tuple[str, ...]:
-        """The folders that follow this stream, as of the newest version seen."""
-        return followers_of(self._log.root)
-
-    def add_follower(self, url: str) -> None:
-        """Keep a second copy of the whole stream in another folder, from now on.
-
-        Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
-        it too. A follower can be read like any stream; commits through it are refused until
-        `promote`. Safe to repeat.
-
-        Args:
-            url: An empty folder, opened with this stream's storage options.
-
-        Raises:
-            AlreadyExistsError: The folder holds another stream.
-            InvalidInputError: The stream's own folder under any name, one inside or around it, or
-                one that can't be opened.
-            FencedError: This folder is a follower itself.
-            FormatError: An object that must be copied is damaged.
-        """
-        run_add_follower(self._context, url)
-
-    def remove_follower(self, url: str) -> None:
-        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat."""
-        run_remove_follower(self._context, url)
 
     def promote(self) -> int:
         """Make this follower a primary, when the old one is lost or given up. Safe to repeat.

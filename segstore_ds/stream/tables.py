@@ -1,16 +1,12 @@
 """Tables of a stream's metadata: read once as batches, and shown by a notebook."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from html import escape
 from itertools import islice
 from typing import Any, Self
 
 import pyarrow as pa
 
-from segstore_ds.errors import FormatError
 from segstore_ds.observe.page import build_table
-from segstore_ds.read.reader_records import SeenReader
 
 SHOWN_ROWS = 50
 
@@ -69,30 +65,10 @@ class Rows:
 
     def _repr_html_(self) -> str:
         batches = (batch.slice(0, SHOWN_ROWS + 1).to_pylist() for batch in self._read())
-        return _table(row for rows in batches for row in rows)
+        return show_rows(row for rows in batches for row in rows)
 
 
-class Readers(list[SeenReader]):
-    """The named readers of a stream; a notebook shows them as a table.
-
-    Attributes:
-        damaged: The readers whose newest records can't be read, each with the error.
-    """
-
-    def __init__(self, found: Iterable[tuple[str, SeenReader | FormatError]]) -> None:
-        self.damaged: dict[str, FormatError] = {}
-        for name, seen in found:
-            if isinstance(seen, FormatError):
-                self.damaged[name] = seen
-            else:
-                self.append(seen)
-
-    def _repr_html_(self) -> str:
-        rows = [{"name": seen.name, **dataclasses.asdict(seen.record)} for seen in self]
-        lines = (f"<p>{escape(str(error))}</p>" for error in self.damaged.values())
-        return "".join([_table(rows), *lines])
-
-
-def _table(rows: Iterable[Mapping[str, Any]]) -> str:
+def show_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first rows of a table as HTML."""
     found = list(islice(rows, SHOWN_ROWS + 1))
     return build_table(found[:SHOWN_ROWS]) + ("<p>...</p>" if len(found) > SHOWN_ROWS else "")

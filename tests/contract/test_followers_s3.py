@@ -24,7 +24,7 @@ def test_a_bucket_follows_a_local_stream(tmp_path: Path, s3_server: S3Server) ->
     options = {"s3://": s3_server.options}
     stream = segstore.create(f"{tmp_path}/stream", SCHEMA, storage_options=options)
     stream.append(events(0, 2))
-    stream.add_follower(bucket)
+    stream.followers.add(bucket)
     layout = Layout(compression="none", frame_rows=16)
     requests = s3_server.requests(lambda: stream.append(events(2, 300), layout=layout))
     parts = [line for line in requests if line.startswith("PUT") and "partNumber=" in line]

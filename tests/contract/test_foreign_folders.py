@@ -148,7 +148,7 @@ def test_stream_begins_in_no_folder_of_another_kind(place: Folder, kind: str) ->
     begin: list[Callable[[], object]] = [
         taken.create,
         lambda: segstore.salvage(stream.url, taken.url, storage_options=place.options),
-        lambda: stream.add_follower(taken.url),
+        lambda: stream.followers.add(taken.url),
         lambda: stream.copy_to(taken.url, copy_id="c", mode="clone"),
     ]
     begin += [
@@ -202,7 +202,7 @@ def test_drop_deletes_the_stream_and_keeps_the_rest(place: Folder) -> None:
     """Whatever came to lie in its folder since, also among its own objects."""
     stream = place.create()
     stream.append(EVENTS, layout=segstore.Layout(inline_bytes=0))
-    stream.reader("etl")
+    stream.readers.register("etl")
     token = next(name for name in place.read() if name.startswith("segments/")).split("/")[1]
     other = place.inner("inner/stream")
     foreign = place.put_all(
@@ -250,7 +250,7 @@ def test_stream_inside_another_is_refused(place: Folder) -> None:
         inner = place.inner(f"outer/{name}")
         calls: list[Callable[[], object]] = [
             inner.create,
-            lambda inner=inner: source.add_follower(inner.url),
+            lambda inner=inner: source.followers.add(inner.url),
             lambda inner=inner: segstore.salvage(
                 source.url, inner.url, storage_options=place.options
             ),

@@ -60,7 +60,7 @@ def content(stream: Stream) -> tuple[object, ...]:
     """Return everything a reader can learn of a stream's events."""
     table = stream.read(offset_column="offset", read_cache_bytes=0).read_all()
     seen = (stream.head, stream.tail, table.schema.names, table.to_pylist())
-    if stream.time_column is None:
+    if stream.settings.time_column is None:
         return seen
     within = stream.read(event_time=(2, 5), offset_column="offset", read_cache_bytes=0)
     cuts = (stream.position("eventtime:3").offset, stream.count("head", "eventtime:5"))

@@ -56,7 +56,7 @@ def make_everything(form: str) -> Everything:
         for name, value in {**TIGHT, **few}.items():
             patch.setattr(name, value)
         stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
-        stream.set_key_columns(["key"])
+        stream.settings.update(key_columns=["key"])
         _fill(stream, time, form)
     files = files_of(storage)
     everything = Everything(storage.url, files, time.now_us, {})
@@ -82,10 +82,10 @@ def _fill(stream: Stream, time: VirtualTime, form: str) -> None:
     for n in range(9):
         write(2, f"w{n}")
     for n in range(4):
-        stream.tag(f"t{n}", n)
+        stream.tags.set(f"t{n}", n)
     stream.compact(target_rows=6, layout=apart)
     stream.truncate(3)
-    fast, slow = stream.reader("fast"), stream.reader("slow")
+    fast, slow = stream.readers.register("fast"), stream.readers.register("slow")
     slow.publish(5)
     fast.publish(9)
     write(3, "w1")
@@ -139,7 +139,7 @@ def _read(stream: Stream, **options: object) -> object:
 
 
 def _offset_of(stream: Stream, name: str) -> int:
-    return next(seen.record.offset for seen in stream.readers() if seen.name == name)
+    return next(seen.record.offset for seen in stream.readers if seen.name == name)
 
 
 def _answer(ask: Callable[[], object]) -> object:

@@ -104,8 +104,8 @@ def evolved() -> Made:
     wider = events(stream.tail, stream.tail + 2).append_column("x", [[1.5, 2.5]])
     stream.append(wider, merge_schema=True)
     for n in range(5):
-        stream.tag(f"t{n}", n)
-    stream.untag("t1")
+        stream.tags.set(f"t{n}", n)
+    stream.tags.delete("t1")
     for n in range(4):
         more = events(stream.tail, stream.tail + 2).append_column("x", [[n + 0.5, None]])
         stream.append(more)

@@ -139,8 +139,8 @@ def _nearly_merged_history(storage: Storage, time: VirtualTime) -> None:
 def _tagged(storage: Storage, time: VirtualTime) -> None:
     _plain(storage, time)
     stream = open_on(storage, clock=time.clock)
-    stream.tag("eod", 4)
-    stream.reader("etl", owner="a")
+    stream.tags.set("eod", 4)
+    stream.readers.register("etl", owner="a")
 
 
 def _pin(storage: Storage, clock: Clock) -> None:
@@ -161,12 +161,12 @@ def _neglected(storage: Storage, time: VirtualTime) -> None:
     for n in range(8):
         time.advance(60 * 3600)
         stream.append(events(4 + n, 5 + n))
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     assert run_upkeep(stream.context)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     time.advance(60 * 3600)
     stream.append(events(12, 13))
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     assert [*storage.list(f"segments/{LEFT_TOKEN}")]
     assert stream.root.retired
 
@@ -188,7 +188,7 @@ def _timed(storage: Storage, time: VirtualTime) -> None:
     bare = replace(SEGMENTS, stats_columns=())
     stream.append(events(0, 4), layout=bare)
     stream.append(events(4, 6), writer_id="w", batch_id=0, layout=bare)
-    stream.set_time_column("n")
+    stream.settings.update(time_column="n")
 
 
 def _doing(
@@ -201,12 +201,12 @@ def _doing(
 
 
 TRUNCATING = _doing(lambda stream: stream.truncate(5))
-TIMING = _doing(lambda stream: stream.set_time_column("n"))
+TIMING = _doing(lambda stream: stream.settings.update(time_column="n"))
 CUTTING = _doing(lambda stream: stream.truncate("eventtime:5"))
 SEALING = _doing(lambda stream: stream.seal())
-TAGGING = _doing(lambda stream: stream.tag("eod", 4))
+TAGGING = _doing(lambda stream: stream.tags.set("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
-READING = _doing(lambda stream: stream.reader("etl", owner="a").publish(3))
+READING = _doing(lambda stream: stream.readers.register("etl", owner="a").publish(3))
 UPKEEPING = _doing(lambda stream: run_upkeep(stream.context))
 VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False, grace_s=86_400))
 KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
@@ -220,17 +220,19 @@ PARQUET = replace(SEGMENTS, segment_format="parquet")
 FILTERING = _appending(events(4, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
 SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
-RETAGGING = _doing(lambda stream: stream.tag("late", 5))
-UNTAGGING = _doing(lambda stream: stream.untag("eod") if "eod" in stream.tags else None)
-RELEASING = _doing(lambda stream: stream.release_reader("etl"))
-KEEPING = _doing(lambda stream: stream.set_retention(RetentionPolicy(min_bytes=1 << 40)))
+RETAGGING = _doing(lambda stream: stream.tags.set("late", 5))
+UNTAGGING = _doing(lambda stream: stream.tags.delete("eod") if "eod" in stream.tags else None)
+RELEASING = _doing(lambda stream: stream.readers.release("etl"))
+KEEPING = _doing(
+    lambda stream: stream.settings.update(retention=RetentionPolicy(min_bytes=1 << 40))
+)
 COMPACTING = _doing(lambda stream: stream.compact())
 STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
 SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 REDACTING = _doing(
     lambda stream: stream.redact([["n", "in", [1, 4]]], columns=["s"], redact_id="r")
 )
-UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
+UNPINNING = _doing(lambda stream: stream.pins.release("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
 JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
 TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))

@@ -244,7 +244,7 @@ def test_drop_survives_a_fault_at_every_call(
 ) -> None:
     """The stream is complete or unreadable; a second drop leaves the log alone."""
     storage, time = prepared(kind, folder)
-    open_on(storage, clock=time.clock).reader("etl", owner="a")
+    open_on(storage, clock=time.clock).readers.register("etl", owner="a")
     files, before = files_of(storage), seen(storage)
 
     def run(given: Storage, clock: Clock) -> None:

@@ -216,7 +216,7 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "tag": lambda stream: "eod" in stream.tags,
     "retain": lambda stream: stream.head > 0,
     "restore": lambda stream: stream.root.operation == "restore",
-    "reader": lambda stream: [seen.record.offset for seen in stream.readers()] == [3],
+    "reader": lambda stream: [seen.record.offset for seen in stream.readers] == [3],
     "vacuum": lambda stream: not [*stream.storage.list(f"segments/{LEFT_TOKEN}")],
     "upkeep": lambda stream: (
         stream.root.operation == "upkeep" and not [*stream.storage.list(f"segments/{LEFT_TOKEN}")]
@@ -226,14 +226,14 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "merge-history": lambda stream: stream.root.operation == "merge",
     "list-history": lambda stream: stream.root.history_lists,
     "untag": lambda stream: stream.root.operation == "untag" and not stream.tags,
-    "release-reader": lambda stream: all(seen.record.released for seen in stream.readers()),
-    "set-retention": lambda stream: stream.retention,
+    "release-reader": lambda stream: all(seen.record.released for seen in stream.readers),
+    "set-retention": lambda stream: stream.settings.retention,
     "compact": lambda stream: formats(stream) == ["arrow"],
     "compact-stitch": lambda stream: formats(stream) == ["arrow"],
     "compact-split": lambda stream: len(formats(stream)) == 3,
     "redact": lambda stream: _redacted(stream) == [True],
     "redact-parts": lambda stream: _redacted(stream) == [True] and stream.root.parts,
-    "set-time-column": lambda stream: stream.time_column == "n",
+    "set-time-column": lambda stream: stream.settings.time_column == "n",
     "set-time-column-of-parts": lambda stream: all(part.stats for part in stream.root.parts),
     "append-times": lambda stream: known_times(stream) == [False] * 3 + [True] * 3,
     "stitch-times": lambda stream: known_times(stream) == [True],
@@ -277,12 +277,12 @@ def _upkeep(storage: Storage, operation: str) -> object:
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
     # The stream id that a pin gives its clone is made by chance, as a transaction's is.
     pins = {name: replace(pin, clone_id="") for name, pin in stream.pins.items()}
-    beside += [stream.retention, pins]
+    beside += [stream.settings.retention, pins]
     if operation in ("reader", "release-reader"):
         # What a reader has seen and counted differs where an operation was repeated.
         beside += [
             (seen.name, replace(seen.record, version=0, transaction="", number=0))
-            for seen in stream.readers()
+            for seen in stream.readers
         ]
     if operation.startswith("redact"):
         beside.append([(each.rows, each.done) for each in redactions_of(stream.root).values()])

@@ -18,7 +18,7 @@ def test_replicated_reads_see_no_phantom_when_the_primary_is_killed() -> None:
     phantoms = {False: 0, True: 0}
     with quick_folder() as folder:
         url, follower = folder / "stream", folder / "follower"
-        create_on(open_storage(url), SCHEMA).add_follower(str(follower))
+        create_on(open_storage(url), SCHEMA).followers.add(str(follower))
         for fatal in range(1, 200):
             with running(append_and_die, str(url), fatal, fatal) as (child, pipe):
                 alive = [*messages(pipe)] == ["alive"]

@@ -67,11 +67,11 @@ STEPS: dict[str, Callable[[Stream], object]] = {
     "segments": lambda stream: stream.segments().read_all().to_pylist(),
     "history": lambda stream: stream.history().read_all().to_pylist(),
     "properties": each(
-        lambda stream: stream.retention,
-        lambda stream: stream.key_columns,
-        lambda stream: stream.time_column,
-        lambda stream: stream.upkeep,
-        lambda stream: stream.auto_publish,
+        lambda stream: stream.settings.retention,
+        lambda stream: stream.settings.key_columns,
+        lambda stream: stream.settings.time_column,
+        lambda stream: stream.settings.upkeep,
+        lambda stream: stream.settings.publish,
         lambda stream: stream.followers,
         lambda stream: stream.pins,
         lambda stream: stream.tags,
@@ -90,19 +90,19 @@ def make_rich(url: str) -> None:
     source.append(events(0, 4), layout=STAGED)
     source.copy_to(f"{url}/rich", copy_id="copied")
     stream = open_on(open_storage(f"{url}/rich"), clock=BRIEF_CLOCK)
-    stream.set_key_columns(["s"])
-    stream.set_time_column("n")
+    stream.settings.update(key_columns=["s"])
+    stream.settings.update(time_column="n")
     for n in range(5):
         stream.append(events(n, n + 3), writer_id="w", batch_id=n, layout=STAGED)
-    stream.tag("t", 2)
+    stream.tags.set("t", 2)
     stream.truncate(1)
     stream.redact([["n", "=", 3]], columns=["s"], redact_id="r")
     stream.copy_to(f"{url}/clone", copy_id="cloned", mode="clone")
     wider = events(0, 1).append_column("more", pa.array([1.5]))
     stream.append(wider, merge_schema=True)
-    stream.set_retention(RetentionPolicy(max_age="7d"))
-    stream.set_upkeep(UpkeepPolicy(grace_s=86_400))
-    stream.add_follower(f"{url}/follower")
+    stream.settings.update(retention=RetentionPolicy(max_age="7d"))
+    stream.settings.update(upkeep=UpkeepPolicy(grace_s=86_400))
+    stream.followers.add(f"{url}/follower")
     stream.publish("delta", auto=True)
     stream.append(events(0, 2), writer_id="w", batch_id=9, merge_schema=True)
 

@@ -111,7 +111,7 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     url, other = str(folder / "stream"), str(folder / "follower")
     stream = create(url, SCHEMA)
     stream.append(numbered(0, BATCH_ROWS))
-    stream.add_follower(other)
+    stream.followers.add(other)
     token = f"segments/{0:020d}-0123456789ab"
     left = []
     for root in (url, other):
@@ -135,7 +135,7 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     assert not any(path.exists() for path in left)
     assert not (folder / "stream" / token).exists()
     assert kept.exists()
-    stream.remove_follower(other)
+    stream.followers.remove(other)
     young = folder / "stream" / "log" / ".tmp-1-0123456789abcdef"
     young.write_bytes(b"x")
     drop(url, confirm=stream.url)

@@ -36,7 +36,7 @@ FAULTS = [
 def prepare(storage: Storage, clock: Clock, table: Table = DELTA) -> None:
     """Make a stream that is published, and then changes in every way that the table has to see."""
     stream = create_on(storage, SCHEMA, clock=clock)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     for start in range(0, 20, 5):
         stream.append(events(start, start + 5), layout=SETTLED)
     table.publish(stream)
@@ -187,7 +187,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     storage = TimedStorage(fresh_storage("memory", None), time)
     prepare(storage, time.clock, table)
     stream = open_on(storage, clock=time.clock)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     assert table.publish(stream).table_version == table.first + 1
     other = open_on(storage, clock=time.clock)
     if others != "publish":

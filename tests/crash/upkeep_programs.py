@@ -236,7 +236,7 @@ def _dropped(folder: Path, before: object) -> None:
 
 def _unpin(folder: Path) -> None:
     with suppress(NotFoundError):
-        segstore.open(folder / "stream").unpin("c")
+        segstore.open(folder / "stream").pins.release("c")
 
 
 def _whole_while_pinned(folder: Path, before: object) -> None:
@@ -259,12 +259,12 @@ def _make_neglected(folder: Path) -> Stream:
     for n in range(8):
         wait(storage, 2.5 * DAY)
         stream.append(events(n, n + 1))
-    stream.set_upkeep(segstore.UpkeepPolicy())
+    stream.settings.update(upkeep=segstore.UpkeepPolicy())
     assert run_upkeep(stream.context)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     wait(storage, 2.5 * DAY)
     stream.append(events(8, 9))
-    stream.set_upkeep(segstore.UpkeepPolicy())
+    stream.settings.update(upkeep=segstore.UpkeepPolicy())
     age_files(storage, folder / "stream")
     assert stream.root.retired
     assert [*(folder / "stream" / "segments").glob("*/0-a-0.arrow")]

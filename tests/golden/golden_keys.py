@@ -56,7 +56,7 @@ def _fill(stream: Stream, layout: Layout) -> None:
     names = [name for name in rows.schema.names if name not in NOT_KEYS]
     stream.overwrite(rows.select(names).slice(0, 9), overwrite_schema=True, layout=layout)
     for first in range(0, len(names), MOST_KEYS):
-        stream.set_key_columns(names[first : first + MOST_KEYS])
+        stream.settings.update(key_columns=names[first : first + MOST_KEYS])
         stream.append(rows.select(names), layout=layout)
 
 
@@ -65,7 +65,7 @@ def segments(stream: Stream) -> None:
     from make_golden import events  # which imports this module
 
     stream.append(events(0, 25), layout=ARROW)
-    stream.set_key_columns(["word", "n"])
+    stream.settings.update(key_columns=["word", "n"])
     layout = replace(ARROW, frame_rows=25, segment_rows=50)
     stream.append(events(25, 225), layout=layout)
 

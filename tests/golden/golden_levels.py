@@ -52,14 +52,14 @@ def kept(stream: Stream) -> None:
     for n in range(6):
         stream._log.clock.sleep(HOUR)
         stream.append(events(n * 3, n * 3 + 3), layout=STAGED, writer_id="etl", batch_id=n)
-    stream.tag("first", 5)
-    stream.tag("moved", 1)
-    stream.tag("moved", "tail", move=True)
-    stream.tag("gone", 4)
-    stream.untag("gone")
-    stream.reader("slow", owner="ada", start=4).publish(8)
-    stream.reader("done", owner="bob", lapse_s=60).release()
-    stream.set_retention(RetentionPolicy(min_bytes=1 << 40))
+    stream.tags.set("first", 5)
+    stream.tags.set("moved", 1)
+    stream.tags.set("moved", "tail", move=True)
+    stream.tags.set("gone", 4)
+    stream.tags.delete("gone")
+    stream.readers.register("slow", owner="ada", start=4).publish(8)
+    stream.readers.register("done", owner="bob", lapse_s=60).release()
+    stream.settings.update(retention=RetentionPolicy(min_bytes=1 << 40))
     stream.truncate(4)
     stream._log.clock.sleep(HOUR)
     stream.compact(start=6, end=14, target_rows=6)
@@ -114,7 +114,7 @@ def described(stream: Stream) -> dict[str, Any]:
     history = stream.history().read_all().to_pylist()
     segments = stream.segments().read_all().to_pylist()
     retired = list(stream._status.retired.all(stream.root))
-    readers = [(seen.name, seen.record) for seen in stream.readers()]
+    readers = [(seen.name, seen.record) for seen in stream.readers]
     writers = stream.metadata("writers").read_all().to_pylist()
     return {
         "generation": stream.root.generation,
@@ -142,7 +142,7 @@ def cuts(stream: Stream, history: list[dict[str, Any]]) -> dict[str, int]:
     asked = [f"version:{row['version']}" for row in history]
     asked += sorted({row["time"].isoformat() for row in history})
     asked += [f"tag:{name}" for name in stream.tags]
-    live = [seen.name for seen in stream.readers() if not seen.record.released]
+    live = [seen.name for seen in stream.readers if not seen.record.released]
     asked += [f"reader:{name}" for name in live]
     return {cut: stream.position(cut).offset for cut in asked}
 

@@ -29,14 +29,14 @@ def times(stream: Stream) -> None:
             stats_columns=(),
         )
         stream.append(pa.table([values, words], schema), layout=layout)
-        stream.set_time_column(COLUMN)
+        stream.settings.update(time_column=COLUMN)
 
 
 def whole_parts(stream: Stream) -> None:
     """Parts and a list whose times are known, one whose times are not, and one without times."""
     layout = Layout(inline_bytes=0, segment_format="arrow", stats_columns=())
     stream.append(pa.table([[40, 41], ["a", "b"]], stream.schema), layout=layout)
-    stream.set_time_column("n")
+    stream.settings.update(time_column="n")
     for n in range(1, 29):
         values = [None, None] if n in (26, 27) else [n * 10, n * 10 - 12]
         stream.append(pa.table([values, ["a", "b"]], stream.schema), layout=layout)

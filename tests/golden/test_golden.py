@@ -52,7 +52,7 @@ def copied(folder: Path, to: Path) -> Path:
 def opened(folder: Path, to: Path) -> Stream:
     """Open a copy to write to; its versions are so old that upkeep would begin at once."""
     stream = segstore.open(copied(folder, to))
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     return stream
 
 
@@ -167,7 +167,7 @@ def test_golden_bounds_of_parts_are_those_of_their_events() -> None:
 def test_golden_times_are_found() -> None:
     """By cuts and by intervals, in segments with and without bounds."""
     stream = segstore.open(HERE / "v1-times/times")
-    assert stream.time_column == "n"
+    assert stream.settings.time_column == "n"
     assert [stream.position(f"eventtime:{n}").offset for n in (1, 6, 10)] == [0, 4, 11]
     found = stream.read("eventtime:6", event_time=(3, 7)).read_all()
     assert found["n"].to_pylist() == [3, 4, 6]
@@ -204,7 +204,7 @@ def test_golden_stream_accepts_new_commits(folder: Path, tmp_path: Path) -> None
 def test_golden_stream_is_maintained(folder: Path, tmp_path: Path) -> None:
     """Upkeep of a stream older than its whole window takes no event and no cut."""
     stream = segstore.open(copied(folder, tmp_path))
-    stream.set_upkeep(segstore.UpkeepPolicy())
+    stream.settings.update(upkeep=segstore.UpkeepPolicy())
     head, tags = stream.head, stream.tags
     stream.maintain()
     stream.verify().check()

@@ -66,8 +66,8 @@ def _fill(data: st.DataObject) -> tuple[Stream, list[int | None]]:
     if "ts" not in stream.schema.names:
         stream.append(pa.table([[3]], schema=_WIDE), merge_schema=True)
         model.append(3)
-    if stream.time_column is None:
-        stream.set_time_column("ts")
+    if stream.settings.time_column is None:
+        stream.settings.update(time_column="ts")
     if data.draw(st.booleans()):
         stream.compact()
     return stream, model
@@ -100,5 +100,5 @@ def _compare_with_list(data: st.DataObject) -> None:
         f"eventtime:{start}", f"eventtime:{end}", columns=[], offset_column="n"
     ).read_all()
     assert between["n"].to_pylist() == [*range(first, last)]
-    assert stream.tag("there", f"eventtime:{start}").offset == first
+    assert stream.tags.set("there", f"eventtime:{start}").offset == first
     assert stream.verify().ok

@@ -45,7 +45,7 @@ class Program:
         self.stream = stream
         self.made = 0
         self.published = 0
-        stream.set_upkeep(None)
+        stream.settings.update(upkeep=None)
 
     def run(self, step: tuple[Any, ...]) -> None:
         """Do one step; what it can't do on this stream it leaves out."""

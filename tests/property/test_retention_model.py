@@ -72,8 +72,8 @@ class RetentionMachine(StreamMachine):
     def tag(self, data, name):
         offset = self._offset(data)
         self._tick()
-        self.model.tag(name, offset)
-        assert self.stream.tag(name, offset, move=True).offset == offset
+        self.model.tags.set(name, offset)
+        assert self.stream.tags.set(name, offset, move=True).offset == offset
 
     @rule(name=NAMES)
     def read_from_tag(self, name):
@@ -92,7 +92,7 @@ class RetentionMachine(StreamMachine):
     def register(self, data, name):
         offset = self._offset(data)
         self._tick()
-        reader = self.stream.reader(name, start=offset, lapse_s=LONG_S)
+        reader = self.stream.readers.register(name, start=offset, lapse_s=LONG_S)
         self.model.readers[name] = offset
         self.model.follow(self.stream.version)
         later = data.draw(st.integers(offset, self.model.tail))
@@ -102,11 +102,11 @@ class RetentionMachine(StreamMachine):
     @rule(name=NAMES)
     def release(self, name):
         known = self.model.readers.pop(name, None) is not None
-        assert self.stream.release_reader(name) is known
+        assert self.stream.readers.release(name) is known
 
     @rule()
     def readers_say_where_they_are(self):
-        live = {reader.name: reader.record.offset for reader in self.stream.readers()}
+        live = {reader.name: reader.record.offset for reader in self.stream.readers}
         assert {name: live[name] for name in self.model.readers} == self.model.readers
 
     @rule()

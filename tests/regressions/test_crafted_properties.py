@@ -76,11 +76,11 @@ def test_property_that_says_nothing_is_a_typed_error(
     plant(storage, properties={name: text})
     stream = open_on(storage, clock=BRIEF_CLOCK)
     for use in (
-        lambda: stream.retention,
-        lambda: stream.key_columns,
-        lambda: stream.time_column,
-        lambda: stream.upkeep,
-        lambda: stream.auto_publish,
+        lambda: stream.settings.retention,
+        lambda: stream.settings.key_columns,
+        lambda: stream.settings.time_column,
+        lambda: stream.settings.upkeep,
+        lambda: stream.settings.publish,
         lambda: stream.followers,
         stream.info,
         stream.metrics,

@@ -84,5 +84,5 @@ def test_follower_gets_a_part_that_was_cut_there(tmp_path: Path) -> None:
     (schema,) = stream.storage.list("status/")
     copy = open_storage(tmp_path / "b")
     copy.put(schema.path, stream.storage.get(schema.path)[:100])
-    stream.add_follower(copy.url)
+    stream.followers.add(copy.url)
     assert values(open_on(copy)) == [0, 1, 2]

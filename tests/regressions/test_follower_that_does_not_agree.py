@@ -113,7 +113,7 @@ def test_segments_are_not_read_from_a_folder_that_does_not_follow(
 WRITES: dict[str, Callable[[Stream], object]] = {
     "append": lambda stream: stream.append(numbers(90, 91)),
     "staged": lambda stream: stream.append(numbers(90, 91), layout=STAGED),
-    "tag": lambda stream: stream.tag("t", 3),
+    "tag": lambda stream: stream.tags.set("t", 3),
     "compact": lambda stream: stream.compact(),
     "truncate": lambda stream: stream.truncate(5),
     "purge": lambda stream: stream.purge(older_than_s=0),
@@ -148,7 +148,7 @@ def test_nothing_is_deleted_in_a_folder_that_does_not_follow(victim: Stream, ver
             wait(stream.storage, 4 * DAY)
             stream.append(numbers(1, 2), layout=STAGED)
         stream.purge(older_than_s=DAY)
-        stream.set_upkeep(UpkeepPolicy(keep_s=0, grace_s=int(DAY)))
+        stream.settings.update(upkeep=UpkeepPolicy(keep_s=0, grace_s=int(DAY)))
 
     storage, before = copied(victim, drop), files_of(victim.storage)
     storage = crafted(storage, victim)

@@ -86,9 +86,9 @@ def test_names_with_lone_surrogates_never_reach_a_root(tmp_path: Path) -> None:
     stream, name = segstore.create(tmp_path / "s", TABLE.schema), "x\udce9"
     for work in (
         lambda: stream.append(TABLE, writer_id=name, batch_id=1),
-        lambda: stream.tag(name),
-        lambda: stream.reader(name),
-        lambda: stream.reader("r", owner=name),
+        lambda: stream.tags.set(name),
+        lambda: stream.readers.register(name),
+        lambda: stream.readers.register("r", owner=name),
         lambda: stream.copy_to(tmp_path / "c", copy_id=name),
     ):
         with pytest.raises(InvalidInputError):

@@ -95,7 +95,7 @@ def test_clone_asks_its_origin_once_per_handle(victim: Stream) -> None:
         sent.append(stream.storage.stats.total - before)
     own = 1  # that the segment is not in its own folder is remembered, too
     assert [sent[0] - own - 2, sent[1]] == [sent[2], sent[2]]
-    victim.unpin("clone")
+    victim.pins.release("clone")
     victim._log.write_hint(victim.root)
     with pytest.raises(MissingObjectError, match="without a pin of this stream"):
         open_on(open_storage(pin.url)).read(read_cache_bytes=0).read_all()

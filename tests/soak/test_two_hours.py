@@ -137,7 +137,7 @@ def test_nothing_is_lost_and_nothing_grows(minio, tmp_path) -> None:
     """Offsets are dense, each event is there once and in order, memory and objects stay."""
     url, follower = f"{minio.new_bucket()}/stream", f"{minio.new_bucket()}/follower"
     straight = segstore.create(url, SCHEMA, storage_options=minio.options, upkeep=None)
-    straight.add_follower(follower)
+    straight.followers.add(follower)
     fs = S3FileSystem(**minio.options, use_listings_cache=False)
     plan = tmp_path / "plan.json"
     with fault_proxy(minio.endpoint) as proxy:

@@ -31,7 +31,7 @@ def python() -> Path:
 def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: Path) -> None:
     """Rows equal the stream's after each of its operations, and row ids are their offsets."""
     stream = segstore.create(tmp_path / "stream", SCHEMA)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     target = tmp_path / "rows"
     target.mkdir()
     wanted: list[list[dict[str, Any]]] = []

@@ -56,7 +56,7 @@ def test_batch_read_takes_single_writer(url):
     with pytest.raises(UnsafeFilesystemError):
         source(url).schema()
     made = source(url, singleWriter="true", startCut="2")
-    reader = made.reader(made.schema())
+    reader = made.readers.register(made.schema())
     assert read(reader, reader.partitions()) == [2, 3, 4]
 
 
@@ -67,7 +67,7 @@ def test_streaming_read_takes_single_writer_and_publishes(url):
     end = reader.latestOffset(first, ReadAllAvailable())
     assert read(reader, reader.partitions(first, end)) == [0, 1, 2, 3, 4]
     reader.latestOffset(end, ReadAllAvailable())
-    (seen,) = segstore.open(url, single_writer=True).readers()
+    (seen,) = segstore.open(url, single_writer=True).readers
     assert (seen.name, seen.record.offset) == ("billing", 5)
 
 

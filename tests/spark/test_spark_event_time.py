@@ -52,7 +52,7 @@ def test_cuts_by_event_time_bind_a_range(stream, load):
 @pytest.mark.slow
 def test_write_that_creates_a_stream_names_its_time_column(spark, url, append):
     append(spark.createDataFrame([(at(1),)], "ts timestamp"), timeColumn="ts")
-    assert segstore.open(url).time_column == "ts"
+    assert segstore.open(url).settings.time_column == "ts"
 
 
 def steps(source: SegstoreDataSource, start: dict[str, Any] | None = None) -> tuple[Any, list[int]]:

@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 @pytest.fixture
 def follower(url: str, tmp_path: Path) -> str:
     """A folder that follows the stream at `url`."""
-    segstore.create(url, SCHEMA).add_follower(f"{tmp_path}/follower")
+    segstore.create(url, SCHEMA).followers.add(f"{tmp_path}/follower")
     return f"{tmp_path}/follower"
 
 

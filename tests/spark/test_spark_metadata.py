@@ -22,8 +22,8 @@ def stream(url: str) -> Stream:
         made.append(
             pa.table({"n": list(range(start, start + 10))}, SCHEMA), writer_id="w", batch_id=start
         )
-    made.reader("etl", start=5)
-    made.tag("eod", 20)
+    made.readers.register("etl", start=5)
+    made.tags.set("eod", 20)
     return made
 
 

@@ -62,7 +62,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "readCacheBytes": "1m",
         "singleWriter": "true",
     }
-    stream.set_time_column("ts")
+    stream.settings.update(time_column="ts")
     # These are read with others, or instead of events.
     elsewhere = {
         "timestampAsOf",

@@ -17,7 +17,7 @@ def old(url, tmp_path):
     for n in range(COMMITS):
         wait(storage, HOUR)
         stream.append(numbers(n, n + 1), layout=STAGED)
-    stream.set_upkeep(segstore.UpkeepPolicy())
+    stream.settings.update(upkeep=segstore.UpkeepPolicy())
     age_files(storage, tmp_path / "stream")
     return url
 

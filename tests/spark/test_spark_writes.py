@@ -147,7 +147,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
     report = segstore.open(url).verify()
     assert (report.segments, report.frames, report.rows) == (1, 10, 100)
     assert report.ok
-    assert segstore.open(url).key_columns == ("id",)
+    assert segstore.open(url).settings.key_columns == ("id",)
 
 
 def test_compression_and_frames(spark, url, append):

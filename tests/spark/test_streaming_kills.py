@@ -154,7 +154,7 @@ def keep_in_order(
             stream.purge()
             report = stream.vacuum(dry_run=False, grace_s=60.0, short_grace=True)
             counts["vacuumed"] += len(report.deleted)
-            if f"hop-{number}" in {reader.name for reader in stream.readers()}:
+            if f"hop-{number}" in {reader.name for reader in stream.readers}:
                 before = stream.head
                 counts["truncated"] += stream.truncate(f"reader:hop-{number}") > before
         stop.wait(0.2)

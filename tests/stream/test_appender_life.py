@@ -136,7 +136,7 @@ def test_appender_and_reader_are_not_pickled(stream, how) -> None:
         pytest.raises(InvalidInputError, match="open an appender there"),
     ):
         how(appender)
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     with pytest.raises(InvalidInputError, match="register it again there"):
         how(reader)
 

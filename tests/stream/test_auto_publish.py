@@ -56,7 +56,7 @@ def test_commits_publish_once_a_minute_whoever_makes_them(
 ) -> None:
     """Upkeep may be off. What is held back is published by the next commit after the minute."""
     stream, storage = made
-    assert (stream.auto_publish, published(storage)) == (("delta",), (1, 10))
+    assert (stream.settings.publish, published(storage)) == (("delta",), (1, 10))
     for _ in range(3):
         wait(storage, 10)
         add(stream)
@@ -115,13 +115,13 @@ def test_unpublish_ends_it(made: tuple[Stream, TimedStorage]) -> None:
     stream.publish("delta", auto=False)
     wait(storage, HOUR)
     add(stream)
-    assert (stream.auto_publish, published(storage)) == ((), (2, 11))
+    assert (stream.settings.publish, published(storage)) == ((), (2, 11))
     stream.publish("delta", auto=True)
     assert stream.unpublish("delta") == 3
     wait(storage, HOUR)
     add(stream)
     stream.maintain()
-    assert (stream.auto_publish, stream.published("delta")) == ((), None)
+    assert (stream.settings.publish, stream.published("delta")) == ((), None)
 
 
 def test_table_removed_while_a_publisher_slept_stays_removed(
@@ -156,11 +156,11 @@ def test_publisher_that_slept_past_the_floor_plans_again(
 
     def sleep() -> None:
         other = open_on(storage, clock=clock)
-        other.set_upkeep(UpkeepPolicy(keep_s=0))
+        other.settings.update(upkeep=UpkeepPolicy(keep_s=0))
         run_compact(other.context, CompactRules(), SETTLED)
         for _ in range(3):
             wait(storage, 20 * 86_400)
-            other.tag("t", move=True)
+            other.tags.set("t", move=True)
             run_maintain(other.context)
 
     slept = Meddling(storage, f"create {LOG}/{1:020d}", sleep)
@@ -179,7 +179,7 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
     add(stream)
     assert (stream.published("iceberg").tail, stream.published("delta").tail) == (11, 11)
     stream.unpublish("delta")
-    assert stream.auto_publish == ("iceberg",)
+    assert stream.settings.publish == ("iceberg",)
     wait(storage, 61)
     put = "create metadata/v3."
     slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish("iceberg"))
@@ -229,7 +229,7 @@ def test_processes_publish_one_stream_at_once(tmp_path: Path) -> None:
     """Each appends and publishes; the table ends with all events, once, at their offsets."""
     stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
     stream.publish("delta", auto=True)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     workers = [
         subprocess.Popen([sys.executable, "-c", PUBLISHER, str(tmp_path / "s"), name])
         for name in "abc"

@@ -140,9 +140,9 @@ def test_origin_spares_what_the_clone_needs() -> None:
     assert values(clone) == list(range(60))
     clone.verify().check()
     assert list(stream.pins) == ["c"]
-    stream.unpin("c")
+    stream.pins.release("c")
     with pytest.raises(NotFoundError, match="no such pin"):
-        stream.unpin("c")
+        stream.pins.release("c")
     stream.vacuum(dry_run=False, grace_s=DAY)
     with pytest.raises(MissingObjectError, match="neither here nor"):
         values(clone, read_cache_bytes=0)
@@ -226,7 +226,7 @@ def test_only_the_own_pin_is_taken_away() -> None:
     stream, _ = make_stream(2)
     first, second = _clone(stream), _clone(stream, "d")
     for name in ("c", "d"):
-        stream.unpin(name)
+        stream.pins.release(name)
     third, fourth = _clone(stream), _clone(stream, "d")
     segstore.drop(first.url, confirm=first.url)
     second.materialize()
@@ -433,7 +433,7 @@ def test_purged_pinned_version_error_has_a_remedy() -> None:
         _clear(stream, storage)
     with pytest.raises(SnapshotExpiredError, match=r"unpin\(copy_id\) on the origin"):
         run_clone(stream._context, inner, REQUEST)
-    stream.refresh().unpin("c")
+    stream.refresh().pins.release("c")
     run_clone(stream._context, inner, REQUEST)
     assert values(open_on(inner)) == values(stream)
 
@@ -459,7 +459,9 @@ def test_pin_removed_during_a_clone_is_a_conflict() -> None:
     """Whoever took it away wins, and the clone is not taken for sound."""
     stream, storage = make_stream(2)
     other = open_on(storage, clock=stream._log.clock)
-    target = Meddling(open_storage(_place()), "create log/", lambda: other.refresh().unpin("c"))
+    target = Meddling(
+        open_storage(_place()), "create log/", lambda: other.refresh().pins.release("c")
+    )
     with pytest.raises(ConflictError, match="pin was removed"):
         run_clone(stream._context, target, REQUEST)
 
@@ -549,7 +551,7 @@ def test_unpinned_version_is_not_spared(monkeypatch: pytest.MonkeyPatch) -> None
     stream, storage, events = _past(monkeypatch)
     url = _place()
     stream.copy_to(url, copy_id="c", mode="clone", version=5)
-    stream.unpin("c")
+    stream.pins.release("c")
     _clear(stream, storage)
     with pytest.raises(MissingObjectError, match="neither here nor"):
         values(open_on(open_storage(url)), read_cache_bytes=0)
@@ -585,7 +587,7 @@ def test_clone_may_end_at_any_cut(
     for name, value in limits.items():
         monkeypatch.setattr(f"segstore_ds.status.table.SEGMENTS.{name}", value)
     stream, _ = make_stream(0)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     for n in range(12):
         stream.append(numbers(4 * n, 4 * n + 4), layout=layout)
     stream.truncate(5)

@@ -50,7 +50,7 @@ def test_memory_that_runs_out_in_upkeep_never_fails_the_commit(
     stream, storage = make_stream(0)
     compact = "auto" if said == "compaction" else "off"
     if said == "retention":
-        stream.set_retention(RetentionPolicy(max_bytes=1 << 30))
+        stream.settings.update(retention=RetentionPolicy(max_bytes=1 << 30))
     struck = False
     for n in range(12):
         tight = Exhausted(storage, call)

@@ -81,7 +81,7 @@ def test_followers_are_not_copied() -> None:
     stream, _ = make_stream(2)
     stream.append(numbers(20, 30))
     follower, url = _place(), _place()
-    stream.add_follower(follower)
+    stream.followers.add(follower)
     stream.copy_to(url, copy_id="c")
     copy = segstore.open(url)
     assert (stream.followers, copy.followers) == ((follower,), ())
@@ -94,7 +94,7 @@ def test_a_damaged_segment_is_copied_from_a_follower() -> None:
     stream, _ = make_stream(0)
     stream.append(numbers(0, 500), layout=STAGED)
     follower, url = _place(), _place()
-    stream.add_follower(follower)
+    stream.followers.add(follower)
     [segment] = _segments(stream)
     name = names.segment_object(segment.entry.path)
     whole = stream.storage.get(name)
@@ -158,12 +158,12 @@ def test_a_done_copy_needs_its_cuts_no_more(mode: str) -> None:
     """The source was truncated and the tag removed since; what was not copied says what to do."""
     stream = segstore.create(_place(), SCHEMA)
     stream.append(numbers(0, 30))
-    stream.tag("x", 4)
+    stream.tags.set("x", 4)
     places = {start: _place() for start in (1, "tag:x")}
     for start, url in places.items():
         stream.copy_to(url, copy_id="c", mode=mode, start=start)
     stream.truncate(5)
-    stream.untag("x")
+    stream.tags.delete("x")
     for start, url in places.items():
         again = stream.copy_to(url, copy_id="c", mode=mode, start=start)
         assert (again.repeated, again.start) == (True, 1 if start == 1 else 4)

@@ -41,7 +41,7 @@ def test_bytes_behind_a_part_with_filters_are_found_and_cut_off(monkeypatch):
     """Reads go by the object's length: with two bytes more every filtered read fails."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(0)
-    stream.set_key_columns(["s"])
+    stream.settings.update(key_columns=["s"])
     for n in range(6):
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
     (part,) = stream.root.parts
@@ -152,8 +152,8 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
     monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     for n in range(4):
-        stream.tag(f"t{n}", n)
-    reader = stream.reader("r")
+        stream.tags.set(f"t{n}", n)
+    reader = stream.readers.register("r")
     reader.publish(1)
     root = stream.root
     blobs = (root.epochs[0].blob,)

@@ -43,7 +43,7 @@ def test_drop_leaves_only_commits_and_the_place_is_free(url):
     """Segments, status, readers."""
     stream = segstore.create(f"{url}/a", SCHEMA)
     stream.append(numbers(0, 5))
-    stream.reader("etl")
+    stream.readers.register("etl")
     dropped = segstore.drop(f"{url}/a", confirm=f"{url}/a")
     assert dropped.deleted >= 1
     assert dropped.kept == ()

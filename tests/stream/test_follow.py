@@ -55,12 +55,12 @@ def test_named_reader_passes_a_batch_when_the_next_is_asked_for():
     stream, _ = make_stream(2)
     follow = stream.follow("billing", owner="a")
     assert next(follow)["n"].to_pylist() == list(range(10))
-    assert stream.reader("billing", owner="a").offset == 0
+    assert stream.readers.register("billing", owner="a").offset == 0
     assert next(follow)["n"].to_pylist() == list(range(10, 20))
-    assert stream.reader("billing", owner="a").offset == 10
+    assert stream.readers.register("billing", owner="a").offset == 10
     follow.publish()
     again = stream.follow("billing", owner="a")
-    assert (again.offset, stream.reader("billing", owner="a").offset) == (20, 20)
+    assert (again.offset, stream.readers.register("billing", owner="a").offset) == (20, 20)
 
 
 def test_position_passes_what_a_filter_drops():
@@ -68,7 +68,7 @@ def test_position_passes_what_a_filter_drops():
     stream.seal()
     follow = stream.follow("odd", start="head", filters=[["n", "==", 12]], offset_column="at")
     assert [batch.to_pydict() for batch in follow] == [{"n": [12], "s": ["s12"], "at": [12]}]
-    assert (follow.offset, stream.reader("odd").offset) == (20, 20)
+    assert (follow.offset, stream.readers.register("odd").offset) == (20, 20)
     assert taken(stream.follow(start=3, columns=["n"], filters=[["n", "<", 5]])) == [[3, 4]]
 
 
@@ -77,12 +77,12 @@ def test_position_after_a_filtered_batch_is_behind_its_last_event():
     follow = stream.follow("odd", filters=[["n", "==", 12]])
     next(follow)
     follow.publish()
-    assert stream.reader("odd").offset == 13
+    assert stream.readers.register("odd").offset == 13
 
 
 def test_owner_of_a_reader_is_checked():
     stream, _ = make_stream(1)
-    stream.reader("billing", owner="a")
+    stream.readers.register("billing", owner="a")
     with pytest.raises(ReaderConflictError):
         stream.follow("billing", owner="b")
     with pytest.raises(InvalidInputError, match="number of seconds"):

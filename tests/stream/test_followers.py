@@ -39,10 +39,10 @@ pytestmark = pytest.mark.usefixtures("tight")
 def test_a_follower_is_the_same_folder_byte_for_byte(pair):
     for n in range(7):
         pair.stream.append(numbers(n, n + 1))
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(7, 20):
         pair.stream.append(numbers(n, n + 1))
-    pair.stream.tag("here")
+    pair.stream.tags.set("here")
     assert pair.stream.followers == (pair.follower,)
     assert content(pair.follower) == content(pair.primary)
     assert found(pair.reopen(pair.follower)) == list(range(20))
@@ -52,20 +52,20 @@ def test_a_follower_is_the_same_folder_byte_for_byte(pair):
 def test_handle_opened_before_the_follower_ships_too(pair):
     other = pair.reopen(pair.primary)
     other.append(numbers(0, 1))
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     other.append(numbers(1, 2))  # planned on a base that knew of no follower
     assert content(pair.follower) == content(pair.primary)
 
 
 def test_a_follower_takes_no_commits(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     with pytest.raises(FencedError, match="is a follower"):
         pair.reopen(pair.follower).append(numbers(0, 1))
     assert content(pair.follower) == content(pair.primary)
 
 
 def test_next_commit_ships_what_a_follower_lacks(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 1))
     pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
     with pytest.raises(UnderReplicatedError, match="do not write it again"):
@@ -89,7 +89,7 @@ def test_next_commit_ships_what_a_follower_lacks(pair):
 
 def test_unplanned_batch_is_done_once_followers_have_it(pair):
     """A batch that comes again with other columns can't be planned: it is looked up."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     key = WriterKey("query", 1, owner="query")
     request = WriteRequest(SCHEMA, Layout(), client="c")
 
@@ -112,7 +112,7 @@ def test_unplanned_batch_is_done_once_followers_have_it(pair):
 
 
 def test_hint_names_only_what_the_followers_have(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.time.clock.sleep(2)  # hints are written at most once a second
     pair.stream.append(numbers(0, 1))
     before = pair.stream.version
@@ -125,7 +125,7 @@ def test_hint_names_only_what_the_followers_have(pair):
 
 
 def test_outcome_acknowledges_only_what_the_follower_has(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
     with pytest.raises(UnderReplicatedError) as caught:
         pair.stream.append(numbers(0, 1))
@@ -138,15 +138,15 @@ def test_outcome_acknowledges_only_what_the_follower_has(pair):
 
 
 def test_a_lost_follower_can_be_left_behind(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.world.lost.add(pair.follower)
-    pair.stream.remove_follower(pair.follower)
+    pair.stream.followers.remove(pair.follower)
     pair.stream.append(numbers(0, 1))
     assert pair.stream.followers == ()
 
 
 def test_promote_fences_the_old_primary(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     position = pair.stream.position("tail")
     taken = pair.reopen(pair.follower)
@@ -162,12 +162,12 @@ def test_promote_fences_the_old_primary(pair):
     with pytest.raises(PositionError):
         taken.read(position)
     with pytest.raises(AlreadyExistsError):
-        taken.add_follower(pair.primary)  # it went its own way
+        taken.followers.add(pair.primary)  # it went its own way
 
 
 def test_commit_during_a_promotion_is_not_acknowledged(pair):
     """The old primary has looked at its follower before, and looks no more."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 1))
     pair.reopen(pair.follower).promote()
     with pytest.raises(FencedError):
@@ -179,7 +179,7 @@ def test_second_follower_is_not_promoted_beside_the_first(pair):
     """Both would acknowledge commits of the same generation; one that is cut off can't be asked."""
     second = pair.another()
     for url in (pair.follower, second):
-        pair.stream.add_follower(url)
+        pair.stream.followers.add(url)
     pair.stream.append(numbers(0, 3))
     pair.reopen(pair.follower).promote()
     with pytest.raises(FencedError, match="another follower was promoted") as caught:
@@ -196,7 +196,7 @@ def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
 
     second = pair.another()
     for url in (pair.follower, second):
-        pair.stream.add_follower(url)
+        pair.stream.followers.add(url)
     taken = pair.reopen(pair.follower)
     taken.promote()
     run_drop(taken.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
@@ -206,20 +206,20 @@ def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
 def test_follower_whose_addition_was_cut_off_is_added_again(pair):
     """Its log does not say yet that it follows, and no other commit brings that there."""
     pair.stream.append(numbers(0, 1))
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     storage = pair.reopen(pair.follower).storage
     storage.delete(f"log/{pair.stream.version:020d}")
     other = pair.reopen(pair.primary)
     with pytest.raises(StorageError, match="can't be brought up to date") as caught:
         other.append(numbers(1, 2))
-    assert "add_follower(url) again" in caught.value.__cause__.remedy
-    other.add_follower(pair.follower)
+    assert "followers.add(url) again" in caught.value.__cause__.remedy
+    other.followers.add(pair.follower)
     other.append(numbers(1, 2))
     assert content(pair.follower) == content(pair.primary)
 
 
 def test_purge_and_vacuum_reach_the_follower(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(5):
         pair.stream.append(numbers(n, n + 1))
     pair.stream.truncate(4)
@@ -233,7 +233,7 @@ def test_purge_and_vacuum_reach_the_follower(pair):
 def test_a_stream_with_followers_is_not_dropped(pair):
     from segstore_ds.retention.drop import run_drop
 
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     with pytest.raises(ConflictError, match="followers"):
         run_drop(pair.stream.storage, confirm=pair.primary, clock=pair.time.clock, client="test")
     assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
@@ -243,11 +243,11 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
     from segstore_ds.retention.drop import run_drop
 
     pair.stream.append(numbers(0, 1))
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     copy = pair.reopen(pair.follower)
     with pytest.raises(ConflictError, match=r"call promote\(\) on it"):
         run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
-    pair.stream.remove_follower(pair.follower)
+    pair.stream.followers.remove(pair.follower)
     copy.promote()
     run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     assert all(path.startswith("log/") for path in content(pair.follower))
@@ -256,7 +256,7 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
 
 def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
     """A commit puts nothing into a folder of another stream that the root names."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     storage = open_storage(pair.follower)
     for info in list(storage.list("")):
         storage.delete(info.path)
@@ -270,7 +270,7 @@ def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
 def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, monkeypatch):
     """Whether the damage is met by a thread, ahead of its turn, or in its turn."""
     monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", raw_bytes)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     events = numbers(0, 1000)
     pair.stream.append(events, layout=Layout(inline_bytes=0, frame_rows=100))
     storage = open_storage(pair.primary)
@@ -307,13 +307,13 @@ def _work(pair: Pair, acknowledged: list[int]) -> None:
 @pytest.mark.parametrize("victim", ["primary", "follower"])
 def test_losing_one_root_at_any_call_loses_no_event(victim, every):
     quiet = Pair()
-    quiet.stream.add_follower(quiet.follower)
+    quiet.stream.followers.add(quiet.follower)
     with quiet.world.noted() as calls:
         _work(quiet, [])
     assert len(calls) > 60
     for lose_at in strikes(calls, every=every):
         pair = Pair()
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
         pair.world.calls = 0
         pair.world.lose_at, pair.world.victim = lose_at, getattr(pair, victim)
         acknowledged: list[int] = []
@@ -328,7 +328,7 @@ def test_losing_one_root_at_any_call_loses_no_event(victim, every):
         if victim == "primary":
             left.promote()
         else:
-            left.remove_follower(pair.follower)
+            left.followers.remove(pair.follower)
         kept = found(left)
         assert set(acknowledged) - set(range(5)) <= set(kept), lose_at
         assert left.tail % 10 == 0, "commits are there whole or not at all"
@@ -344,7 +344,7 @@ def test_losing_one_root_at_any_call_loses_no_event(victim, every):
 def test_followers_are_opened_with_the_streams_options(tmp_path):
     storage = open_storage(tmp_path / "a")
     stream = create_on(storage, SCHEMA)
-    stream.add_follower(str(tmp_path / "b"))
+    stream.followers.add(str(tmp_path / "b"))
     stream.append(pa.table({"n": [1], "s": ["x"]}))
     [files] = stream._log.seams.copies(stream.root)
     assert files.storage.url == open_storage(tmp_path / "b").url
@@ -358,7 +358,7 @@ class FollowedFolders:
         self.primary, self.follower = folder / "primary", folder / "follower"
         self.stream = create_on(open_storage(self.primary), SCHEMA)
         self.stream.append(numbers(0, 10))
-        self.stream.add_follower(str(self.follower))
+        self.stream.followers.add(str(self.follower))
         self.stream.append(numbers(10, 20))
 
 
@@ -377,16 +377,16 @@ def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
             stream.outcome(stream.root.transaction)
     assert not (world.follower / "log").exists()
     shutil.rmtree(world.follower, ignore_errors=True)  # what was staged, before it was asked
-    world.stream.remove_follower(str(world.follower))
+    world.stream.followers.remove(str(world.follower))
     world.stream.append(numbers(20, 30))
-    world.stream.add_follower(str(world.follower))
+    world.stream.followers.add(str(world.follower))
     world.stream.append(numbers(30, 40))
     assert content(str(world.follower)) == content(str(world.primary))
 
 
 def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
     """Its log takes any name then: what was put there is no answer."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 10))
     name = f"log/{pair.stream.version + 1:020d}"
 
@@ -404,12 +404,12 @@ def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
         with pytest.raises(StorageError, match="nothing was committed") as caught:
             stream.append(numbers(20, 30))
         assert "is missing in a follower" in str(caught.value.__cause__)
-    pair.stream.remove_follower(pair.follower)
+    pair.stream.followers.remove(pair.follower)
     assert found(pair.reopen(pair.primary)) == list(range(20))
 
 
 def test_a_follower_whose_log_was_purged_has_no_hole(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(4):
         pair.stream.append(numbers(n, n + 1))
     pair.time.advance(40 * 86_400.0)
@@ -422,7 +422,7 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
 
 def test_commit_checks_each_followers_log_twice(pair):
     """Before the primary's put, the last two commit files; and the last with the follower's put."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 1))
     asked: list[str] = []
     pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
@@ -435,7 +435,7 @@ def test_commit_checks_each_followers_log_twice(pair):
 
 def test_writers_that_alternate_list_no_log(pair):
     """The list grows with the stream's age, and they would commit the slower the older it is."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     writers = (pair.stream, pair.reopen(pair.primary), pair.reopen(pair.primary))
     for writer in writers:
         writer.append(numbers(0, 1))
@@ -448,7 +448,7 @@ def test_writers_that_alternate_list_no_log(pair):
 
 def outdated(pair):
     """Return a writer whose memory of the follower another one has outdated."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     writer = pair.reopen(pair.primary)
     writer.append(numbers(0, 1))
     for n in range(1, 4):
@@ -496,7 +496,7 @@ def test_writer_with_an_outdated_memory_refuses_another_stream(pair):
 
 def test_commit_file_that_a_follower_stored_wrongly_is_found_by_the_next_commit(pair):
     """It acknowledged the file; were it promoted, the last commits would be gone."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     version = pair.stream.append(numbers(0, 1)).version
     follower, path = open_storage(pair.follower), f"log/{version:020d}"
     stored = follower.get(path)
@@ -519,15 +519,15 @@ def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):
     before = stream.version
     for other in ("stream", "link", "link/inner", "stream/inner", "."):
         with pytest.raises(InvalidInputError, match="the stream's own folder"):
-            stream.add_follower(str(tmp_path / other))
+            stream.followers.add(str(tmp_path / other))
     assert stream.refresh().version == before
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")
-    stream.add_follower(str(tmp_path / "near"))
-    stream.add_follower(str(tmp_path / "near"))
+    stream.followers.add(str(tmp_path / "near"))
+    stream.followers.add(str(tmp_path / "near"))
     for other in ("far", "far/inner"):
         with pytest.raises(InvalidInputError, match=r"stream's own folder|inside another stream"):
-            stream.add_follower(str(tmp_path / other))
+            stream.followers.add(str(tmp_path / other))
     assert len(stream.followers) == 1
 
 
@@ -535,9 +535,9 @@ def test_a_second_name_that_no_link_shows_is_found_by_a_look(pair):
     """A mount, an access point: the store itself is asked before anything is committed."""
     pair.world.aliases[pair.follower] = pair.primary
     with pytest.raises(InvalidInputError, match="is the stream's own folder"):
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
     pair.world.aliases[pair.follower] = f"{pair.primary}/{pair.follower.removeprefix('memory://')}"
     with pytest.raises(InvalidInputError, match=r"(is|be) inside"):
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
     assert pair.stream.refresh().version == 0
     assert pair.stream.followers == ()

@@ -50,9 +50,9 @@ IN_A_CHANGE = ("append", "compact")
 
 def begin(followers: int) -> Pair:
     pair = Pair()
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for _ in range(followers - 1):
-        pair.stream.add_follower(pair.another())
+        pair.stream.followers.add(pair.another())
     return pair
 
 
@@ -143,7 +143,7 @@ def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name, ever
             if which == 0:
                 left.promote()
             else:
-                left.remove_follower(victim)
+                left.followers.remove(victim)
             assert found(left) in possible, (lose_at, url)
             assert left.verify().ok, (lose_at, url)
             left.append(numbers(700, 701))

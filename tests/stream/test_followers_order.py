@@ -94,7 +94,7 @@ class Places:
         )
         first = create_on(open_storage(self.primary), SCHEMA, clock=self.clock)
         for url in self.followers:
-            first.add_follower(url)
+            first.followers.add(url)
         first.append(numbers(0, 10))
         self.urls = [self.primary, *self.followers]
         ranked = [self.urls[place] for place in order]

@@ -35,7 +35,7 @@ def test_a_compaction_that_a_follower_lacks_keeps_what_it_wrote(pair):
     """It is in the primary's log: to delete what it wrote would lose the events."""
     for n in range(4):
         pair.stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     version = pair.stream.version
     pair.world.lose_with(pair.follower, after=f"log/{version + 1:020d}")
     with pytest.raises(UnderReplicatedError):
@@ -60,7 +60,7 @@ def _operations(pair) -> list[str]:
 
 def test_rounds_clear_followers_too(pair):
     """Versions and dropped objects go from both folders, which stay the same."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     _grow(pair, 12, 1)
     pair.stream.truncate(6)
     first = {path for path in content(pair.follower) if path.startswith("segments/")}
@@ -79,7 +79,7 @@ def _refusing(follower: str, url: str, verb: str, path: str) -> None:
 
 def test_follower_that_refuses_deletions_fails_no_round(pair, caplog):
     """It keeps what the primary has lost, until a later round can delete it there, too."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     _grow(pair, 12, 1)
     pair.stream.truncate(6)
     pair.world.watch = partial(_refusing, pair.follower)
@@ -100,7 +100,7 @@ def test_follower_that_refuses_deletions_fails_no_round(pair, caplog):
 @pytest.mark.parametrize("call", ["delete segments/", "delete log/", "put log/"])
 def test_follower_that_is_lost_in_a_round_fails_no_append(pair, call):
     """The append was acknowledged before the round; once it is back, rounds clear it as well."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     _grow(pair, 12, 1)
     pair.stream.truncate(6)
     _grow(pair, 10, 16)
@@ -160,7 +160,7 @@ def _no_room(follower: str, url: str, verb: str, path: str) -> None:
 def test_segments_are_in_the_follower_before_the_commit_is_put(one_store):
     """A follower that has no room for what a root would name keeps it out of the log."""
     pair = Pair(one_store=one_store)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     before = content(pair.primary)
     pair.world.watch = partial(_no_room, pair.follower)
     with pytest.raises(StorageError, match="nothing was committed"):
@@ -191,7 +191,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
         stops_at += 1
         pair = Pair(one_store=one_store)
         pair.stream.append(numbers(0, 10), layout=STAGED)
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
         pair.world.lose_before(pair.follower, "create log/")
         with pytest.raises(UnderReplicatedError) as caught:
             pair.stream.append(numbers(10, 20), layout=STAGED)
@@ -222,7 +222,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
 
 def test_what_arrived_in_a_follower_is_not_sent_again(pair):
     """An interrupted attempt has shipped the segment: the next one finds it."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     version = pair.stream.version + 1
     pair.world.lose_before(pair.follower, f"create log/{version:020d}")
     with pytest.raises(UnderReplicatedError):
@@ -238,7 +238,7 @@ def test_what_arrived_in_a_follower_is_not_sent_again(pair):
 
 @pytest.mark.parametrize("harm", ["cut", "damaged at its end", "missing"])
 def test_what_arrived_in_part_is_sent_again(pair, harm):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.world.lose_before(pair.follower, f"create log/{pair.stream.version + 1:020d}")
     with pytest.raises(UnderReplicatedError):
         pair.stream.append(numbers(0, 10), layout=STAGED)
@@ -272,10 +272,10 @@ def spoil(url: str, path: str, how: str) -> None:
 def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder, monkeypatch):
     """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""
     monkeypatch.setattr(HISTORY_ROWS, 4)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(14):
         pair.stream.append(numbers(n, n + 1), layout=STAGED)
-    pair.stream.tag("here")
+    pair.stream.tags.set("here")
     listed = [info.path for info in open_storage(pair.primary).list(folder)]
     paths = [path for path in listed if not path.endswith("_latest")]
     whole = content(pair.follower)
@@ -302,7 +302,7 @@ def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder, monkeyp
 def test_repair_builds_again_what_both_folders_lost(pair, how, monkeypatch):
     """Each from its own log; no commit is made, so both stay the same stream."""
     monkeypatch.setattr(HISTORY_ROWS, 4)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(14):
         pair.stream.append(numbers(n, n + 1), layout=STAGED)
     root = pair.stream.root
@@ -322,7 +322,7 @@ def test_repair_builds_again_what_both_folders_lost(pair, how, monkeypatch):
 @pytest.mark.parametrize("how", ["lost", "cut"])
 def test_repair_with_loss_detaches_followers(pair, how):
     """Only what no follower holds is lost: here the newest commit, which was not acknowledged."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 10))
     version = pair.stream.version + 1
     pair.world.lose_before(pair.follower, f"create log/{version:020d}")
@@ -342,10 +342,10 @@ def test_repair_with_loss_detaches_followers(pair, how):
     again.append(numbers(20, 30))
     if how == "cut":  # the damaged file stands between what the folder holds and what follows
         with pytest.raises(StorageError, match="nothing was committed"):
-            again.add_follower(pair.follower)
+            again.followers.add(pair.follower)
     for info in list(open_storage(pair.follower).list("")):
         open_storage(pair.follower).delete(info.path)
-    again.add_follower(pair.follower)
+    again.followers.add(pair.follower)
     again.append(numbers(30, 40))
     assert found(pair.reopen(pair.follower)) == [*range(10), *range(20, 40)]
     assert pair.reopen(pair.follower).verify().ok
@@ -353,7 +353,7 @@ def test_repair_with_loss_detaches_followers(pair, how):
 
 def cut_behind_a_promotion(pair):
     """Return a primary whose follower was promoted, and whose newest commit can't be read."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 10))
     pair.reopen(pair.follower).promote()
     with pytest.raises(FencedError):
@@ -374,9 +374,9 @@ def test_superseded_primary_is_not_repaired_with_loss(pair):
 @pytest.mark.parametrize("silent", ["lost", "emptied", "damaged"])
 def test_unreachable_follower_stops_repair_with_loss(pair, silent):
     """Were it promoted, two histories would go on under one id and generation."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     other = pair.another()
-    pair.stream.add_follower(other)
+    pair.stream.followers.add(other)
     pair.stream.append(numbers(0, 10))
     newest = f"log/{pair.stream.version:020d}"
     for url in (pair.primary, other):
@@ -407,7 +407,7 @@ def test_ignoring_followers_hides_no_promotion(pair):
 
 
 def test_materialized_clone_can_have_followers(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 10), layout=STAGED)
     folder, other = (open_storage(f"memory://{uuid.uuid4().hex}").url for _ in range(2))
     pair.stream.copy_to(folder, copy_id="one", mode="clone")
@@ -415,10 +415,10 @@ def test_materialized_clone_can_have_followers(pair):
     clone = pair.reopen(folder)
     assert clone.followers == ()
     with pytest.raises(InvalidInputError, match="materialize"):
-        clone.add_follower(other)
+        clone.followers.add(other)
     assert content(other) == {}
     clone.materialize()
-    clone.add_follower(other)
+    clone.followers.add(other)
     clone.append(numbers(10, 20), layout=STAGED)
     assert content(other) == content(folder)
     assert found(pair.reopen(other)) == list(range(20))
@@ -443,7 +443,7 @@ def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
     """However many status objects there are: a root says which of them are new."""
     monkeypatch.undo()  # the limits of every day: ten commits in a row put no part
     monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     assert _shipped(pair, 1, pair.primary) != []
     calls = _shipped(pair, 10, pair.primary)
     assert [call for call in calls if call.startswith("list")] == []
@@ -463,7 +463,7 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1)
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(6):
         layout = Layout(inline_bytes=0, segment_rows=10)
         pair.stream.append(numbers(80 * n, 80 * n + 80), layout=layout)
@@ -478,7 +478,7 @@ def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
     """A commit after a lost race leaves more parts than a root may have: a merge moves none."""
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 1)
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.fan_in", 100)
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for n in range(8):
         pair.stream.append(numbers(n, n + 1))
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
@@ -499,7 +499,7 @@ def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
 @pytest.mark.parametrize("layout", [None, STAGED])
 def test_acknowledged_batch_is_not_doubled_by_a_promotion(pair, layout):
     """Its writer repeats it at the promoted follower, for its answer was lost with the primary."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     for batch in range(3):
         events = numbers(10 * batch, 10 * batch + 10)
         pair.stream.append(events, writer_id="w", batch_id=batch, layout=layout)
@@ -528,7 +528,7 @@ def test_interrupted_add_follower_resumes(pair, harm):
         pair.stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
     pair.world.lose_before(pair.follower, "create log/")
     with pytest.raises(StorageError):
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
     pair.world.lost.clear()
     folder = open_storage(pair.follower)
     paths = sorted(info.path for info in folder.list("segments"))
@@ -544,7 +544,7 @@ def test_interrupted_add_follower_resumes(pair, harm):
             sent.append(path)
 
     pair.world.watch = note
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     assert {path for path in sent if path.startswith("segments/")} == (
         set() if harm == "nothing" else {paths[3]}
     )
@@ -554,7 +554,7 @@ def test_interrupted_add_follower_resumes(pair, harm):
 
 def test_follower_has_what_retires_a_cut_part(pair):
     """Promoted within the grace, it knows which segments were dropped, and vacuum goes on there."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     _grow(pair, 12, 1)
     assert pair.stream.root.parts[0].count >= 4
     pair.stream.truncate(6)

@@ -43,7 +43,7 @@ def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     """Return a stream with a follower that holds the value wherever a value can be."""
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 5)
     stream = pair.stream
-    stream.add_follower(pair.follower)
+    stream.followers.add(pair.follower)
     for place in range(8):
         pair.time.advance(60)
         layout = LAYOUTS[place % 4]
@@ -133,7 +133,7 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pair.world.lost.add(pair.follower)
     (left,) = forget._copies(stream.context, report, root.version)
     assert (left.where, left.why) == (pair.follower, "it can't be reached")
-    assert "remove_follower" in left.call
+    assert "followers.remove" in left.call
     with pytest.raises(SegstoreError):
         _redact(stream)
 

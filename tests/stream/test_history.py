@@ -52,7 +52,7 @@ def test_history_row_holds_operation_counts_and_attempts(stream):
     stream.append(numbers(1, 2), writer_id="etl", batch_id=7)
     stream.overwrite(numbers(3))
     stream.truncate(3)
-    stream.tag("eod", "tail")
+    stream.tags.set("eod", "tail")
     found = rows(stream)
     assert stream.history().schema == HISTORY_SCHEMA
     assert [row["operation"] for row in found][:3] == ["create", "append", "overwrite"]

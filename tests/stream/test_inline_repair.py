@@ -54,7 +54,7 @@ def _salvaged(storage: Storage) -> tuple[Stream, SalvageReport]:
 def test_repair_takes_a_frame_from_an_older_commit_file(segment: int) -> None:
     """The newest commit file is then byte for byte what it was."""
     stream, storage = make_stream(4)
-    stream.tag("here", 5)  # so each frame also lies in an older file
+    stream.tags.set("here", 5)  # so each frame also lies in an older file
     right = _damage(storage, 5, segment)
     (problem,) = _opened(storage).verify().problems
     assert problem.where.startswith(f"{_log(5)}: segments/inline/{segment:016x}.arrow")
@@ -114,7 +114,7 @@ def test_follower_restores_a_frame_that_no_other_file_has() -> None:
     """The newest events lie in one commit file here, and in the follower's."""
     stream, storage = make_stream(3)
     url = f"{storage.url}-follower"
-    stream.add_follower(url)
+    stream.followers.add(url)
     stream.append(numbers(30, 40))
     version = stream.version
     right = _damage(storage, version, 3)
@@ -129,7 +129,7 @@ def test_damaged_frame_does_not_stop_a_follower_from_restoring_a_segment() -> No
     """Where nobody has the frame, all else comes back, and repair says what is lost."""
     stream, storage = make_stream(2)
     url = f"{storage.url}-follower"
-    stream.add_follower(url)
+    stream.followers.add(url)
     stream.append(numbers(20, 3000))
     stream.append(numbers(3000, 3010))
     version = stream.version

@@ -328,7 +328,7 @@ def test_follower_has_inline_events_and_lends_them() -> None:
     """They come with the commit file; a frame that is damaged here is read from there."""
     stream, storage = make_stream(2)
     url = f"{storage.url}-follower"
-    stream.add_follower(url)
+    stream.followers.add(url)
     stream.append(numbers(20, 30))
     assert _segments(open_storage(url)) == []
     assert values(open_on(open_storage(url))) == list(range(30))
@@ -489,7 +489,7 @@ def test_reads_are_those_of_the_same_events_in_segments(
 
     wider = pa.table({"n": [40], "s": ["x"], "more": [1.5]})
     changes: tuple[Callable[[Stream], object], ...] = (
-        lambda stream: stream.tag("mid", 15),
+        lambda stream: stream.tags.set("mid", 15),
         lambda stream: stream.append(wider, merge_schema=True, layout=Layout()),
         lambda stream: stream.append(wider, layout=STAGED),
         lambda stream: stream.append(wider, layout=Layout()),

@@ -274,8 +274,8 @@ def test_half_a_surrogate_pair_is_refused_by_every_entry(tmp_path: Path) -> None
             lambda url=url: segstore.salvage(url, f"{tmp_path}/new"),
             lambda url=url: stream.copy_to(url, copy_id="c"),
             lambda url=url: stream.copy_to(url, copy_id="c", mode="clone"),
-            lambda url=url: stream.add_follower(url),
-            lambda url=url: stream.remove_follower(url),
+            lambda url=url: stream.followers.add(url),
+            lambda url=url: stream.followers.remove(url),
             lambda url=url: segstore.open(stream.url, storage_options={url: {}}),
         ):
             with pytest.raises(InvalidInputError, match="a character that no name can have"):

@@ -93,10 +93,10 @@ def test_filters_skip_what_bounds_do_not(tmp_path: Any, form: str) -> None:
 
 
 def test_frames_have_filters_until_key_columns_end(stream: Stream) -> None:
-    assert stream.key_columns == ("user",)
+    assert stream.settings.key_columns == ("user",)
     assert all(set(frame.filters) == {"user"} for frame in frames_of(stream))
-    stream.set_key_columns(None)
-    assert stream.key_columns == ()
+    stream.settings.update(key_columns=None)
+    assert stream.settings.key_columns == ()
     stream.append(events(4), layout=FRAMES)
     assert [bool(frame.filters) for frame in frames_of(stream)] == [True] * 20 + [False] * 5
     assert looked_up(stream, ["user", "==", "user-4-1"])[0]
@@ -109,7 +109,7 @@ def test_compaction_gives_old_segments_filters(tmp_path: Any, mode: str, form: s
     for segment in range(3):
         stream.append(events(segment), layout=replace(FRAMES, segment_format="arrow"))
     assert not any(frame.filters for frame in frames_of(stream))
-    stream.set_key_columns(["user"])
+    stream.settings.update(key_columns=["user"])
     frames = stream.read().read_all()
     stream.compact(mode=mode, layout=segstore.Layout(segment_format=form))
     assert len(frames_of(stream)) == (1 if mode == "merge" else 15)
@@ -166,7 +166,7 @@ def test_key_columns_that_cannot_be_are_refused(tmp_path: Any) -> None:
     assert not segstore.exists(tmp_path / "s")
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     with pytest.raises(InvalidInputError, match="can't be a key"):
-        stream.set_key_columns(["x"])
+        stream.settings.update(key_columns=["x"])
 
 
 def test_verify_reports_a_filter_that_lacks_a_value(

@@ -195,7 +195,7 @@ def test_other_libraries_read_the_dataset(stream):
 
 
 def test_an_interval_of_times_is_read_by_us(stream):
-    stream.set_time_column("n")
+    stream.settings.update(time_column="n")
     frame = stream.scan(event_time=(20, 100), offset_column="at").to_polars()
     assert sources(frame) == (1, 0)
     assert frame.collect()["n"].to_list() == [*range(20, 100)]

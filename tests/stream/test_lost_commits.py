@@ -213,7 +213,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
 def test_named_reader_detects_lost_commits(commits: int) -> None:
     """The reader does not continue beyond the tail or after events that it never saw."""
     stream, storage = make_stream(3)
-    reader = stream.reader("billing", owner="nightly")
+    reader = stream.readers.register("billing", owner="nightly")
     stream.append(numbers(30, 40))
     reader.publish(40)
     assert len(witnesses(storage)) == 0
@@ -223,10 +223,10 @@ def test_named_reader_detects_lost_commits(commits: int) -> None:
         other.append(numbers(0, 10))
     assert "reader 'billing'" in witnesses(storage)[0]
     with pytest.raises(PositionError, match=f"{LOST}.*offset=40"):
-        other.reader("billing", owner="nightly")
+        other.readers.register("billing", owner="nightly")
     with pytest.raises(PositionError, match=f"{LOST}.*offset=40"):
         values(other, "reader:billing")
-    assert other.reader("billing", owner="nightly", start=other.head).offset == 0
+    assert other.readers.register("billing", owner="nightly", start=other.head).offset == 0
 
 
 # --- followers ------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_named_reader_detects_lost_commits(commits: int) -> None:
 def test_a_follower_that_holds_more_stops_commits(tmp_path: Path, hint: bool) -> None:
     """Nothing is committed over what it alone has; a repair brings that back."""
     stream = segstore.create(tmp_path / "a", SCHEMA)
-    stream.add_follower(str(tmp_path / "b"))
+    stream.followers.add(str(tmp_path / "b"))
     for n in range(3):
         stream.append(numbers(n, n + 1))
     lost = stream.version
@@ -264,7 +264,7 @@ def test_a_follower_that_holds_more_stops_commits(tmp_path: Path, hint: bool) ->
 def test_a_promoted_follower_is_no_witness(tmp_path: Path) -> None:
     """It went its own way, which is another error than a loss."""
     stream = segstore.create(tmp_path / "a", SCHEMA)
-    stream.add_follower(str(tmp_path / "b"))
+    stream.followers.add(str(tmp_path / "b"))
     stream.append(numbers(0, 1))
     promoted = segstore.open(tmp_path / "b")
     promoted.promote()
@@ -338,7 +338,7 @@ def test_a_log_that_grows_while_it_is_verified_is_sound() -> None:
                 stream.append(numbers(0, 1))
             return found
 
-    stream.reader("r", owner="o")
+    stream.readers.register("r", owner="o")
     assert verify_on(Growing(storage), clock=storage.time.clock).check().ok
     assert stream.version > 6  # it grew
 

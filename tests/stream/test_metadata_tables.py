@@ -70,13 +70,13 @@ def test_writers_readers_and_tags():
     found = rows(stream, "writers")
     assert [row["writer_id"] for row in found] == [f"w{n:03}" for n in range(300)]
     assert [(row["start"], row["end"]) for row in found] == [(20 + n, 21 + n) for n in range(300)]
-    stream.reader("etl", owner="a", start=5, lapse_s=int(DAY))
-    stream.reader("gone", start=8).release()
+    stream.readers.register("etl", owner="a", start=5, lapse_s=int(DAY))
+    stream.readers.register("gone", start=8).release()
     wait(storage, 2 * DAY)
-    stream.reader("new", start="tail")
+    stream.readers.register("new", start="tail")
     live = {row["name"]: (row["live"], row["behind"]) for row in rows(stream, "readers")}
     assert live == {"etl": (False, 315), "gone": (False, 312), "new": (True, 0)}
-    stream.tag("eod", 7)
+    stream.tags.set("eod", 7)
     (tag,) = rows(stream, "tags")
     assert (tag["name"], tag["offset"], tag["version"]) == ("eod", 7, stream.version)
 
@@ -86,7 +86,7 @@ def test_info_sums_up():
     """One row; segments and bytes are those that hold kept events."""
     stream, _ = make_stream(4)
     stream.truncate(13)
-    stream.tag("a")
+    stream.tags.set("a")
     info = stream.info()
     kept = stream.root.entries
     assert (info["events"], info["head"], info["tail"]) == (27, 13, 40)
@@ -117,9 +117,9 @@ def test_storage_says_what_takes_room_why_and_until_when():
     folders = ("log/0", "segments/", "status/")
     kept = [info for info in storage.list("") if info.path.startswith(folders)]
     assert sum(row["bytes"] for row in found.values()) == sum(info.size for info in kept)
-    stream.unpin("c")
+    stream.pins.release("c")
     wait(storage, 8 * DAY)
-    stream.tag("a")
+    stream.tags.set("a")
     found = {row["why"]: row for row in rows(stream, "storage")}
     assert {why: row["objects"] for why, row in found.items() if why != "commits"} == {
         "listed": 1,

@@ -63,7 +63,7 @@ def test_lag_of_a_reader_in_events_bytes_and_seconds():
     stream.append(numbers(10, 20), layout=STAGED)
     first, second = (row["bytes"] for row in stream.segments().read_all().to_pylist())
     for name, offset in (("all", 0), ("half", 5), ("next", 10), ("none", 20)):
-        stream.reader(name, owner="test", start=offset)
+        stream.readers.register(name, owner="test", start=offset)
     wait(storage, 12)
     found = {one.name: one.lag for one in stream.metrics().readers}
     expected = {
@@ -78,14 +78,14 @@ def test_lag_of_a_reader_in_events_bytes_and_seconds():
 
 def test_a_lapsed_reader_is_not_live():
     stream, storage = make_stream(3)
-    stream.reader("slow", owner="test", lapse_s=60)
+    stream.readers.register("slow", owner="test", lapse_s=60)
     wait(storage, 61)
     assert [one.live for one in stream.metrics().readers] == [False]
 
 
 def test_a_reader_that_lost_events_still_counts_them(stream):
     stream.append(rows(10), layout=STAGED)
-    stream.reader("slow", owner="test", start=2)
+    stream.readers.register("slow", owner="test", start=2)
     stream.truncate(8)
     (reader,) = stream.metrics().readers
     assert (reader.lag.events, reader.lost_events, reader.live) == (8, 6, True)
@@ -108,7 +108,7 @@ def test_compaction_leaves_no_small_segments(stream):
 def test_lag_of_followers(stream, tmp_path):
     stream.append(rows(10))
     url = (tmp_path / "copy").as_uri()
-    stream.add_follower(url)
+    stream.followers.add(url)
     stream.append(rows(5))
     (one,) = stream.metrics().followers
     assert (one.version, one.lag_versions, one.lag_events) == (stream.version, 0, 0)

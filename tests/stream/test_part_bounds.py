@@ -114,8 +114,8 @@ def test_infinite_times_are_kept() -> None:
 
 def test_column_that_is_chosen_later_is_looked_at_once() -> None:
     stream = make(column="x")
-    stream.set_time_column(None)
-    stream.set_time_column("n")
+    stream.settings.update(time_column=None)
+    stream.settings.update(time_column="n")
     assert bounds(open_on(stream.storage)) == [None] * 3  # the layout kept those of x alone
     stream.compact(start=2)
     assert bounds(stream) == [None]  # the first segment is as it was
@@ -124,7 +124,7 @@ def test_column_that_is_chosen_later_is_looked_at_once() -> None:
     assert stream.verify().ok
     other = make(column=None)
     for _ in range(2):
-        other.set_time_column("x")
+        other.settings.update(time_column="x")
         assert bounds(other) == [None] * 3
     assert other.version == 13 + 1
 

@@ -38,7 +38,7 @@ def events(start: int, end: int) -> pa.Table:
 def stream(tmp_path: Path) -> Stream:
     """Return a stream without events and without upkeep."""
     made = segstore.create(tmp_path / "stream", SCHEMA)
-    made.set_upkeep(None)
+    made.settings.update(upkeep=None)
     return made
 
 
@@ -353,7 +353,7 @@ def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Pa
     with pytest.raises(InvalidInputError, match="materialize"):
         clone.publish("delta")
     clone.materialize()
-    clone.set_upkeep(None)
+    clone.settings.update(upkeep=None)
     check(clone)
 
 

@@ -37,7 +37,7 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stream:
     """Return a stream without events and without upkeep."""
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     made = segstore.create(tmp_path / "stream", SCHEMA)
-    made.set_upkeep(None)
+    made.settings.update(upkeep=None)
     return made
 
 

@@ -31,11 +31,11 @@ def held(stream):
 def test_reader_starts_at_the_head_and_resumes():
     """A new handle of the same owner finds the position that was published."""
     stream, storage = make_stream(3)
-    reader = stream.reader("etl", owner="a")
+    reader = stream.readers.register("etl", owner="a")
     assert reader.offset == 0
     reader.publish(12)
     reader.publish(7)  # an earlier one changes nothing
-    again = open_on(storage, clock=stream._log.clock).reader("etl", owner="a")
+    again = open_on(storage, clock=stream._log.clock).readers.register("etl", owner="a")
     assert again.offset == 12
     assert values(stream, "reader:etl") == list(range(12, 30))
     assert held(stream) == {"etl": 12}
@@ -44,14 +44,14 @@ def test_reader_starts_at_the_head_and_resumes():
 def test_reader_may_start_anywhere_between_head_and_tail():
     """Any form of cut; beyond the tail there is nothing to need."""
     stream, _ = make_stream(3)
-    stream.tag("eod", 20)
-    assert stream.reader("a", start="tag:eod").offset == 20
-    assert stream.reader("b", start="tail").offset == 30
+    stream.tags.set("eod", 20)
+    assert stream.readers.register("a", start="tag:eod").offset == 20
+    assert stream.readers.register("b", start="tail").offset == 30
     with pytest.raises(PositionError, match="beyond the tail"):
-        stream.reader("c", start=31)
+        stream.readers.register("c", start=31)
     with pytest.raises(PositionError, match="beyond the tail"):
-        stream.reader("a").publish(31)
-    assert sorted(seen.name for seen in stream.readers()) == ["a", "b"]
+        stream.readers.register("a").publish(31)
+    assert sorted(seen.name for seen in stream.readers) == ["a", "b"]
 
 
 def test_start_below_the_head_names_the_lost_events():
@@ -59,18 +59,18 @@ def test_start_below_the_head_names_the_lost_events():
     stream, _ = make_stream(3)
     stream.truncate(10)
     with pytest.raises(TruncatedError, match=r"lost='\[4, 10\)'"):
-        stream.reader("etl", start=4)
-    assert stream.reader("etl", start="head").offset == 10
+        stream.readers.register("etl", start=4)
+    assert stream.readers.register("etl", start="head").offset == 10
 
 
 def test_other_owner_is_refused_unless_it_takes_over():
     """The one who was taken over notices with its next word."""
     stream, storage = make_stream(3)
-    first = stream.reader("etl", owner="a")
+    first = stream.readers.register("etl", owner="a")
     other = open_on(storage, clock=stream._log.clock)
     with pytest.raises(ReaderConflictError, match="owner='a'"):
-        other.reader("etl", owner="b")
-    second = other.reader("etl", owner="b", takeover=True)
+        other.readers.register("etl", owner="b")
+    second = other.readers.register("etl", owner="b", takeover=True)
     assert second.offset == 0
     for word in (lambda: first.publish(5), first.renew, first.release):
         with pytest.raises(ReaderConflictError):
@@ -82,20 +82,20 @@ def test_other_owner_is_refused_unless_it_takes_over():
 def test_provisional_reader_can_be_taken_until_it_publishes():
     """Of two provisional owners the later one stays, the earlier one gets an error."""
     stream, _ = make_stream(3)
-    first = stream.reader("etl", owner="a", provisional=True)
-    second = stream.reader("etl", owner="b", provisional=True)
+    first = stream.readers.register("etl", owner="a", provisional=True)
+    second = stream.readers.register("etl", owner="b", provisional=True)
     second.publish(4)
     with pytest.raises(ReaderConflictError):
         first.publish(5)
     with pytest.raises(ReaderConflictError):
-        stream.reader("etl", owner="c")
+        stream.readers.register("etl", owner="c")
 
 
 def test_two_handles_of_one_owner_leave_the_later_position():
     """A driver that was thought dead does not set its successor back."""
     stream, storage = make_stream(3)
-    first = stream.reader("etl", owner="a")
-    second = open_on(storage, clock=stream._log.clock).reader("etl", owner="a")
+    first = stream.readers.register("etl", owner="a")
+    second = open_on(storage, clock=stream._log.clock).readers.register("etl", owner="a")
     second.publish(20)
     first.publish(10)
     assert first.offset == second.offset == 20
@@ -104,17 +104,17 @@ def test_two_handles_of_one_owner_leave_the_later_position():
 def test_released_reader_holds_nothing_back_and_frees_its_name():
     """Its old handle does not bring it back."""
     stream, _ = make_stream(3)
-    first = stream.reader("etl", owner="a")
+    first = stream.readers.register("etl", owner="a")
     first.release()
     first.release()
     assert held(stream) == {}
     with pytest.raises(NotFoundError, match="no such reader"):
         stream.read("reader:etl")
-    second = stream.reader("etl", owner="b", start=3)
+    second = stream.readers.register("etl", owner="b", start=3)
     with pytest.raises(ReaderConflictError):
         first.publish(8)
-    assert stream.release_reader("etl")
-    assert not stream.release_reader("etl")
+    assert stream.readers.release("etl")
+    assert not stream.readers.release("etl")
     with pytest.raises(ReaderConflictError, match="released"):
         second.publish(5)
 
@@ -122,7 +122,7 @@ def test_released_reader_holds_nothing_back_and_frees_its_name():
 def test_lapse_is_judged_by_the_store():
     """What has said nothing for its time holds nothing back; renewing in time keeps it."""
     stream, storage = make_stream(3)
-    reader = stream.reader("etl", lapse_s=int(DAY))
+    reader = stream.readers.register("etl", lapse_s=int(DAY))
     wait(storage, DAY - HOUR)
     assert held(stream) == {"etl": 0}
     assert reader.lapses
@@ -136,7 +136,7 @@ def test_lapse_is_judged_by_the_store():
 def test_possibly_lapsed_reader_registers_again():
     """Publishing late is a commit of the stream, so that a retention in flight looks again."""
     stream, storage = make_stream(3)
-    reader = stream.reader("etl", lapse_s=int(DAY))
+    reader = stream.readers.register("etl", lapse_s=int(DAY))
     version = stream.refresh().version
     reader.publish(5)
     assert stream.refresh().version == version
@@ -158,7 +158,7 @@ def test_late_reader_record_reports_dropped_events():
         assert stream.retain(max_bytes=0).head == 30
 
     meddling = Meddling(storage, "create readers/etl/00000000000000000001", late)
-    reader = open_on(meddling, clock=stream._log.clock).reader("etl", lapse_s=60)
+    reader = open_on(meddling, clock=stream._log.clock).readers.register("etl", lapse_s=60)
     wait(storage, 29)
     with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
         reader.publish(5)
@@ -172,7 +172,7 @@ def test_failed_registration_is_repeated_by_the_next_publish():
         raise InvalidInputError("on purpose")
 
     meddling = Meddling(storage, "create log/00000000000000000005", fail)
-    reader = open_on(meddling, clock=stream._log.clock).reader("etl", lapse_s=60)
+    reader = open_on(meddling, clock=stream._log.clock).readers.register("etl", lapse_s=60)
     wait(storage, 100)
     with pytest.raises(InvalidInputError, match="on purpose"):
         reader.publish(5)
@@ -184,13 +184,13 @@ def test_failed_registration_is_repeated_by_the_next_publish():
 def test_old_records_are_deleted_and_the_newest_counts():
     """A log of its own stays short, whatever a writer that slept left in it."""
     stream, storage = make_stream(3)
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     for n in range(30):
         reader.publish(n)
     assert len(objects(storage, "readers/etl")) < 26
     record = ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl")
     storage.create("readers/etl/00000000000000000000", encode_envelope(encode_record(record)))
-    assert stream.reader("etl").offset == 29
+    assert stream.readers.register("etl").offset == 29
     assert stream.verify().ok
 
 
@@ -198,28 +198,28 @@ def test_old_records_are_deleted_and_the_newest_counts():
 def test_unreadable_record_is_never_no_reader(data):
     """Missing, empty, truncated and newer records are errors; the list of readers names them."""
     stream, storage = make_stream(1)
-    stream.reader("etl")
+    stream.readers.register("etl")
     path = max(objects(storage, "readers/etl"))
     storage.delete(path)
     storage.put(path, data or b"\n")
-    for asked in (lambda: held(stream), lambda: stream.reader("etl")):
+    for asked in (lambda: held(stream), lambda: stream.readers.register("etl")):
         with pytest.raises(FormatError):
             asked()
-    assert [*stream.readers().damaged] == ["etl"]
+    assert [*stream.readers.damaged] == ["etl"]
 
 
 def test_damaged_record_stops_retention_and_is_shown_by_all_else():
     """One flipped bit: the error names the record and the remedy, and no picture fails."""
     stream, storage = make_stream(3)
-    stream.reader("slow").publish(5)
-    stream.reader("fast").publish(20)
+    stream.readers.register("slow").publish(5)
+    stream.readers.register("fast").publish(20)
     path = max(objects(storage, "readers/slow"))
     data = storage.get(path)
     storage.put(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-    with pytest.raises(CorruptionError, match=f"{path}.*release_reader"):
+    with pytest.raises(CorruptionError, match=f"{path}.*readers.release"):
         stream.retain({"max_bytes": 1})
     assert stream.refresh().head == 0
-    found = stream.readers()
+    found = stream.readers
     assert [seen.name for seen in found] == ["fast"]
     assert path in str(found.damaged["slow"])
     assert path in found._repr_html_()
@@ -231,7 +231,7 @@ def test_damaged_record_stops_retention_and_is_shown_by_all_else():
     assert path in stream.to_html()
     assert path in stream._repr_html_()
     assert [path in problem.what for problem in stream.verify().problems] == [True]
-    stream.release_reader("slow")
+    stream.readers.release("slow")
     assert stream.retain({"max_bytes": 1}).dropped == 20
     stream.verify().check()
 
@@ -251,7 +251,7 @@ def test_reader_of_another_stream_is_noticed():
     storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
     with pytest.raises(CorruptionError, match="another stream"):
         held(stream)
-    assert [*stream.readers().damaged] == ["x"]
+    assert [*stream.readers.damaged] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_what_no_record_can_hold_is_refused(given):
     """Written, it could not be read again, and would stop retention for good."""
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="give"):
-        stream.reader("etl", **given)
-    reader = stream.reader("etl", owner="a" * 1000, lapse_s=2**63 - 1, provisional=1)
+        stream.readers.register("etl", **given)
+    reader = stream.readers.register("etl", owner="a" * 1000, lapse_s=2**63 - 1, provisional=1)
     for offset in (5.0, True, "5", None):
         with pytest.raises(InvalidInputError, match="give an int"):
             reader.publish(offset)
@@ -291,22 +291,22 @@ def spoil(storage, data):
 def test_reader_that_cannot_be_read_is_released_by_name(lost):
     """The unreadable record stops retention until the reader is released by name."""
     stream, storage = make_stream(3)
-    stream.reader("etl", owner="a").publish(5)
+    stream.readers.register("etl", owner="a").publish(5)
     record = ReaderRecord("another", 0, 3, "", 60, name="etl", number=1)
     spoil(storage, b"x" if lost == "cut" else encode_envelope(encode_record(record)))
     with pytest.raises(FormatError):
         stream.retain(max_bytes=0)
-    assert stream.release_reader("etl")
-    assert not stream.release_reader("etl")
+    assert stream.readers.release("etl")
+    assert not stream.readers.release("etl")
     assert held(stream) == {}
     assert stream.retain(max_bytes=0).head == 30
-    assert stream.reader("etl", owner="b").offset == 30
+    assert stream.readers.register("etl", owner="b").offset == 30
 
 
 def publish_both(stream):
     """Let a slow and a fast reader publish; return the paths of their newest records."""
     for name, offset in (("slow", 1), ("fast", 8)):
-        reader = stream.reader(name)
+        reader = stream.readers.register(name)
         reader.publish(offset - 1)
         reader.publish(offset)
     return [f"readers/{name}/{2:020}" for name in ("slow", "fast")]
@@ -350,34 +350,34 @@ def test_record_belongs_to_its_name_and_number(damage):
     other = open_on(storage, clock=stream._log.clock)
     expected = MissingObjectError if damage in (deleted, emptied) else CorruptionError
     asks = (
-        lambda: other.reader("slow"),
+        lambda: other.readers.register("slow"),
         lambda: other.read("reader:slow"),
         lambda: other.retain(max_bytes=0),
     )
     for ask in asks:
-        with pytest.raises(expected, match=r"release_reader\(name\)"):
+        with pytest.raises(expected, match=r"readers\.release\(name\)"):
             ask()
-    assert isinstance(other.readers().damaged["slow"], expected)
+    assert isinstance(other.readers.damaged["slow"], expected)
     report = stream.verify()
     assert "readers/slow" in {problem.where for problem in report.problems}
     assert len(report.problems) == (2 if damage is swapped else 1)
-    assert other.release_reader("slow")
-    assert damage is not swapped or other.release_reader("fast")
+    assert other.readers.release("slow")
+    assert damage is not swapped or other.readers.release("fast")
     assert stream.verify().ok
-    assert other.reader("slow", start=0).offset == 0
+    assert other.readers.register("slow", start=0).offset == 0
 
 
 @pytest.mark.parametrize("damage", [copied, swapped, reordered, deleted])
 def test_handle_that_comes_late_notices_moved_records(damage):
     """It loses the race for its next number, and then reads the newest record."""
     stream, storage = make_stream(1)
-    late = stream.reader("slow")
+    late = stream.readers.register("slow")
     paths = [path.replace(f"{2:020}", f"{3:020}") for path in publish_both(stream)]
-    stream.reader("fast").publish(9)
+    stream.readers.register("fast").publish(9)
     damage(storage, *paths)
-    with pytest.raises(FormatError, match=r"release_reader\(name\)"):
+    with pytest.raises(FormatError, match=r"readers\.release\(name\)"):
         late.publish(3)
-    assert stream.release_reader("slow")
+    assert stream.readers.release("slow")
     with pytest.raises(ReaderConflictError, match="released"):
         late.publish(3)
 
@@ -385,11 +385,11 @@ def test_handle_that_comes_late_notices_moved_records(damage):
 def test_reader_whose_records_are_deleted_while_it_publishes_does_not_go_back():
     """A handle goes on from what it wrote; one that is behind hears that records are gone."""
     stream, storage = make_stream(1)
-    behind, ahead = stream.reader("etl"), stream.reader("etl")
+    behind, ahead = stream.readers.register("etl"), stream.readers.register("etl")
     ahead.publish(5)
     storage.delete(f"readers/etl/{2:020}")
     ahead.publish(3)
-    assert ahead.offset == stream.reader("etl").offset == 5
+    assert ahead.offset == stream.readers.register("etl").offset == 5
     for path in sorted(objects(storage, "readers/etl"))[2:]:
         storage.delete(path)
     with pytest.raises(MissingObjectError, match="records of a reader are gone"):
@@ -399,14 +399,14 @@ def test_reader_whose_records_are_deleted_while_it_publishes_does_not_go_back():
 def test_late_note_of_a_readers_newest_record_is_no_alarm():
     """The note is written after the record, so it may be older, missing or another stream's."""
     stream, storage = make_stream(1)
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     note = storage.get("readers/_latest/etl")
     reader.publish(5)
     for data in (note, b"?", note.replace(stream.stream_id.encode(), b"another")):
         storage.put("readers/_latest/etl", data)
-        assert stream.reader("etl").offset == 5
+        assert stream.readers.register("etl").offset == 5
     storage.delete("readers/_latest/etl")
-    assert [seen.record.offset for seen in stream.readers()] == [5]
+    assert [seen.record.offset for seen in stream.readers] == [5]
     assert stream.verify().ok
 
 
@@ -414,10 +414,10 @@ def test_record_of_a_later_version_is_not_released_by_this_one():
     """It may mean more than this one knows."""
     stream, storage = make_stream(1)
     record = encode_record(ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl"))
-    stream.reader("etl")
+    stream.readers.register("etl")
     spoil(storage, encode_envelope(record.replace(b'"format":1', b'"format":2')))
     with pytest.raises(UnsupportedVersionError):
-        stream.release_reader("etl")
+        stream.readers.release("etl")
 
 
 def test_record_carries_fields_of_a_newer_version_through():
@@ -442,13 +442,13 @@ def test_wrong_name_of_a_reader_is_refused(name):
     """A name is a folder."""
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="not a name of a reader"):
-        stream.reader(name)
+        stream.readers.register(name)
 
 
 def test_owner_finds_its_position_after_more_events_came():
     """Publishing looks for a newer tail before it calls a position wrong."""
     stream, storage = make_stream(1)
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     open_on(storage, clock=stream._log.clock).append(numbers(10, 20))
     reader.publish(20)
     assert reader.offset == 20
@@ -457,11 +457,11 @@ def test_owner_finds_its_position_after_more_events_came():
 def test_reader_of_a_dropped_stream_leaves_no_record_in_a_new_one():
     """It would stop the new stream's retention."""
     stream, storage = make_stream(1)
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
     fresh = create_on(storage, SCHEMA, clock=stream._log.clock)
     wait(storage, 2 * CONFIRM_S)
     with pytest.raises((NotFoundError, PositionError)):
         reader.publish(5)
-    assert fresh.readers() == []
+    assert list(fresh.readers) == []
     assert not objects(storage, "readers")

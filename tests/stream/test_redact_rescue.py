@@ -165,7 +165,7 @@ def test_a_follower_gives_back_what_was_redacted() -> None:
     """Commits and objects come from it as they were committed, so nothing is lost."""
     pair = Pair()
     stream = pair.stream
-    stream.add_follower(pair.follower)
+    stream.followers.add(pair.follower)
     _fill(stream)
     before = stream.version
     _redact(stream)
@@ -189,7 +189,7 @@ def test_a_promoted_follower_finishes_a_redaction(
     monkeypatch.setattr(redact_module, "COMMIT_SEGMENTS", 1)
     pair = Pair()
     stream = pair.stream
-    stream.add_follower(pair.follower)
+    stream.followers.add(pair.follower)
     _fill(stream)
     _half_redact(stream, commits)
     stream.append(numbers(13, 14))

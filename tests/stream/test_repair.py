@@ -145,7 +145,7 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     stream, _ = make_stream(0)
     for n in range(8):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
-        stream.tag(f"t{n}", n)
+        stream.tags.set(f"t{n}", n)
     stream.truncate(7)
     root = stream.root
     path = {
@@ -396,7 +396,7 @@ def test_outcome_passes_over_what_was_left_behind():
 def test_retention_waits_for_readers_of_an_older_generation(caplog):
     """The reader's offset named other events, so it blocks retention until it starts again."""
     stream, storage = make_stream(10)
-    reader = stream.reader("etl", start=95)
+    reader = stream.readers.register("etl", start=95)
     for version in (10, 11):
         damage(storage, log_name(version), "cut")
     assert fix(stream, allow_loss=True).generation == 1
@@ -406,10 +406,10 @@ def test_retention_waits_for_readers_of_an_older_generation(caplog):
     assert seen.retain().head == seen.retain(max_bytes=0).head == 0
     assert "reader 'etl' at 96 (generation 0) is behind the head 0 (generation 1)" in caplog.text
     wait(storage, 4 * 86_400)  # it may have lapsed, so its next word is a commit too
-    for word in (lambda: reader.publish(100), reader.renew, lambda: seen.reader("etl")):
+    for word in (lambda: reader.publish(100), reader.renew, lambda: seen.readers.register("etl")):
         with pytest.raises(PositionError, match="another stream or generation"):
             word()
-    again = seen.reader("etl", start=90)
+    again = seen.readers.register("etl", start=90)
     with pytest.raises(PositionError, match="another stream or generation"):
         reader.publish(100)
     assert seen.retain().head == seen.retain(max_bytes=0).head == again.offset == 90

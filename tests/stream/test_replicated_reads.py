@@ -36,9 +36,9 @@ def test_a_stream_without_followers_is_read_as_ever(pair):
 
 @pytest.mark.parametrize("followers", [1, 2])
 def test_replicated_read_ends_where_one_follower_ends(pair, followers):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     if followers == 2:
-        pair.stream.add_follower(pair.another())
+        pair.stream.followers.add(pair.another())
     pair.stream.append(numbers(0, 3))
     commit_without_follower(pair, 3, 5)
     for stream in (pair.stream, pair.reopen(pair.primary)):
@@ -53,7 +53,7 @@ def test_replicated_read_ends_where_one_follower_ends(pair, followers):
 
 def test_handle_learns_what_others_shipped(pair):
     """What it remembers of a follower is older than what another process has shipped since."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     reader = pair.reopen(pair.primary)
     for n in range(3):
         pair.stream.append(numbers(n, n + 1))
@@ -61,7 +61,7 @@ def test_handle_learns_what_others_shipped(pair):
 
 
 def test_follower_that_cant_be_asked_is_an_error(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     reader = pair.reopen(pair.primary)
     assert replicated(reader) == [0, 1, 2]
@@ -73,7 +73,7 @@ def test_follower_that_cant_be_asked_is_an_error(pair):
 
 
 def test_emptied_follower_is_an_error(pair):
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     folder = open_storage(pair.follower)
     for info in list(folder.list("")):
@@ -84,7 +84,7 @@ def test_emptied_follower_is_an_error(pair):
 
 def test_commit_that_a_promotion_left_out_is_an_error(pair):
     """The old primary has a commit where the promoted follower has its own."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     pair.reopen(pair.follower).promote()
     assert replicated(pair.reopen(pair.primary)) == [0, 1, 2]
@@ -96,8 +96,8 @@ def test_commit_that_a_promotion_left_out_is_an_error(pair):
 
 
 def test_a_follower_asks_the_other_followers(pair):
-    pair.stream.add_follower(pair.follower)
-    pair.stream.add_follower(pair.another())
+    pair.stream.followers.add(pair.follower)
+    pair.stream.followers.add(pair.another())
     pair.stream.append(numbers(0, 3))
     commit_without_follower(pair, 3, 5)
     assert found(pair.reopen(pair.follower)) == [0, 1, 2, 3, 4]
@@ -111,7 +111,7 @@ def test_a_version_is_not_given_as_well(pair):
 
 def test_following_waits_for_the_follower(pair):
     """A poll returns nothing while the follower lacks what the primary has."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     follow = pair.reopen(pair.primary).follow(start="head", columns=["n"], replicated=True)
     assert next(follow)["n"].to_pylist() == [0, 1, 2]
@@ -132,7 +132,7 @@ def test_following_waits_for_the_follower(pair):
 
 def test_micro_batches_end_where_one_follower_ends(pair):
     """Their positions name commits that a promoted follower has."""
-    pair.stream.add_follower(pair.follower)
+    pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
     storage = pair.reopen(pair.primary).storage
     batches = MicroBatches(

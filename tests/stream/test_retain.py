@@ -63,15 +63,15 @@ def test_age_of_events_comes_from_the_history():
 def test_tags_and_readers_hold_back_and_only_what_they_need():
     """The least of them; a tag below the head and a released reader do not count."""
     stream, _ = make_stream(5)
-    stream.tag("dead", 3)
+    stream.tags.set("dead", 3)
     stream.truncate(5)
-    stream.tag("eod", 25)
-    reader = stream.reader("etl", start=15)
-    stream.reader("gone", start=8).release()
+    stream.tags.set("eod", 25)
+    reader = stream.readers.register("etl", start=15)
+    stream.readers.register("gone", start=8).release()
     assert stream.retain(max_bytes=0).head == 15
     reader.publish(28)
     assert stream.retain(max_bytes=0).head == 25
-    stream.untag("eod")
+    stream.tags.delete("eod")
     assert stream.retain(max_bytes=0).head == 28
     assert stream.retain(max_bytes=0, respect_readers=False).head == 50
 
@@ -79,9 +79,9 @@ def test_tags_and_readers_hold_back_and_only_what_they_need():
 def test_without_a_maximum_what_every_reader_is_done_with_goes():
     """Retention by consumption; without readers nothing is dropped."""
     stream, _ = make_stream(5)
-    stream.tag("eod", 45)
+    stream.tags.set("eod", 45)
     assert stream.retain().head == 0
-    first, second = stream.reader("a"), stream.reader("b")
+    first, second = stream.readers.register("a"), stream.readers.register("b")
     first.publish(30)
     assert stream.retain().head == 0
     second.publish(20)
@@ -92,7 +92,7 @@ def test_without_a_maximum_what_every_reader_is_done_with_goes():
 def test_lapsed_reader_no_longer_holds_back():
     """By the store's time."""
     stream, storage = make_stream(3)
-    stream.reader("etl", lapse_s=int(DAY))
+    stream.readers.register("etl", lapse_s=int(DAY))
     assert stream.retain(max_bytes=0).head == 0
     wait(storage, DAY + 60)
     assert stream.retain(max_bytes=0).head == 30
@@ -101,10 +101,10 @@ def test_lapsed_reader_no_longer_holds_back():
 def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
     """An overwrite ignores readers; retention keeps the events after it until they are read."""
     stream, storage = make_stream(3)
-    reader = stream.reader("etl", start=5, lapse_s=int(DAY))
-    stream.reader("other", start=10)
+    reader = stream.readers.register("etl", start=5, lapse_s=int(DAY))
+    stream.readers.register("other", start=10)
     stream.overwrite(numbers(30, 40))
-    stream.reader("other", start="tail")
+    stream.readers.register("other", start="tail")
 
     def shown() -> dict:
         found = stream.metadata("readers").read_all()
@@ -113,7 +113,7 @@ def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
     assert shown() == {"etl": 25, "other": 0}
     assert stream.retain(max_bytes=0).head == 30
     assert "reader 'etl' at 5 (generation 0) is behind the head 30" in caplog.text
-    assert "release_reader('etl')" in caplog.text
+    assert "readers.release('etl')" in caplog.text
     assert "'other'" not in caplog.text
     caplog.clear()
     reader.publish(35)
@@ -123,7 +123,7 @@ def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
     assert "reader 'etl' at 35" in caplog.text
     caplog.clear()
     wait(storage, DAY + 60)
-    stream.reader("other", start="tail")
+    stream.readers.register("other", start="tail")
     assert stream.retain(max_bytes=0).head == 50
     assert caplog.text == ""
 
@@ -131,7 +131,7 @@ def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
 def test_unreadable_reader_stops_retention():
     """It may need everything."""
     stream, storage = make_stream(3)
-    stream.reader("etl", start="tail")
+    stream.readers.register("etl", start="tail")
     path = max(objects(storage, "readers"))
     storage.put(path, storage.get(path)[:-3])
     with pytest.raises(FormatError):
@@ -143,7 +143,7 @@ def test_registration_during_retention_loses_nothing_silently():
     """It registers just before retention's commit: retention looks again, and waits for it."""
     stream, storage = make_stream(3)
     other = open_on(storage, clock=stream._log.clock)
-    meddling = Meddling(storage, "create log/", lambda: other.reader("etl", start=5))
+    meddling = Meddling(storage, "create log/", lambda: other.readers.register("etl", start=5))
     seen = open_on(meddling, clock=stream._log.clock)
     assert seen.retain(max_bytes=0).head == 5
     assert meddling.met
@@ -172,27 +172,27 @@ def test_policy_of_the_stream_is_applied_after_commits():
     """Any commit may apply it, about once a minute."""
     stream, storage = make_stream(3)
     most = int(2.5 * size_of(stream))
-    stream.set_retention(RetentionPolicy(max_bytes=most))
+    stream.settings.update(retention=RetentionPolicy(max_bytes=most))
     other = open_on(storage, clock=stream._log.clock)
     other.append(numbers(30, 40))
-    assert (other.head, other.retention.max_bytes) == (20, most)
+    assert (other.head, other.settings.retention.max_bytes) == (20, most)
     other.append(numbers(40, 50))
     assert other.head == 20
     wait(storage, 61)
     other.append(numbers(50, 60))
     assert other.head == 40
-    other.set_retention(None)
+    other.settings.update(retention=None)
     wait(storage, 61)
     other.append(numbers(60, 70))
-    assert (other.head, other.retention) == (40, None)
+    assert (other.head, other.settings.retention) == (40, None)
     other.verify().check()
 
 
 def test_policy_that_cannot_be_applied_never_fails_the_commit(caplog):
     """The append is acknowledged; the failure is a warning."""
     stream, storage = make_stream(3)
-    stream.set_retention(RetentionPolicy(max_bytes=0))
-    stream.reader("etl")
+    stream.settings.update(retention=RetentionPolicy(max_bytes=0))
+    stream.readers.register("etl")
     path = max(objects(storage, "readers"))
     storage.put(path, b"x")
     with caplog.at_level(logging.WARNING):
@@ -242,8 +242,8 @@ def test_bounds_are_texts_a_dict_or_a_policy():
     ):
         stream, _ = make_stream(5)
         assert stream.retain(policy).head == 30
-        stream.set_retention(policy)
-        assert stream.retention == RetentionPolicy(max_age=7200, min_bytes=1)
+        stream.settings.update(retention=policy)
+        assert stream.settings.retention == RetentionPolicy(max_age=7200, min_bytes=1)
     stream, _ = make_stream(5)
     assert stream.retain(max_age="2h", min_bytes="1b").head == 30
     with pytest.raises(InvalidInputError, match="in the policy alone"):
@@ -257,10 +257,10 @@ def test_stream_is_created_with_its_policy():
     """The first commit that is due applies it."""
     url = f"memory://{uuid.uuid4().hex}"
     stream = segstore.create(url, SCHEMA, retention={"max_bytes": "0"})
-    assert stream.retention == RetentionPolicy(max_bytes=0)
+    assert stream.settings.retention == RetentionPolicy(max_bytes=0)
     stream.append(numbers(0, 3))
     assert stream.head == 3
-    assert segstore.create(f"{url}x", SCHEMA).retention is None
+    assert segstore.create(f"{url}x", SCHEMA).settings.retention is None
 
 
 def why(done) -> list[tuple]:
@@ -271,7 +271,7 @@ def why(done) -> list[tuple]:
 def test_retain_that_drops_all_that_exceeds_is_not_blocked():
     """Nor is one that dropped nothing because a tag or a reader is further up."""
     stream, _ = make_stream(5)
-    stream.tag("later", 45)
+    stream.tags.set("later", 45)
     done = stream.retain(max_age="2h")
     assert (done.head, done.dropped, done.blocked_by) == (30, 30, ())
     assert str(done) == "dropped 30 events, the head is 30"
@@ -280,8 +280,8 @@ def test_retain_that_drops_all_that_exceeds_is_not_blocked():
 def test_retain_names_the_reader_that_blocks_it():
     """With its owner, and with the time until which it is waited for."""
     stream, storage = make_stream(5)
-    stream.reader("etl", owner="ada", start=20, lapse_s=3600)
-    stream.reader("ad-hoc")
+    stream.readers.register("etl", owner="ada", start=20, lapse_s=3600)
+    stream.readers.register("ad-hoc")
     begin_us = storage.time.now_us
     done = stream.retain(max_bytes=0)
     assert (done.head, done.dropped) == (0, 0)
@@ -294,7 +294,7 @@ def test_retain_names_the_reader_that_blocks_it():
         f"{until.isoformat(timespec='seconds')}"
     )
     assert "kept: reader 'ad-hoc' has read up to 0" in str(done)
-    stream.release_reader("ad-hoc")
+    stream.readers.release("ad-hoc")
     wait(storage, (until - lapses).total_seconds() + 3599)
     assert stream.retain(max_bytes=0).head == 20
     wait(storage, 60)
@@ -304,7 +304,7 @@ def test_retain_names_the_reader_that_blocks_it():
 def test_retain_names_a_reader_that_lags_behind_the_head():
     """It keeps everything, wherever it stands."""
     stream, _ = make_stream(3)
-    stream.reader("etl", start=5)
+    stream.readers.register("etl", start=5)
     stream.overwrite(numbers(30, 40))
     done = stream.retain(max_bytes=0)
     assert why(done) == [("reader", 30, "etl", "")]
@@ -314,9 +314,9 @@ def test_retain_names_a_reader_that_lags_behind_the_head():
 def test_retain_names_tags_and_minima_that_block_it():
     """The lowest first, with what they hold; only what lies below what would be dropped."""
     stream, storage = make_stream(5)
-    stream.tag("b", 10)
-    stream.tag("a", 10)
-    stream.tag("kept", 45)
+    stream.tags.set("b", 10)
+    stream.tags.set("a", 10)
+    stream.tags.set("kept", 45)
     size = size_of(stream)
     done = stream.retain(max_age="2h", min_bytes=int(3.5 * size), min_age="4h")
     assert (done.head, done.dropped) == (10, 10)
@@ -329,8 +329,8 @@ def test_retain_names_tags_and_minima_that_block_it():
     until = done.blocked_by[-1].until
     assert until.timestamp() == storage.time.now_us / 1e6 + HOUR
     assert f"min_bytes={int(3.5 * size)} keeps the events from 10 on" in str(done)
-    stream.untag("a")
-    stream.untag("b")
+    stream.tags.delete("a")
+    stream.tags.delete("b")
     wait(storage, HOUR + 1)
     again = stream.retain(max_age="2h", min_age="4h")
     assert (again.head, again.dropped) == (20, 10)
@@ -353,7 +353,7 @@ def test_retain_without_maxima_says_that_nobody_reads():
     """And with readers, who has not read on; an empty stream has nothing to drop."""
     stream, _ = make_stream(2)
     assert why(stream.retain()) == [("no readers", 0, "", "")]
-    reader = stream.reader("etl")
+    reader = stream.readers.register("etl")
     assert why(stream.retain()) == [("reader", 0, "etl", "")]
     reader.publish(20)
     assert stream.retain() == segstore.Retained(20, 20)
@@ -364,7 +364,7 @@ def test_retain_names_at_most_twenty_that_block_it():
     """The lowest of them."""
     stream, _ = make_stream(5)
     for n in range(30):
-        stream.tag(f"t{n:02}", n)
+        stream.tags.set(f"t{n:02}", n)
     assert [found.name for found in stream.retain(max_bytes=0).blocked_by] == [
         f"t{n:02}" for n in range(20)
     ]

@@ -13,8 +13,8 @@ def everything(stream):
     """Run each operation once, and return what is kept."""
     tail = stream.tail
     stream.append(numbers(tail, tail + 10))
-    stream.tag("t", "tail", move=True)
-    stream.reader("r", start=stream.head + 3).publish(stream.head + 5)
+    stream.tags.set("t", "tail", move=True)
+    stream.readers.register("r", start=stream.head + 3).publish(stream.head + 5)
     stream.truncate(stream.head + 7)
     stream.retain(max_bytes=1)
     now = stream.version
@@ -73,7 +73,7 @@ def test_clock_set_back_does_not_expire_staged_jobs():
 def test_reader_written_by_a_store_ahead_of_now_lives():
     """A record from the store's future is not lapsed."""
     stream, storage = make_stream(2)
-    stream.reader("etl", lapse_s=60)
+    stream.readers.register("etl", lapse_s=60)
     wait(storage, -200)
     assert stream.retain(max_bytes=0).head == 0
 
@@ -123,7 +123,7 @@ def test_early_commit_times_cause_no_early_purge():
     late = open_on(storage, clock=shifted(storage, -2))
     unasked(late)
     for number in range(4):
-        late.tag(f"t{number}", 0)
+        late.tags.set(f"t{number}", 0)
     kept = open_on(storage, clock=storage.time.clock).purge(older_than_s=HOUR).log_start
     assert kept <= here.version
     assert_commits_stay(here, storage)
@@ -137,9 +137,9 @@ def test_no_commit_is_made_by_a_clock_that_is_wrong(hours):
     wait(storage, HOUR)
     wrong = open_on(storage, clock=shifted(storage, hours))
     for change in (
-        lambda: wrong.tag("t", 0),
+        lambda: wrong.tags.set("t", 0),
         lambda: wrong.truncate(1),
-        lambda: wrong.reader("r"),
+        lambda: wrong.readers.register("r"),
         lambda: wrong.append(numbers(1, 2)),
     ):
         with pytest.raises(InvalidInputError, match="clock"):
@@ -153,7 +153,7 @@ def test_commit_with_a_future_time_blocks_no_other_writer():
     stream.append(numbers(0, 1))
     wrong = open_on(storage, clock=shifted(storage, 24))
     unasked(wrong)
-    wrong.tag("t", 0)
+    wrong.tags.set("t", 0)
     stamped = open_on(storage).root.time_us
     right = open_on(storage, clock=storage.time.clock)
     right.append(numbers(1, 2))

@@ -179,13 +179,13 @@ def test_clone_and_follower_have_the_filters_and_the_key_columns(
         found, ranges = look_up(copied, url, WANTED)
         assert len(found) == 4
         assert copied.verify().ok
-        assert copied.key_columns == ("user",)
+        assert copied.settings.key_columns == ("user",)
         assert ranges < 15 or mode == "segments"
 
 
 def test_followers_have_the_filters(stream: Stream) -> None:
     url = f"memory://{uuid.uuid4().hex}"
-    stream.add_follower(url)
+    stream.followers.add(url)
     stream.append(events(SEGMENTS), layout=layout())
     for part in stream.root.parts:
         assert open_storage(url).get(part.path) == stream.storage.get(part.path)

@@ -63,7 +63,7 @@ def test_old_handle_hides_no_event_of_a_recreated_stream(
     made = recreate(url, after)
     for change in (
         lambda: old.append(numbers(0, 1)),
-        lambda: old.tag("t"),
+        lambda: old.tags.set("t"),
         old.seal,
         lambda: old.append(numbers(0, 1)),
         old.refresh,
@@ -156,7 +156,7 @@ def test_no_follower_is_made_in_the_folder_of_a_dropped_stream(tmp_path: Path) -
     segstore.create(tmp_path / "f", SCHEMA)
     segstore.drop(tmp_path / "f", confirm=tmp_path / "f")
     with pytest.raises(AlreadyExistsError, match="last commits of a dropped stream"):
-        stream.add_follower(str(tmp_path / "f"))
+        stream.followers.add(str(tmp_path / "f"))
 
 
 def test_what_a_drop_leaves_is_deleted_once_it_is_old() -> None:
@@ -200,7 +200,7 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
     for change in (
         lambda: stream.append(numbers(77, 78)),
         lambda: stream.truncate(1),
-        lambda: stream.tag("t"),
+        lambda: stream.tags.set("t"),
         lambda: stream.append(numbers(4, 5), writer_id="w", batch_id=1),
     ):
         with pytest.raises(MissingObjectError, match="commits that were in the log are gone"):
@@ -217,7 +217,7 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
         lambda stream: stream.purge(),
         lambda stream: stream.vacuum(dry_run=False),
         lambda stream: stream.maintain(),
-        lambda stream: stream.reader("r").publish(1),
+        lambda stream: stream.readers.register("r").publish(1),
     ],
     ids=["append", "retain", "purge", "vacuum", "maintain", "reader"],
 )

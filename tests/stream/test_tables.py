@@ -49,7 +49,7 @@ def test_showing_rows_takes_none_from_who_reads(stream):
 
 def test_long_tables_are_cut(stream):
     for place in range(60):
-        stream.tag(f"t{place}", 0)
+        stream.tags.set(f"t{place}", 0)
     shown = stream.metadata("tags")._repr_html_()
     assert shown.count("<tr>") == 51
     assert shown.endswith("<p>...</p>")
@@ -57,11 +57,11 @@ def test_long_tables_are_cut(stream):
 
 
 def test_readers_are_a_list_and_a_table(stream):
-    stream.reader("billing", start=5, owner="<i>")
-    (found,) = stream.readers()
+    stream.readers.register("billing", start=5, owner="<i>")
+    (found,) = stream.readers
     assert (found.name, found.record.offset) == ("billing", 5)
-    assert stream.readers() == [found]
-    shown = stream.readers()._repr_html_()
+    assert list(stream.readers) == [found]
+    shown = stream.readers._repr_html_()
     assert "billing" in shown
     assert "&lt;i&gt;" in shown
 

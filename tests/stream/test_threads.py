@@ -113,7 +113,7 @@ def test_threads_share_a_handle(
     url = f"memory://{uuid.uuid4().hex}" if place == "memory" else str(tmp_path / "stream")
     stream = segstore.create(url, SCHEMA)
     if place == "followed":
-        stream.add_follower(str(tmp_path / "follower"))
+        stream.followers.add(str(tmp_path / "follower"))
     numbers, acknowledged = itertools.count(), dict[int, int]()
     staged = segstore.Layout(inline_bytes=0)
 
@@ -140,8 +140,8 @@ def test_threads_share_a_handle(
     def care() -> None:
         with suppress(ConflictError):  # the other one compacts the same segments
             stream.compact()
-        stream.tag(f"t{next(numbers)}", move=True)
-        stream.reader("etl", owner="a").publish(stream.tail)
+        stream.tags.set(f"t{next(numbers)}", move=True)
+        stream.readers.register("etl", owner="a").publish(stream.tail)
 
     threads = [append, append, lambda: append(staged), refresh, read, look, care, care]
     end_s = time.monotonic() + SECONDS

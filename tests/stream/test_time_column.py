@@ -49,7 +49,7 @@ def bounded(stream: Stream) -> list[tuple[list[str], list[list[str]]]]:
 @FORMATS
 def test_bounds_are_kept_whatever_the_layout_says(tmp_path: Any, form: str) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
-    assert stream.time_column == "ts"
+    assert stream.settings.time_column == "ts"
     layout = segstore.Layout(inline_bytes=0, stats_columns=(), segment_format=form)
     stream.append(events([1, 2]), layout=layout)
     assert bounded(stream) == [(["ts"], [["ts"]])]
@@ -64,7 +64,7 @@ def test_compaction_gives_old_frames_bounds(tmp_path: Any) -> None:
         )
         stream.append(events([*range(first, first + 10)]), layout=layout)
     assert bounded(stream) == [([], [[]])] * 2
-    stream.set_time_column("ts")
+    stream.settings.update(time_column="ts")
     stream.compact(layout=layout)
     assert bounded(stream) == [(["ts"], [["ts"], ["ts"]])]
     assert stream.verify().ok
@@ -74,7 +74,7 @@ def test_inline_events_get_bounds_when_they_are_written_out(tmp_path: Any) -> No
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     for second in (1, 2):
         stream.append(events([second]), layout=segstore.Layout(stats_columns=()))
-    stream.set_time_column("ts")
+    stream.settings.update(time_column="ts")
     stream.compact()
     assert [own for own, _ in bounded(stream)] == [["name", "ts"]]
 
@@ -86,13 +86,13 @@ def test_only_a_column_with_an_order_in_time_is_taken(tmp_path: Any, column: Any
     assert not segstore.exists(tmp_path / "s")
     stream = segstore.create(tmp_path / "s", SCHEMA)
     with pytest.raises(InvalidInputError, match="time column"):
-        stream.set_time_column(column)
+        stream.settings.update(time_column=column)
 
 
 def test_time_column_can_be_taken_away(tmp_path: Any) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
-    stream.set_time_column(None)
-    assert segstore.open(tmp_path / "s").time_column is None
+    stream.settings.update(time_column=None)
+    assert segstore.open(tmp_path / "s").settings.time_column is None
 
 
 def test_overwrite_may_take_the_time_column_away(tmp_path: Any) -> None:
@@ -101,11 +101,15 @@ def test_overwrite_may_take_the_time_column_away(tmp_path: Any) -> None:
     stream.append(events([1]))
     for other in (pa.table({"n": [1]}), pa.table({"ts": ["noon"]})):
         stream.overwrite(other, overwrite_schema=True)
-        assert segstore.open(tmp_path / "s").time_column is stream.time_column is None
-        with pytest.raises(InvalidInputError, match=r"column='ts'.*set_time_column"):
+        assert (
+            segstore.open(tmp_path / "s").settings.time_column
+            is stream.settings.time_column
+            is None
+        )
+        with pytest.raises(InvalidInputError, match=r"column='ts'.*settings.update"):
             stream.read(event_time=(at(1), None))
     stream.overwrite(events([2]), overwrite_schema=True)
-    assert stream.time_column == "ts"
+    assert stream.settings.time_column == "ts"
     assert stream.read(event_time=(at(1), None)).read_all().num_rows == 1
 
 
@@ -180,7 +184,7 @@ def test_cuts_bind_to_first_event_from_and_last_before(tmp_path: Any) -> None:
 
 def test_truncate_and_tag_take_the_first_event_from_a_time(tmp_path: Any) -> None:
     stream = filled(tmp_path, [1, 2, 3], [7, 5, 6], [9])
-    assert stream.tag("from", cut(6)).offset == 3
+    assert stream.tags.set("from", cut(6)).offset == 3
     assert stream.truncate(cut(2)) == 1
     assert stream.read(cut(0), offset_column="n").read_all()["n"].to_pylist()[0] == 1
     assert stream.truncate(cut(10)) == stream.tail
@@ -243,9 +247,9 @@ def test_what_is_no_interval_is_refused(tmp_path: Any, interval: Any) -> None:
 
 def test_times_of_a_stream_without_time_column_are_refused(tmp_path: Any) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
-    with pytest.raises(InvalidInputError, match="set_time_column"):
+    with pytest.raises(InvalidInputError, match=r"settings\.update"):
         stream.read(cut(1))
-    with pytest.raises(InvalidInputError, match="set_time_column"):
+    with pytest.raises(InvalidInputError, match=r"settings\.update"):
         stream.read(event_time=(at(1), None))
 
 
@@ -265,7 +269,7 @@ def test_segments_show_their_bounds_and_the_watermark(tmp_path: Any) -> None:
     ]
     stream.truncate(2)
     assert columns()[0] == (None, None, "03")
-    stream.set_time_column(None)
+    stream.settings.update(time_column=None)
     assert columns() == [(None, None, None)] * 3
 
 
@@ -274,7 +278,7 @@ def test_nothing_is_known_before_a_segment_without_bounds(tmp_path: Any) -> None
     layout = segstore.Layout(inline_bytes=0, stats_columns=())
     for second in (1, 2):
         stream.append(events([second]), layout=layout)
-        stream.set_time_column("ts")
+        stream.settings.update(time_column="ts")
     rows = stream.segments().read_all().to_pylist()
     assert [row["time_min"] is None for row in rows] == [True, False]
     assert rows[0]["watermark"] is not None
@@ -303,7 +307,7 @@ def test_repeated_batch_is_known_once_a_time_column_is_chosen(tmp_path: Any) -> 
     layout = segstore.Layout(stats_columns=("name",))
     for _ in range(2):
         stream.append(events([1, 2]), writer_id="w", batch_id=1, layout=layout)
-        stream.set_time_column("ts")
+        stream.settings.update(time_column="ts")
     assert stream.read().read_all() == events([1, 2])
 
 
@@ -324,7 +328,7 @@ def test_repair_brings_the_bounds_of_a_part_back(how: str, monkeypatch: pytest.M
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(0)
-    stream.set_time_column("n")
+    stream.settings.update(time_column="n")
     layout = segstore.Layout(stats_columns=(), inline_bytes=0)
     for n in range(9):
         stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
@@ -363,7 +367,7 @@ def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> Non
     stream.append(events([5, 2, 7]))
     assert next(following)["name"].to_pylist() == ["e5"]
     following.publish()
-    assert [seen.record.offset for seen in stream.readers()] == [4]
+    assert [seen.record.offset for seen in stream.readers] == [4]
 
 
 @pytest.mark.parametrize("mode", ["clone", "segments", "events"])
@@ -391,14 +395,14 @@ def test_retention_drops_what_lies_before_the_first_young_event(tmp_path: Any) -
     (blocker,) = stream.retain(max_event_age="30d").blocked_by
     assert blocker.kind == "max_event_age"
     assert stream.retain(max_event_age="6d", dry_run=True).head == 3
-    stream.tag("kept", 2)
+    stream.tags.set("kept", 2)
     assert stream.retain(max_event_age="6d").head == 2
     assert stream.retain(max_event_age="6d", respect_readers=False).head == 3
     # The late one goes with what lies before the first young event, and not before.
     assert stream.retain(max_event_age="3d", max_bytes="1g", respect_readers=False).head == 4
-    stream.set_retention({"max_event_age": "36h", "respect_readers": False})
-    assert open_on(storage, clock=time.clock).retention == stream.retention
-    assert stream.retain(stream.retention).head == 6
+    stream.settings.update(retention={"max_event_age": "36h", "respect_readers": False})
+    assert open_on(storage, clock=time.clock).settings.retention == stream.settings.retention
+    assert stream.retain(stream.settings.retention).head == 6
     assert stream.retain(max_event_age="100000w").dropped == 0
     assert stream.retain(max_event_age=3600, respect_readers=False).head == 7
 
@@ -413,11 +417,11 @@ def test_age_of_events_needs_a_time_that_is_one(tmp_path: Any, kind: pa.DataType
     assert not segstore.exists(tmp_path / "s")
     stream = segstore.create(tmp_path / "s", schema, upkeep=None)
     for column in (None, "t"):
-        stream.set_time_column(column)
+        stream.settings.update(time_column=column)
         with pytest.raises(InvalidInputError, match="max_event_age"):
-            stream.set_retention(policy)
+            stream.settings.update(retention=policy)
         with pytest.raises(InvalidInputError, match="max_event_age"):
             stream.retain(policy)
     days = pa.schema([("t", pa.date32())])
     dated = segstore.create(tmp_path / "d", days, time_column="t", retention=policy)
-    assert dated.retention == policy
+    assert dated.settings.retention == policy

@@ -92,7 +92,7 @@ def test_sealed_stream_refuses_events_and_nothing_else():
             write(numbers(30, 31))
     assert values(open_on(storage)) == list(range(30))
     assert stream.truncate(5) == 5
-    assert stream.tag("end", "tail").offset == 30
+    assert stream.tags.set("end", "tail").offset == 30
     stream.verify().check()
 
 
@@ -109,7 +109,7 @@ def test_operations_name_who_made_them():
     """History tells a truncation, a seal and a tag apart, and by which software."""
     stream, _ = make_stream(1)
     found = []
-    for change in (lambda: stream.truncate(5), stream.seal, lambda: stream.tag("a")):
+    for change in (lambda: stream.truncate(5), stream.seal, lambda: stream.tags.set("a")):
         change()
         found.append((stream.root.operation, stream.root.client.split("/")[0]))
     assert found == [("truncate", "segstore"), ("seal", "segstore"), ("tag", "segstore")]

@@ -165,15 +165,15 @@ def test_one_round_a_minute_for_all_writers() -> None:
 
 def test_off_is_off() -> None:
     stream, storage = make(None)
-    assert stream.upkeep is None
+    assert stream.settings.upkeep is None
     grow(stream, storage, 40, 12 * HOUR)
     assert versions(stream)[0] == 0
-    stream.set_upkeep(UpkeepPolicy())
-    assert stream.upkeep == UpkeepPolicy()
+    stream.settings.update(upkeep=UpkeepPolicy())
+    assert stream.settings.upkeep == UpkeepPolicy()
     assert "upkeep" not in stream.root.properties
     grow(stream, storage, 2, HOUR)
     assert versions(stream)[0] > 0
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     start = versions(stream)[0]
     grow(stream, storage, 40, 12 * HOUR)
     assert versions(stream)[0] == start
@@ -251,7 +251,7 @@ def test_pins_hold_what_a_clone_needs() -> None:
     stream.truncate(3)
     grow(stream, storage, 60, 6 * HOUR)
     assert first in objects(storage)
-    stream.unpin("c")
+    stream.pins.release("c")
     grow(stream, storage, 10, 6 * HOUR)
     assert first not in objects(storage)
 
@@ -260,8 +260,8 @@ def test_tags_and_readers_keep_their_events() -> None:
     """Upkeep deletes what was dropped; it drops nothing itself."""
     stream, storage = make()
     grow(stream, storage, 3, HOUR)
-    stream.tag("eod", 1)
-    stream.reader("etl", start=2)
+    stream.tags.set("eod", 1)
+    stream.readers.register("etl", start=2)
     grow(stream, storage, 60, 6 * HOUR)
     assert (stream.head, values(stream, "tag:eod")[0]) == (0, 1)
     assert values(stream, "reader:etl")[0] == 2
@@ -325,9 +325,9 @@ def test_rounds_that_die_anywhere_leave_nothing_behind(when: str) -> None:
         grow(stream, storage, 6, HOUR)
         stream.truncate(4)
         staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
-        stream.set_upkeep(None)
+        stream.settings.update(upkeep=None)
         grow(stream, storage, 16, 25 * HOUR)
-        stream.set_upkeep(UpkeepPolicy())
+        stream.settings.update(upkeep=UpkeepPolicy())
         faulty = FaultStorage(storage, Fault(10**9))
         dying = open_on(faulty, clock=stream._log.clock)
         faulty.fault = Fault(len(faulty.calls) + number, "crash", when)
@@ -355,7 +355,7 @@ def test_two_rounds_at_once() -> None:
     grow(stream, storage, 6, HOUR)
     stream.truncate(4)
     grow(stream, storage, 64, 6 * HOUR)
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     done = []
     other = open_on(storage, clock=stream._log.clock)
     meddling = Meddling(
@@ -375,7 +375,7 @@ def test_append_does_not_wait_for_a_round() -> None:
     """In a process that lives on, a round is a thread's; a failing one fails no commit."""
     stream, storage = make(None)
     grow(stream, storage, 40, 2 * HOUR)
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     gate, entered, time = threading.Event(), threading.Event(), storage.time
 
     def block() -> None:
@@ -403,9 +403,9 @@ def test_calls_of_a_round_are_few() -> None:
     """Beside the deletions a round costs a few requests, however long the log is."""
     stream, storage = make()
     grow(stream, storage, 150, 600)
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     grow(stream, storage, 70, 60)
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     seen = Counting(storage)
     handle = open_on(seen, clock=stream._log.clock)
     before = handle.root
@@ -439,5 +439,5 @@ def test_info_says_what_holds_storage_and_until_when() -> None:
     info = stream.info()
     assert DAY <= (info["time"] - info["kept_since"]).total_seconds() <= DAY + 3 * HOUR
     assert info["upkeep_time"] is not None
-    stream.set_upkeep(None)
+    stream.settings.update(upkeep=None)
     assert stream.info()["upkeep"] == "off"

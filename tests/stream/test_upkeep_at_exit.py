@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     for n in range(COMMITS):
         wait(storage, HOUR)
         stream.append(numbers(n, n + 1))
-    stream.set_upkeep(UpkeepPolicy())
+    stream.settings.update(upkeep=UpkeepPolicy())
     age_files(storage, tmp_path / "s")
     return tmp_path / "s"
 

@@ -70,7 +70,7 @@ class PublishedPosition:
         for _ in range(10):
             try:
                 owner = f"query:{self._token}"
-                return self._stream.reader(
+                return self._stream.readers.register(
                     self._name, owner=owner, start=offset, provisional=provisional
                 )
             except TruncatedError as error:

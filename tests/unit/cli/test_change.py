@@ -34,7 +34,7 @@ def done(capsys):
         (["seal"], lambda stream: stream.sealed),
         (["restore", "0"], lambda stream: stream.head == stream.tail == 3),
         (["tag", "t", "--delete"], lambda stream: not stream.tags),
-        (["readers", "--release", "r"], lambda stream: stream.readers()[0].record.released),
+        (["readers", "--release", "r"], lambda stream: next(iter(stream.readers)).record.released),
         (["drop"], lambda stream: not segstore.exists(stream.url)),
         (["maintain", "--keep", "30d"], lambda stream: stream.version == 3),
         (["maintain", "--grace", "7d"], lambda stream: stream.version >= 3),
@@ -43,8 +43,8 @@ def done(capsys):
     ],
 )
 def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
-    stream.tag("t", 1)
-    stream.reader("r", start=0)
+    stream.tags.set("t", 1)
+    stream.readers.register("r", start=0)
     leftover = Path(stream.url.removeprefix("file://"), "log", f".tmp-1-{0:016x}")  # for maintain
     leftover.write_bytes(b"x")
     os.utime(leftover, (0, 0))

@@ -59,8 +59,8 @@ def test_history_shows_the_newest_commits(stream, capsys):
 
 
 def test_segments_readers_and_tags_are_tables(stream, capsys):
-    stream.reader("billing", owner="a", start=1)
-    stream.tag("monday", 2)
+    stream.readers.register("billing", owner="a", start=1)
+    stream.tags.set("monday", 2)
     assert main(["info", stream.url, "--segments"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "0", "3", "3"]
     assert main(["readers", stream.url, "--json"]) == 0
@@ -71,8 +71,8 @@ def test_segments_readers_and_tags_are_tables(stream, capsys):
 
 
 def test_metrics_are_in_prometheus_text(stream, capsys):
-    stream.reader("billing", owner="a", start=1)
-    stream.reader("old", owner="a").release()
+    stream.readers.register("billing", owner="a", start=1)
+    stream.readers.register("old", owner="a").release()
     assert main(["metrics", stream.url, "--prometheus", "--storage"]) == 0
     printed = capsys.readouterr().out
     label = f'stream="{stream.url}"'
@@ -84,7 +84,7 @@ def test_metrics_are_in_prometheus_text(stream, capsys):
 
 
 def test_metrics_are_a_table_or_one_line_of_json(stream, capsys):
-    stream.reader("billing", owner="a", start=1)
+    stream.readers.register("billing", owner="a", start=1)
     assert main(["metrics", stream.url]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["metric", "of", "value", "unit"]

@@ -151,7 +151,7 @@ def test_missing_stream_ends_with_2_and_one_line(command, tmp_path, capsys):
     ],
 )
 def test_advice_names_flags_where_the_command_has_them(url, capsys, arguments, advice):
-    segstore.open(url).tag("here", "head")
+    segstore.open(url).tags.set("here", "head")
     assert main([each.format(url=url) for each in arguments]) == 2
     assert capsys.readouterr().err.endswith(advice)
 

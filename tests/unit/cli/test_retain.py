@@ -32,7 +32,7 @@ def test_retain_asks_first_and_a_dry_run_only_tells(url, capsys):
 
 
 def test_retain_says_what_keeps_events(url, capsys):
-    segstore.open(url).reader("etl", owner="ada", start=1)
+    segstore.open(url).readers.register("etl", owner="ada", start=1)
     assert main(["retain", url, "--max-bytes=0", "--min-age", "1d", "--min-bytes=1g"]) == 0
     printed = capsys.readouterr().out
     assert "dropped 0 events, the head is 0" in printed

@@ -119,7 +119,7 @@ def test_cat_follows_as_a_named_reader(stream, capsys):
     for shown in ([3], []):
         assert main(follow) == 0
         assert [row["n"] for row in lines(capsys)] == shown
-    stream.reader("r", owner="a", start=1)
+    stream.readers.register("r", owner="a", start=1)
     assert main(follow) == 0
     assert [row["n"] for row in lines(capsys)] == [2, 3]  # all that it has not seen
     assert main(["cat", stream.url, "-f", "--start", "1", "--reader", "new", "--json"]) == 0

@@ -70,7 +70,7 @@ def test_what_ends_the_process_is_not(error: type[BaseException]) -> None:
 def test_a_defect_after_the_commit_is_not_the_commits(caplog: pytest.LogCaptureFixture) -> None:
     """Merging parts, compaction and retention all fail with an unexpected exception."""
     stream, storage = make_stream(8)
-    stream.set_retention(RetentionPolicy(max_bytes=1))
+    stream.settings.update(retention=RetentionPolicy(max_bytes=1))
     wait(storage, HOUR)
     broken = _Defective(storage, stream.refresh().version + 1)
     writer = open_on(broken, clock=storage.time.clock)

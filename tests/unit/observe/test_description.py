@@ -63,7 +63,7 @@ def test_steps_tell_every_commit_by_kind(monkeypatch):
     stream, storage = make_stream(30)
     stream.compact()
     wait(storage, 60)
-    stream.tag("now")
+    stream.tags.set("now")
     found = describe(stream.context, storage=False)
     assert len(found.steps) <= 4
     totals = {
@@ -95,7 +95,7 @@ def test_a_long_history_is_read_from_its_newest_commits(monkeypatch):
 def test_tags_are_bounded_and_counted():
     stream, _ = make_stream(3)
     for place in range(20):
-        stream.tag(f"t{place}", 29 - place)
+        stream.tags.set(f"t{place}", 29 - place)
     found = describe(stream.context, storage=False)
     assert (found.tags_count, len(found.tags)) == (20, description.TAGS_SHOWN)
     assert found.tags[0].offset == 10

@@ -124,7 +124,7 @@ def test_commits_and_lost_races_are_added_up(stream):
 
 def test_a_reader_that_lapses_is_counted_once(stream):
     stream.append(rows(3))
-    stream.reader("billing", owner="a", lapse_s=60)
+    stream.readers.register("billing", owner="a", lapse_s=60)
     watch = Watch([stream.url], every_s=0)
     assert values(watch)["segstore.reader_lapses", stream.url, "billing"] == 0
     clock = watch._find(stream.url)._context.clock
@@ -134,7 +134,7 @@ def test_a_reader_that_lapses_is_counted_once(stream):
         found = values(watch)
         assert found["segstore.reader_live", stream.url, "billing"] == 0
         assert found["segstore.reader_lapses", stream.url, "billing"] == 1
-    stream.release_reader("billing")
+    stream.readers.release("billing")
     assert ("segstore.reader_lapses", stream.url, "billing") not in values(watch)
 
 
@@ -171,7 +171,7 @@ def test_a_location_in_another_spelling_is_the_same_stream(tmp_path):
 
 def test_opentelemetry_gets_every_metric_with_its_attributes(stream):
     stream.append(rows(10))
-    stream.reader("billing", owner="a", start=4)
+    stream.readers.register("billing", owner="a", start=4)
     watch, reader = Watch([stream.url]), InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     export_samples(watch.samples, meter_provider=provider)

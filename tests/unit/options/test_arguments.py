@@ -71,7 +71,7 @@ def test_words_and_names_of_a_layout_are_checked(stream: segstore.Stream) -> Non
 def calls(stream: segstore.Stream) -> dict[str, Callable[[Any], object]]:
     """Return every call that takes a number, by what the error has to name."""
     reading = stream.plan_read()
-    reader = stream.reader("mine")
+    reader = stream.readers.register("mine")
     return {
         "history": stream.history,
         "end": lambda value: stream.history(0, value),
@@ -88,12 +88,12 @@ def calls(stream: segstore.Stream) -> dict[str, Callable[[Any], object]]:
         "depth": lambda value: segstore.list_streams("memory://x", depth=value),
         "keep_versions": lambda value: stream.purge(keep_versions=value),
         "publish": reader.publish,
-        "lapse_s": lambda value: stream.reader("other", lapse_s=value),
+        "lapse_s": lambda value: stream.readers.register("other", lapse_s=value),
         "batch_id": lambda value: stream.append(TABLE, writer_id="w", batch_id=value),
         "position": lambda value: stream.read(segstore.Position(stream.stream_id, 0, value)),
         "generation": lambda value: stream.read(segstore.Position(stream.stream_id, value, 0)),
         "cut": stream.read,
-        "tag": lambda value: stream.tag("t", value),
+        "tag": lambda value: stream.tags.set("t", value),
         "max_bytes": lambda value: stream.retain(max_bytes=value),
         "version": lambda value: stream.outcome("t", value),
     }
@@ -149,7 +149,7 @@ def test_what_is_no_text_is_refused(stream: segstore.Stream) -> None:
 def test_a_policy_is_a_retention_policy_or_a_dict(stream: segstore.Stream, policy: Any) -> None:
     """Anything else is answered with how to write one."""
     with pytest.raises(InvalidInputError, match=r"give segstore\.RetentionPolicy\(max_age"):
-        stream.set_retention(policy)
+        stream.settings.update(retention=policy)
 
 
 def test_a_start_beyond_the_tail_names_the_tail(stream: segstore.Stream) -> None:

@@ -42,7 +42,7 @@ def small_buffers(monkeypatch):
 @pytest.fixture
 def pair() -> Pair:
     one = Pair()
-    one.stream.add_follower(one.follower)
+    one.stream.followers.add(one.follower)
     return one
 
 
@@ -219,7 +219,7 @@ def test_follower_failing_briefly_gets_the_segment_at_commit(pair, caplog):
             pair.stream.append(numbers(start, start + 300), layout=BUFFERS)
         except UnderReplicatedError:
             pair.world.watch = lambda *_: None
-            pair.stream.tag(f"at{fail_at}")
+            pair.stream.tags.set(f"at{fail_at}")
         if calls[0] < fail_at:
             break
         assert content(pair.follower) == content(pair.primary), fail_at
@@ -252,11 +252,11 @@ def test_recreated_follower_is_checked_before_the_commit(pair):
         task.append(batch)
     staged = task.finish()
     other = pair.reopen(pair.primary)
-    other.remove_follower(pair.follower)
+    other.followers.remove(pair.follower)
     old = open_storage(pair.follower)
     for info in list(old.list("")):
         old.delete(info.path)
-    other.add_follower(pair.follower)
+    other.followers.add(pair.follower)
     for segment in staged.segments:
         old.delete(f"segments/{segment.path}")
     pair.stream.commit(job, [staged])
@@ -305,7 +305,7 @@ def test_promotion_during_an_append_loses_no_event():
     while len(ended) < 2 or "late" not in ended:
         stop_at += 1
         pair = Pair()
-        pair.stream.add_follower(pair.follower)
+        pair.stream.followers.add(pair.follower)
         pair.stream.append(numbers(0, 10), layout=BUFFERS)
         calls = [0]
 

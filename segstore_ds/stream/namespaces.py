@@ -1,0 +1,310 @@
+"""What belongs to a stream by name: its tags, readers, followers, pins and settings.
+
+Each is a value of the stream's as of the newest version that the handle has seen, with the methods
+that change it.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from segstore_ds.compact.merges import add_bounds
+from segstore_ds.copy.pins import run_unpin
+from segstore_ds.errors import FormatError, InvalidInputError
+from segstore_ds.format.clones import Pin, pins_of
+from segstore_ds.format.indexed_columns import (
+    KEY_COLUMNS,
+    build_key_columns,
+    build_time_column,
+    find_time_field,
+    key_columns_of,
+)
+from segstore_ds.format.policies import (
+    DEFAULT_POLICY,
+    RETENTION_PROPERTY,
+    UPKEEP_PROPERTY,
+    RetentionPolicy,
+    UpkeepPolicy,
+    as_policy,
+    build_upkeep,
+    upkeep_of,
+)
+from segstore_ds.format.root import TIME_COLUMN, Tag
+from segstore_ds.log.context import StreamContext
+from segstore_ds.options.table_formats import TableFormat
+from segstore_ds.publish.auto import PROPERTY, auto_publish_of, build_auto_publish
+from segstore_ds.publish.formats import codec_of
+from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.read.reader_records import SeenReader, each_reader
+from segstore_ds.replication.follower import followers_of
+from segstore_ds.replication.followers import run_add_follower, run_remove_follower
+from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
+from segstore_ds.retention.retain import check_event_age, policy_of
+from segstore_ds.retention.tags import run_tag, run_untag
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.stream.tables import show_rows
+from segstore_ds.write.create import run_set_properties
+
+
+class Keep(enum.Enum):
+    """Of a setting that stays as it is."""
+
+    KEEP = "keep"
+
+
+KEEP: Final = Keep.KEEP
+
+
+class Tags(dict[str, Tag]):
+    """The named cuts of a stream, by name."""
+
+    def __init__(self, context: StreamContext) -> None:
+        super().__init__(sorted(context.log.root.tags.items()))
+        self._context = context
+
+    def set(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
+        """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
+
+        `retain` keeps the events from a tag on. Safe to repeat.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            cut: Any form of cut, bound once.
+            move: Allow a tag of that name to move here.
+
+        Raises:
+            AlreadyExistsError: The tag names another cut.
+            InvalidInputError: Not a name or not a cut, or too many tags.
+        """
+        return run_tag(self._context, name, parse_cut(cut), move=move)
+
+    def delete(self, name: str) -> None:
+        """Remove a tag.
+
+        Raises:
+            NotFoundError: There is no such tag.
+        """
+        run_untag(self._context, name)
+
+
+class Readers:
+    """The named readers of a stream, released and lapsed ones too.
+
+    A loop gives the newest record of each, ordered by name; a notebook shows them as a table. Each
+    loop looks anew.
+    """
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+
+    def __iter__(self) -> Iterator[SeenReader]:
+        return (seen for _, seen in each_reader(self._context) if isinstance(seen, SeenReader))
+
+    @property
+    def damaged(self) -> dict[str, FormatError]:
+        """The readers whose newest records can't be read, each with the error."""
+        found = each_reader(self._context)
+        return {name: seen for name, seen in found if isinstance(seen, FormatError)}
+
+    def register(
+        self,
+        name: str,
+        *,
+        owner: str = "",
+        start: CutLike | None = None,
+        lapse_s: int = LAPSE_S,
+        takeover: bool = False,
+        provisional: bool = False,
+    ) -> NamedReader:
+        """Register a named reader, or continue with the one of that owner.
+
+        Once it returns, `retain` keeps the events from the reader's position on, until the reader
+        is released, or publishes nothing for `lapse_s`. `reader:NAME` is accepted wherever a cut
+        is.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            owner: Who may publish under the name; one reader, one owner.
+            start: The first event it needs; None for the position published last, or the head.
+            lapse_s: After this many seconds without publication or renewal, by the store's time, it
+                holds nothing back.
+            takeover: Take the name over from another owner.
+            provisional: Let another owner take the name until the next publication.
+
+        Raises:
+            ReaderConflictError: The name belongs to another owner.
+        """
+        root = self._context.log.refresh()
+        offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
+        return register_reader(
+            self._context,
+            name,
+            owner=owner,
+            start=offset,
+            lapse_s=lapse_s,
+            takeover=takeover,
+            provisional=provisional,
+        )
+
+    def release(self, name: str) -> bool:
+        """Release a named reader, whoever owns it; False if there is none to release."""
+        return release_reader(self._context, name)
+
+    def _repr_html_(self) -> str:
+        found = [seen for _, seen in each_reader(self._context)]
+        sound = (seen for seen in found if isinstance(seen, SeenReader))
+        rows = ({"name": seen.name, **dataclasses.asdict(seen.record)} for seen in sound)
+        damaged = (seen for seen in found if isinstance(seen, FormatError))
+        return "".join([show_rows(rows), *(f"<p>{escape(str(error))}</p>" for error in damaged)])
+
+
+class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
+    """The folders that follow a stream, by location."""
+
+    _context: StreamContext
+
+    @classmethod
+    def of(cls, context: StreamContext) -> "Followers":
+        """Return those of the newest version seen."""
+        made = cls(followers_of(context.log.root))
+        made._context = context
+        return made
+
+    def add(self, url: str) -> None:
+        """Keep a second copy of the whole stream in another folder, from now on.
+
+        Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
+        it too. A follower can be read like any stream; commits through it are refused until
+        `promote`. Safe to repeat.
+
+        Args:
+            url: An empty folder, opened with this stream's storage options.
+
+        Raises:
+            AlreadyExistsError: The folder holds another stream.
+            InvalidInputError: The stream's own folder under any name, one inside or around it, or
+                one that can't be opened.
+            FencedError: This folder is a follower itself.
+            FormatError: An object that must be copied is damaged.
+        """
+        run_add_follower(self._context, url)
+
+    def remove(self, url: str) -> None:
+        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat."""
+        run_remove_follower(self._context, url)
+
+
+class Pins(dict[str, Pin]):
+    """The versions that clones of a stream need, by copy id."""
+
+    def __init__(self, context: StreamContext) -> None:
+        super().__init__(pins_of(context.log.root))
+        self._context = context
+
+    def release(self, name: str) -> None:
+        """Remove a clone's pin: `vacuum` may then delete what the clone reads.
+
+        Use it for clones that are gone; drop or materialize other clones instead.
+
+        Raises:
+            NotFoundError: There is no such pin.
+        """
+        run_unpin(self._context, name)
+
+
+class Settings:
+    """What a stream keeps to, whoever writes it."""
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns by whose values events are looked up."""
+        return key_columns_of(self._context.log.root)
+
+    @property
+    def time_column(self) -> str | None:
+        """The column with each event's time; None if there is none.
+
+        A column that a change of the schema took away, or made no time any more, is none.
+        """
+        root = self._context.log.root
+        field = find_time_field(root, epoch_schema(self._context.status, root.epoch))
+        return None if field is None else field.name
+
+    @property
+    def retention(self) -> RetentionPolicy | None:
+        """Which events committers drop; None for none."""
+        return policy_of(self._context.log.root)
+
+    @property
+    def upkeep(self) -> UpkeepPolicy | None:
+        """What upkeep after commits keeps; None if there is no upkeep."""
+        return upkeep_of(self._context.log.root)
+
+    @property
+    def publish(self) -> tuple[str, ...]:
+        """The formats whose tables commits keep up to date."""
+        return auto_publish_of(self._context.log.root)
+
+    def update(
+        self,
+        *,
+        key_columns: Sequence[str] | Keep | None = KEEP,
+        time_column: str | Keep | None = KEEP,
+        retention: RetentionPolicy | Mapping[str, Any] | Keep | None = KEEP,
+        upkeep: UpkeepPolicy | Keep | None = KEEP,
+        publish: Sequence[TableFormat] | Keep = KEEP,
+    ) -> None:
+        """Change settings in one commit; those that are not given stay. Safe to repeat.
+
+        Args:
+            key_columns: Columns by whose values events are looked up, such as a user's id: of no
+                floats, nor nested ones; None or none ends it. From now on every frame of a new
+                segment gets a Bloom filter on each, and reads with a filter ``==`` or ``in`` on one
+                skip what surely holds no such value. Segments that are there get filters when a
+                compaction rewrites them, and are read until then.
+            time_column: The column of timestamps, dates or numbers with each event's time, by which
+                events are found; None ends it. From now on every new segment and frame keeps its
+                bounds. Segments that are there get them when a compaction rewrites them, and are
+                read until then; their lists are read once.
+            retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
+                applies after its commits, about once a minute; None ends it. A failure to apply it
+                is logged, and no commit fails.
+            upkeep: What the upkeep after commits keeps; None ends it. It forgets old versions and
+                deletes what nothing needs, in rounds in the background.
+            publish: The formats whose tables commits keep up to date, as `publish(auto=True)`.
+
+        Results of reads never depend on key columns or the time column.
+        """
+        context = self._context
+        root = context.log.refresh()
+        schema = epoch_schema(context.status, root.epoch)
+        texts: dict[str, str | None] = {}
+        if key_columns is not KEEP:
+            texts[KEY_COLUMNS] = build_key_columns(key_columns, schema)
+        field = find_time_field(root, schema)
+        if time_column is not KEEP:
+            texts[TIME_COLUMN] = build_time_column(time_column, schema)
+            field = None if time_column is None else schema.field(time_column)
+        if retention is not KEEP:
+            policy = None if retention is None else as_policy(retention)
+            if policy is not None and policy.max_event_age is not None:
+                check_event_age(field)
+            texts[RETENTION_PROPERTY] = None if policy is None else policy.to_json()
+        if upkeep is not KEEP:
+            if not isinstance(upkeep, UpkeepPolicy | None):
+                raise InvalidInputError(
+                    "not an upkeep policy",
+                    remedy="give segstore.UpkeepPolicy(keep_s=...), or None to switch upkeep off",
+                    type=type(upkeep).__name__,
+                )
+            texts[UPKEEP_PROPERTY] = None if upkeep == DEFAULT_POLICY else build_upkeep(upkeep)
+        if publish is not KEEP:
+            texts[PROPERTY] = build_auto_publish({codec_of(each).KIND for each in publish})
+        run_set_properties(context, texts)
+        if time_column is not KEEP:
+            add_bounds(context)

@@ -1,0 +1,103 @@
+"""Tags, readers, followers, pins and settings: values of a stream with methods that change them."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from stream_kit import make_stream, numbers
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError, NotFoundError
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(
+        tmp_path / "s", pa.schema([("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    )
+    made.append([{"n": n, "ts": dt.datetime.now(dt.UTC)} for n in range(10)])
+    return made
+
+
+def test_settings_change_in_one_commit(stream):
+    before = stream.version
+    stream.settings.update(
+        key_columns=["n"],
+        time_column="ts",
+        retention={"max_event_age": "7d"},
+        upkeep=segstore.UpkeepPolicy(keep_versions=7),
+        publish=["delta"],
+    )
+    found = stream.settings
+    assert (found.key_columns, found.time_column, found.publish) == (("n",), "ts", ("delta",))
+    assert found.retention.max_event_age == 7 * 86400
+    assert found.upkeep.keep_versions == 7
+    assert stream.version == before + 1
+    stream.settings.update(retention=None, upkeep=None)
+    assert (stream.settings.retention, stream.settings.upkeep) == (None, None)
+    assert stream.settings.key_columns == ("n",)  # stays
+    stream.settings.update(key_columns=None, time_column=None, publish=[])
+    assert (stream.settings.key_columns, stream.settings.time_column) == ((), None)
+    version = stream.version
+    stream.settings.update()
+    stream.settings.update(key_columns=[])
+    assert stream.version == version
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key_columns": ["x"]},
+        {"time_column": "x"},
+        {"retention": {"max_events": 3}},
+        {"retention": {"max_event_age": "7d"}, "time_column": None},
+        {"upkeep": "daily"},
+        {"publish": ["hudi"]},
+    ],
+)
+def test_wrong_settings_change_nothing(stream, wrong):
+    version = stream.version
+    with pytest.raises(InvalidInputError):
+        stream.settings.update(**{"key_columns": ["n"], **wrong})
+    assert stream.refresh().version == version
+    with pytest.raises(TypeError):
+        stream.settings.update(colour="red")
+
+
+def test_tags_and_pins_are_dicts(stream):
+    assert dict(stream.tags) == {}
+    stream.tags.set("eod", 5)
+    assert (stream.tags["eod"].offset, list(stream.tags), "eod" in stream.tags) == (
+        5,
+        ["eod"],
+        True,
+    )
+    stream.tags.delete("eod")
+    assert not stream.tags
+    for gone in (lambda: stream.tags.delete("eod"), lambda: stream.pins.release("c")):
+        with pytest.raises(NotFoundError):
+            gone()
+    stream.copy_to(f"{stream.url}-clone", copy_id="c", mode="clone")
+    assert list(stream.pins) == ["c"]
+
+
+def test_readers_are_looked_up_by_each_loop():
+    stream, _ = make_stream(1)
+    readers = stream.readers
+    assert (list(readers), readers.damaged) == ([], {})
+    readers.register("etl", start=3)
+    assert [(seen.name, seen.record.offset) for seen in readers] == [("etl", 3)]
+    assert "etl" in readers._repr_html_()
+    assert readers.release("etl")
+    assert not readers.release("etl")
+    stream.append(numbers(10, 12))
+    assert [seen.record.released for seen in readers] == [True]
+
+
+def test_followers_are_a_tuple(stream, tmp_path):
+    url = f"file://{tmp_path}/f"
+    assert stream.followers == ()
+    stream.followers.add(url)
+    assert [stream.followers] == [(url,)]
+    stream.followers.remove(url)
+    assert stream.followers == ()
