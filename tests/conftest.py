@@ -114,6 +114,11 @@ def pytest_unconfigure() -> None:
 
 SPARK = "tests/spark/"
 SERVERS = ("tests/contract/", "tests/crash/test_races.py", "tests/crash/test_server_faults.py")
+# Begun first, after what uses servers: files that start JVMs, install packages or run a browser.
+LONG = (
+    *(SPARK, "tests/test_", "tests/benchmarks/", "tests/unit/cli/test_demo.py"),
+    *("tests/stream/test_page_in_browser.py", "tests/stream/test_publish_engines.py"),
+)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -155,8 +160,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest units first, Spark's and what installs; leave out slow tests unless named."""
-    items.sort(key=lambda item: not item.nodeid.startswith((SPARK, "tests/test_")))
+    """Put the longest units first; leave out slow tests unless named."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
     if any("::" in given for given in config.args):
         return
     for item, (mark, says) in product(items, SAYS.items()):
