@@ -13,6 +13,7 @@ from pathlib import Path
 
 import segstore_ds
 from segstore_ds import public
+from segstore_ds.stream import connector
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "segstore_ds"
@@ -55,6 +56,7 @@ DOORS = {
     ("spark", "format"): "segstore_ds.format.schema",
     ("spark", "stream"): "segstore_ds.stream.connector",
 }
+DOOR_NAMES = 43  # of the connector, at most: a step is one function, not its parts
 # Third parties: who may import them.
 OWNERS = {
     "fsspec": {"storage"},
@@ -149,6 +151,19 @@ def test_imports_go_down_only() -> None:
                 assert name == "segstore_ds" or name.startswith(door), (
                     f"{path}:{line}: {name}, not by {door}"
                 )
+
+
+def test_the_door_for_spark_is_narrow() -> None:
+    """It offers what Spark's room imports and nothing else, in few names."""
+    used = {
+        name.removeprefix(f"{connector.__name__}.")
+        for path in MODULES
+        if room(path) == "spark"
+        for _, name in imports(path)
+        if name.startswith(f"{connector.__name__}.")
+    }
+    assert {*connector.__all__} == used
+    assert len(used) <= DOOR_NAMES
 
 
 def test_the_table_of_rooms_goes_down_only() -> None:

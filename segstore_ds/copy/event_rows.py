@@ -7,7 +7,7 @@ piece that was made in the same way. Nothing can be read before the one commit.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -41,6 +41,30 @@ class RowsCopy:
     copy: EventsCopy  # the copy that it belongs to
     job: WriteJob  # stages the rows; `repeated` if the copy had been made before
     span: Range  # the part of the copy's range that the rows are of
+
+    def stage(
+        self, task: int, batches: Iterable[pa.RecordBatch], column: str | None
+    ) -> tuple[StagedTask, Range]:
+        """Stage one task's rows; return also their first and last offset, if `column` has them.
+
+        Raises:
+            InvalidInputError: The rows are not of the copy's range, or in another order.
+        """
+        check = OffsetCheck(column or "", self.span)
+        rows = map(check.take, batches) if column else batches
+        # All attempts of all jobs of a copy share one folder.
+        staged = self.job.stage(task, secrets.token_hex(6), rows)
+        return staged, (check.first, check.last)
+
+    def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
+        """Commit what tasks staged, in task order; raises as `commit_rows_copy`.
+
+        Raises:
+            InvalidInputError: The ranges of tasks overlap, or are in another order.
+        """
+        ordered = sorted(sent, key=lambda one: one[0].task)
+        check_offsets([offsets for _, offsets in ordered])
+        commit_rows_copy(self, [staged for staged, _ in ordered])
 
 
 def plan_rows_copy(

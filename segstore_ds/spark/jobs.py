@@ -5,6 +5,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
+from segstore_ds import Copied, Redacted
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.options import BY_NAME, READ, WRITE, parse_options
 from segstore_ds.spark.active import activated
@@ -24,18 +26,11 @@ from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location,
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
-    Copied,
-    CopyRequest,
     FilterLike,
-    PlacedSegment,
-    Redacted,
-    RedactedSegment,
-    RedactJob,
-    RedactRequest,
     RowsCopy,
     Storage,
+    copy_events,
     open_on,
-    plan_events_copy,
     plan_segments_copy,
     redact_stream,
 )
@@ -217,11 +212,15 @@ def _copy_events(
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     if transform is None:
-        request = CopyRequest(options["copyId"], *cuts, options["seal"], EVENTS)
-        copy = plan_events_copy(old, new, request, client=client_of({}))
-        if copy.to.done is None:
-            launch(spark, copy.run, copy.missing())
-        return copy.commit()
+        return copy_events(
+            old,
+            new,
+            options["copyId"],
+            cuts,
+            partial(launch, spark),
+            seal=options["seal"],
+            client=client_of({}),
+        )
 
     asked = {**options, "copyMode": EVENTS}
     schema = transform(_rows(spark, options)).schema
@@ -262,10 +261,10 @@ def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) ->
 def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any]) -> Copied:
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
-    request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
 
     def find() -> Copied | None:
-        return plan_segments_copy(old, new, request, client="").to.done
+        copy_id, seal = options["copyId"], options["seal"]
+        return plan_segments_copy(old, new, copy_id, seal=seal, client="").to.done
 
     done = find()
     if done is not None:
@@ -328,12 +327,13 @@ def redact(
         SegstoreError: As `segstore_ds.Stream.redact`.
         pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
     """
-    storage = _storage(spark, as_location(path))
-
-    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
-        return launch(spark, job.run, [*enumerate(chosen)])
-
-    stream = open_on(storage)
-    redact_id = stream.context.clock.new_id() if redact_id is None else redact_id
-    request = RedactRequest(filters, columns, reason, redact_id)
-    return redact_stream(stream, request, work, forget=forget, short_grace=short_grace)
+    return redact_stream(
+        _storage(spark, as_location(path)),
+        filters,
+        columns,
+        partial(launch, spark),
+        reason=reason,
+        redact_id=redact_id,
+        forget=forget,
+        short_grace=short_grace,
+    )

@@ -14,18 +14,14 @@ from pyspark.sql.streaming.listener import (
 )
 
 from segstore_ds.options.arguments import check_seconds
-from segstore_ds.stream.connector import MEASURE_EVERY_S, Sample, Watch, export_samples
+from segstore_ds.stream.connector import MEASURE_EVERY_S, Watch, watch_streams
 
 
 class SegstoreListener(StreamingQueryListener):
-    """Hands Spark's events to a watch; `samples()` are what is exported."""
+    """Hands Spark's events to a watch."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-
-    def samples(self) -> list[Sample]:
-        """Return the value of every metric, as an exporter gets it."""
-        return self._watch.samples()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Note that a query runs."""
@@ -74,6 +70,11 @@ def listener(
             package to export with is installed.
     """
     check_seconds("every_s", every_s)
-    watch = Watch(urls, storage_options=storage_options, every_s=every_s)
-    export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
+    watch = watch_streams(
+        urls,
+        storage_options=storage_options,
+        every_s=every_s,
+        registry=registry,
+        meter_provider=meter_provider,
+    )
     return SegstoreListener(watch)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from segstore_ds import Commit
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
@@ -18,7 +19,7 @@ from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.task_log import BATCH_SIZING
-from segstore_ds.stream.connector import Commit, find_write
+from segstore_ds.stream.connector import find_write
 
 _LOG = logging.getLogger(__name__)
 

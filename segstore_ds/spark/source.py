@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.batch.job_writer import is_job, plan_job_writer, plan_rows
@@ -37,14 +38,12 @@ from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.worker_memory import commits_here
 from segstore_ds.stream.connector import (
     STREAMS,
-    Root,
     Storage,
-    Stream,
-    decode_pinned,
-    encode_pinned,
     open_on,
+    open_pinned,
     open_storage,
     parse_cut,
+    pin,
 )
 
 NO_PATH = (
@@ -88,7 +87,7 @@ class SegstoreDataSource(DataSource):
         if options["metadata"] == STREAMS:
             return table_schema(STREAMS)
         stream = self.open_stream(options)
-        self._pinned = encode_pinned(stream.root)
+        self._pinned = pin(stream)
         if options["metadata"] == PLAN:
             return table_schema(PLAN)
         if is_metadata_table(options["metadata"]):
@@ -117,20 +116,20 @@ class SegstoreDataSource(DataSource):
             SchemaMismatchError: The user's schema names other columns or types.
         """
         options = parse_options(self.options, READ)
-        root = self._pinned_root()
         storage = self.open_storage(options)
         if options["metadata"] == STREAMS:
             return plan_streams_reader(storage, options, schema)
-        stream = Stream.at_root(storage, root) if root else self._as_of(storage, options)
-        root = stream.root
+        if self._pinned is None:
+            stream = self.open_stream(options)
+        else:
+            stream = open_pinned(storage, self._pinned)
         if options["metadata"] == PLAN:
-            return plan_rows(stream, options, root, schema)
+            return plan_rows(stream, options, schema)
         if is_metadata_table(options["metadata"]):
-            return plan_metadata_reader(stream, options, root, schema)
-        wanted = project(stream, options, schema)
-        options = {**options, "columns": wanted}
+            return plan_metadata_reader(stream, options, schema)
+        options = {**options, "columns": project(stream, options, schema)}
         told = HelperNotes.of(self.options)
-        return plan_reader(stream, options, root, schema, native_epochs=told.native_epochs)
+        return plan_reader(stream, options, schema, native_epochs=told.native_epochs)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create a missing stream, check the columns, fix the token.
@@ -182,10 +181,7 @@ class SegstoreDataSource(DataSource):
 
     def open_stream(self, options: Mapping[str, Any]) -> Stream:
         """Open the stream at the version that parsed options name, or at the newest one."""
-        return self._as_of(self.open_storage(options), options)
-
-    def _as_of(self, storage: Storage, options: Mapping[str, Any]) -> Stream:
-        """Open the stream at the version that the options name, or at the newest one."""
+        storage = self.open_storage(options)
         stream = open_on(storage)
         version, timestamp = options["versionAsOf"], options["timestampAsOf"]
         replicated = options["replicatedOnly"]
@@ -212,6 +208,3 @@ class SegstoreDataSource(DataSource):
             options["storageOptions"] or self.bound_storage_options,
             single_writer=bool(options.get("singleWriter")),
         )
-
-    def _pinned_root(self) -> Root | None:
-        return None if self._pinned is None else decode_pinned(self._pinned)

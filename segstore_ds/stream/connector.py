@@ -1,16 +1,17 @@
 """The only door for a connector: what `spark/` needs below the front door, and nothing else.
 
 `Stream` serves people. A connector plans in one process, runs tasks in others and commits in a
-third. So each function here does one step of that, and the other names are values that travel
-between the steps.
+third. So each function here does one step of that, by the options of the table, and the other names
+are values that travel between the steps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from segstore_ds.compact.commit import Replacement
 from segstore_ds.compact.tasks import (
     PLAN_SCHEMA,
     CompactTasks,
@@ -18,49 +19,38 @@ from segstore_ds.compact.tasks import (
     plan_compaction_rows,
 )
 from segstore_ds.copy.destination import Copied, CopyRequest
-from segstore_ds.copy.event_rows import (
-    ROWS,
-    OffsetCheck,
-    RowsCopy,
-    check_offsets,
-    commit_rows_copy,
-    plan_rows_copy,
-)
-from segstore_ds.copy.events import EventsCopy, plan_copy_events
+from segstore_ds.copy.event_rows import ROWS, RowsCopy
+from segstore_ds.copy.event_rows import plan_rows_copy as _plan_rows_copy
+from segstore_ds.copy.events import plan_copy_events
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
-from segstore_ds.errors import AlreadyExistsError, NotFoundError
+from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError
 from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
-from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seams import best_effort
 from segstore_ds.observe.export import export_samples
-from segstore_ds.observe.series import Sample
 from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
 from segstore_ds.observe.watch import Watch
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.life import forget_tables
-from segstore_ds.read.cuts import Position, parse_cut
+from segstore_ds.read.cuts import parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES
-from segstore_ds.read.plan import BatchLimits, Reading, ReadTask
+from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
-from segstore_ds.redact.run import Work
-from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.status.writers import Commit, WriterKey
+from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage, open_storage, resolve_location
-from segstore_ds.storage.locations import Location
 from segstore_ds.stream.commits import AfterCommit
-from segstore_ds.stream.micro_batches import BoundEnd, MicroBatches
+from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.stream import Stream, client_name
 from segstore_ds.write.inputs import writer_key
@@ -74,75 +64,51 @@ __all__ = [
     "MEASURE_EVERY_S",
     "METADATA",
     "NAN",
-    "ROWS",
     "STREAMS",
-    "AutoRules",
-    "BatchLimits",
     "BatchPlan",
-    "BoundEnd",
-    "Commit",
-    "CompactTasks",
     "Condition",
-    "Copied",
-    "CopyRequest",
-    "EventsCopy",
     "FilterLike",
     "Filters",
     "Job",
-    "Layout",
-    "Location",
     "MicroBatches",
-    "NamedReader",
-    "OffsetCheck",
-    "PlacedSegment",
-    "Position",
+    "ParquetPiece",
     "ReadTask",
     "Reading",
-    "RedactJob",
-    "RedactRequest",
-    "Redacted",
-    "RedactedSegment",
-    "Replacement",
-    "Root",
     "RowsCopy",
-    "Sample",
     "StagedTask",
     "Storage",
-    "Stream",
     "Watch",
     "WriteJob",
     "WriteRequest",
-    "WriterKey",
-    "check_offsets",
-    "client_name",
+    "build_write",
     "commit_batch",
     "commit_job",
-    "commit_rows_copy",
-    "decode_pinned",
+    "commit_write",
+    "copy_events",
     "discard_staged",
-    "encode_pinned",
-    "export_samples",
     "find_write",
     "list_streams_below",
     "open_on",
-    "open_or_create",
+    "open_pinned",
     "open_storage",
-    "open_to_commit",
     "parse_cut",
+    "pin",
     "plan_batch_write",
     "plan_compaction",
     "plan_compaction_job",
-    "plan_events_copy",
     "plan_parquet",
     "plan_rows_copy",
     "plan_segments_copy",
+    "plan_write",
     "redact_stream",
     "resolve_location",
     "run_task",
-    "segment_object",
-    "writer_key",
+    "watch_streams",
 ]
 
+# Runs rows of a job in an engine's tasks and returns their results: what `Job.run` yields.
+Launch = Callable[[Callable[[list[Any]], Iterator[Any]], Sequence[Any]], list[Any]]
+SEGMENTS, EVENTS = "segments", "events"  # how a stream is copied
 STREAMS = "streams"  # the only metadata table that is of a folder, not of a stream
 # The columns of each metadata table, and of a compaction's plan.
 METADATA: Mapping[str, pa.Schema] = {
@@ -157,12 +123,84 @@ def list_streams_below(folder: Storage) -> pa.Table:
     return read_streams(folder, depth=DEPTH)
 
 
-def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
-    """Open a stream to write to; create it if it is missing and `create` is true.
+def build_write(
+    options: Mapping[str, Any],
+    schema: pa.Schema,
+    spark_schema: str,
+    *,
+    client: str,
+    overwrite: bool = False,
+    query: tuple[str, int, str] | None = None,
+) -> WriteRequest:
+    """Return the write that options of one of the two scopes ask for.
+
+    `client` is what writes, beside segstore. `query` are the id, the batch id and the claim of a
+    streaming query, which owns its writer id; until they are known the request has no writer.
+
+    Raises:
+        InvalidInputError: The options of a writer don't fit together.
+    """
+    streaming, writer = "batchId" not in options, None
+    rules: Any = {"takeover": options["writerTakeover"], "on_repeat": options["onRepeat"]}
+    if not streaming:
+        writer = writer_key(options["writerId"], options["batchId"], **rules)
+    elif query is not None:
+        name, batch_id, claim = query
+        writer = writer_key(options["writerId"] or name, batch_id, owner=name, **rules)
+        writer = writer and replace(writer, claim=claim, dense=True)
+    compact = options["compact"] or ("auto" if streaming else "off")
+    return WriteRequest(
+        schema=schema,
+        spark_schema=spark_schema,
+        layout=_layout(options),
+        client=_client(client),
+        writer=writer,
+        overwrite=overwrite,
+        expected_tail=options.get("expectedTail"),
+        expected_version=options.get("expectedVersion"),
+        merge_schema=options["mergeSchema"],
+        replace_schema=options["overwriteSchema"],
+        compact=AutoRules(_rules(options), _layout(options)) if compact == "auto" else None,
+        key_columns=options["keyColumns"],
+        time_column=options["timeColumn"],
+    )
+
+
+def _client(client: str) -> str:
+    return f"{client_name()} {client}"
+
+
+def _rules(options: Mapping[str, Any]) -> CompactRules:
+    return CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
+
+
+def _layout(options: Mapping[str, Any]) -> Layout:
+    return Layout(
+        compression=options["compression"],
+        frame_rows=options["frameRows"],
+        segment_bytes=options["segmentBytes"],
+        inline_bytes=options["inlineBytes"],
+        stats_columns=options["statsColumns"],
+        segment_format=options["segmentFormat"],
+    )
+
+
+def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> WriteJob:
+    """Plan a write; create the stream if it is missing and `create` is true.
 
     Raises:
         NotFoundError: There is no stream, and `create` is false.
+        SegstoreError: As `Stream.plan_write`.
     """
+    return _open_or_create(storage, request, create=create).plan(request)
+
+
+def commit_write(job: WriteJob, tasks: Sequence[StagedTask]) -> None:
+    """Commit what the tasks of a write staged, in task order; raises as `Stream.commit`."""
+    _open_to_commit(job.storage).commit(job, tasks)
+
+
+def _open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
     try:
         return open_on(storage)
     except NotFoundError:
@@ -183,9 +221,64 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
         return open_on(storage)
 
 
-def open_to_commit(storage: Storage) -> Stream:
+def _open_to_commit(storage: Storage) -> Stream:
     """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
     return open_on(storage, clock=BRIEF_CLOCK)
+
+
+def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:
+    """Delete what tasks staged for a job that was never handed to a commit; never raises."""
+    delete_staged(storage, (segment for task in tasks for segment in task.segments))
+
+
+def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
+    """Plan a micro-batch of a streaming query; raises as `plan_write`.
+
+    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
+    keeps the error for `commit_batch`.
+    """
+    return plan_batch(_open_or_create(storage, request, create=create).context, request)
+
+
+def commit_batch(
+    storage: Storage, plan: BatchPlan, request: WriteRequest, tasks: Sequence[StagedTask]
+) -> None:
+    """Commit a micro-batch by its request's writer; one that is in the stream changes nothing.
+
+    Raises:
+        WriterConflictError: The batch is older than the writer's last one, or holds other events
+            than that, or its writer id has another owner.
+        SegstoreError: As `Stream.commit`; or why the batch could not be planned.
+    """
+    if request.writer is None:
+        raise InternalError("a micro-batch without a writer")
+    stream = _open_kept(storage, plan.root.stream_id)
+    job = plan.job_of(stream.context, request.writer, tasks)
+    if job is not None:
+        stream.commit(job, tasks)
+
+
+_KEPT: dict[bytes, Stream] = {}
+KEPT_HANDLES = 8
+
+
+def _open_kept(storage: Storage, stream_id: str) -> Stream:
+    """Return the handle with which this process committed the previous batch, or a new one.
+
+    An engine commits batch after batch in one process, and a kept handle sends fewer requests. A
+    handle is not reused if the stream was created again meanwhile.
+    """
+    key = pickle.dumps(storage)
+    kept = _KEPT.pop(key, None)
+    try:
+        if kept is None or kept.refresh().stream_id != stream_id:
+            kept = _open_to_commit(storage)
+    except NotFoundError:  # the stream of the handle was dropped
+        kept = _open_to_commit(storage)
+    while len(_KEPT) >= KEPT_HANDLES:
+        _KEPT.pop(next(iter(_KEPT)))
+    _KEPT[key] = kept
+    return kept
 
 
 def find_write(
@@ -236,104 +329,164 @@ def commit_job(job: Job, results: Sequence[Any]) -> None:
     job.commit(results)
     if isinstance(job, CompactTasks):
         with best_effort("upkeep"):
-            AfterCommit(open_to_commit(job.job.storage).context).keep_up()
+            AfterCommit(_open_to_commit(job.job.storage).context).keep_up()
+
+
+def plan_compaction(stream: Stream, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the compaction of a range as rows of ``METADATA["compactionPlan"]``."""
+    reading = stream.plan_read(options["startCut"], options["endCut"])
+    bounds = (reading.start, reading.end)
+    return plan_compaction_rows(stream.context, stream.root, _rules(options), bounds)
+
+
+def plan_compaction_job(
+    storage: Storage, options: Mapping[str, Any], *, client: str
+) -> CompactTasks:
+    """Fix what the tasks and the commit of a compaction share; its methods are their steps."""
+    context = open_on(storage).context
+    return plan_compact_tasks(context, _rules(options), _layout(options), client=_client(client))
+
+
+def plan_segments_copy(
+    source: Storage, target: Storage, copy_id: str, *, seal: bool, client: str
+) -> SegmentsCopy:
+    """Fix what a copy by segments copies; its methods are its steps. Raises as they do."""
+    request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
+    return plan_copy_segments(open_on(source).context, target, request, client=_client(client))
+
+
+def copy_events(
+    source: Storage,
+    target: Storage,
+    copy_id: str,
+    cuts: tuple[str, str],
+    launch: Launch,
+    *,
+    seal: bool,
+    client: str,
+) -> Copied:
+    """Copy a stream by events in an engine's tasks; raises as `Stream.copy_to`."""
+    request = CopyRequest(copy_id, *cuts, seal, EVENTS)
+    context = open_on(source).context
+    copy = plan_copy_events(context, target, request, client=_client(client))
+    if copy.to.done is None:
+        launch(copy.run, copy.missing())
+    return copy.commit()
+
+
+def plan_rows_copy(
+    source: Storage,
+    target: Storage,
+    options: Mapping[str, Any],
+    write: WriteRequest,
+    cuts: tuple[str, str],
+    *,
+    span: tuple[int, int] | None,
+    made_by: str | None,
+) -> RowsCopy:
+    """Fix what the tasks of a copy share whose rows a job makes of the source's events."""
+    request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
+    return _plan_rows_copy(source, target, request, write, span=span, made_by=made_by)
 
 
 def redact_stream(
-    stream: Stream,
-    request: RedactRequest,
-    work: Work,
+    storage: Storage,
+    filters: FilterLike,
+    columns: Sequence[str],
+    launch: Launch,
     *,
+    reason: str,
+    redact_id: str | None,
     forget: bool,
     short_grace: bool,
 ) -> Redacted:
-    """Redact a stream by an engine's tasks, then start upkeep; raises as `Stream.redact`."""
-    context = stream.context
+    """Redact a stream in an engine's tasks, then start upkeep; raises as `Stream.redact`."""
+    context = open_on(storage).context
+    redact_id = context.clock.new_id() if redact_id is None else redact_id
+
+    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+        return launch(job.run, [*enumerate(chosen)])
+
     done = redact_and_forget(
-        context, request, work, forget=forget, short_grace=short_grace, tables=forget_tables
+        context,
+        RedactRequest(filters, columns, reason, redact_id),
+        work,
+        forget=forget,
+        short_grace=short_grace,
+        tables=forget_tables,
     )
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()
     return done
 
 
-def encode_pinned(root: Root) -> bytes:
-    """Return a version's root as bytes that travel with a plan."""
-    return ROOT_CODEC.encode_file(root)
+def pin(stream: Stream) -> bytes:
+    """Return a stream's version as bytes that travel with a plan."""
+    return ROOT_CODEC.encode_file(stream.root)
 
 
-def decode_pinned(data: bytes) -> Root:
-    """Return the root that `encode_pinned` was given."""
-    return ROOT_CODEC.decode_file(data, "pinned")
+def open_pinned(storage: Storage, pinned: bytes) -> Stream:
+    """Return a handle on the version that `pin` was given; sends no request."""
+    return Stream.at_root(storage, ROOT_CODEC.decode_file(pinned, "pinned"))
 
 
-def plan_events_copy(
-    source: Storage, target: Storage, request: CopyRequest, *, client: str
-) -> EventsCopy:
-    """Fix what a copy by events copies; its methods are its steps. Raises as they do."""
-    return plan_copy_events(open_on(source).context, target, request, client=client)
+@dataclass(frozen=True, slots=True)
+class ParquetPiece:
+    """What a read wants of a Parquet segment.
 
-
-def plan_segments_copy(
-    source: Storage, target: Storage, request: CopyRequest, *, client: str
-) -> SegmentsCopy:
-    """Fix what a copy by segments copies; its methods are its steps. Raises as they do."""
-    return plan_copy_segments(open_on(source).context, target, request, client=client)
-
-
-def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:
-    """Delete what tasks staged for a job that was never handed to a commit; never raises."""
-    delete_staged(storage, (segment for task in tasks for segment in task.segments))
-
-
-def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
-    """Plan a micro-batch of a streaming query; raises as `open_or_create`.
-
-    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
-    keeps the error for `commit_batch`.
+    Attributes:
+        path: Of the file, relative to the stream.
+        start: Offset of its first event.
+        bytes: Its size.
+        rows: The wanted rows of the file, ``[first, last)``.
+        divided: Whether these are not all.
     """
-    return plan_batch(open_or_create(storage, request, create=create).context, request)
 
-
-def commit_batch(
-    stream: Stream, plan: BatchPlan, key: WriterKey, tasks: Sequence[StagedTask]
-) -> None:
-    """Commit a micro-batch; a batch that is in the stream already changes nothing.
-
-    Raises:
-        WriterConflictError: The batch is older than the writer's last one, or holds other events
-            than that, or its writer id has another owner.
-        SegstoreError: As `Stream.commit`; or why the batch could not be planned.
-    """
-    job = plan.job_of(stream.context, key, tasks)
-    if job is not None:
-        stream.commit(job, tasks)
+    path: str
+    start: int
+    bytes: int
+    rows: tuple[int, int]
+    divided: bool
 
 
 def plan_parquet(
-    stream: Stream, reading: Reading, root: Root, epochs: Sequence[int]
-) -> tuple[list[PlacedSegment], bool]:
+    stream: Stream, reading: Reading, epochs: Sequence[int]
+) -> tuple[list[ParquetPiece], bool]:
     """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
     They are those of the given epochs. The second value says whether they are all of the read. None
     if the read wants commit times, which no file holds, or a clone's stream is elsewhere.
     """
-    if reading.commit_time_column is not None or any(origins_of(root)):
+    if reading.commit_time_column is not None or any(origins_of(stream.root)):
         return [], False
-    slices = stream.plan_slices(reading, root=root)
+    slices = stream.plan_slices(reading, root=stream.root)
     plain = slices.select(PARQUET, epochs)
-    return list(plain), len(plain) == len(slices)
+    pieces = [
+        ParquetPiece(
+            segment_object(placed.entry.path),
+            placed.start,
+            placed.entry.bytes,
+            placed.rows,
+            placed.rows != (0, placed.entry.rows),
+        )
+        for placed in plain
+    ]
+    return pieces, len(plain) == len(slices)
 
 
-def plan_compaction(
-    stream: Stream, rules: CompactRules, reading: Reading, root: Root
-) -> list[dict[str, Any]]:
-    """Return the compaction of a read's range as rows of ``METADATA["compactionPlan"]``."""
-    return plan_compaction_rows(stream.context, root, rules, (reading.start, reading.end))
+def watch_streams(
+    urls: Sequence[Any],
+    *,
+    storage_options: Mapping[str, Any] | None,
+    every_s: float,
+    registry: Any,
+    meter_provider: Any,
+) -> Watch:
+    """Return a watch on streams and on queries that are told to it; its samples are exported.
 
-
-def plan_compaction_job(
-    storage: Storage, rules: CompactRules, layout: Layout, *, client: str
-) -> CompactTasks:
-    """Fix what the tasks and the commit of a compaction share; its methods are their steps."""
-    return plan_compact_tasks(open_on(storage).context, rules, layout, client=client)
+    Raises:
+        InvalidInputError: As `export_samples`, or a location is not valid.
+    """
+    watch = Watch(urls, storage_options=storage_options, every_s=every_s)
+    export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
+    return watch

@@ -4,8 +4,6 @@ One process asks for batches over the life of a query. It keeps a handle and sen
 per idle poll. Every version holds the same events, so nothing is pinned.
 """
 
-from dataclasses import dataclass
-
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.stream_log import StreamLog
@@ -23,13 +21,8 @@ from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream, context_of
 
-
-@dataclass(frozen=True, slots=True)
-class BoundEnd:
-    """A cut as it was written, and the offset that it was bound to."""
-
-    cut: str
-    offset: int
+BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
+BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it was bound to
 
 
 class MicroBatches:
@@ -37,7 +30,7 @@ class MicroBatches:
 
     Attributes:
         stream: The handle that follows the log.
-        limits: The most that a batch holds.
+        seen: The root that `follow` returned last.
         target: No batch goes past this offset; None for no such limit.
     """
 
@@ -47,13 +40,15 @@ class MicroBatches:
         start: str,
         end: str,
         *,
-        limits: BatchLimits,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
         fail_on_data_loss: bool,
         replicated: bool = False,
     ) -> None:
         self._context = context_of(StreamLog(storage))
         self.stream = Stream(self._context)
-        self.limits = limits
+        self.seen: Root | None = None
+        self._limits = BatchLimits(most_rows, most_bytes, BATCH_SEGMENTS)
         self.target: int | None = None
         self._strict = fail_on_data_loss
         self._start = start
@@ -69,7 +64,8 @@ class MicroBatches:
         newest, shown = self._context.log.follow(), self._shown
         if self._replicated and (shown is None or shown.transaction != newest.transaction):
             self._shown = self._context.log.acknowledged()
-        return self._root
+        self.seen = self._root
+        return self.seen
 
     @property
     def _root(self) -> Root:
@@ -98,12 +94,12 @@ class MicroBatches:
         """Where an end at an event's time was bound; a restart must not bind it again."""
         if self._end is None or self._end_cut is None or self._end_cut.kind != EVENT_TIME:
             return None
-        return BoundEnd(self._end_text, self._end)
+        return self._end_text, self._end
 
     def keep_end(self, bound: BoundEnd | None) -> None:
         """Use the end that an earlier run of the query has bound, unless it had another cut."""
-        if bound is not None and bound.cut == self._end_text:
-            self._end = bound.offset
+        if bound is not None and bound[0] == self._end_text:
+            self._end = bound[1]
 
     def check(self, position: Position, *, logged: bool) -> None:
         """Check a position; one that a checkpoint `logged` also against the log, once.
@@ -141,7 +137,7 @@ class MicroBatches:
         )
         if first < last and limited:
             segments = self._context.status.segments(root, first, last)
-            return plan_batch_end(segments, first, last, self.limits)
+            return plan_batch_end(segments, first, last, self._limits)
         return last
 
     def _bound_end(self, root: Root) -> int | None:

@@ -15,7 +15,7 @@ from fixtures_s3 import S3Server
 import segstore_ds as segstore
 from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan import relation as parquet_relation
-from segstore_ds.storage.locations import resolve_location
+from segstore_ds.stream.connector import ParquetPiece
 
 pytestmark = pytest.mark.slow
 
@@ -64,13 +64,13 @@ def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
 
 
 def test_s3_is_tried_as_hadoop_calls_it(spark):
-    probe = parquet_relation.NativeFile("segments/x/y.parquet", 0, 10)
+    probe = ParquetPiece("segments/x/y.parquet", 0, 10, (0, 1), False)
     with pytest.raises(parquet_relation.UnreachableError) as caught:
-        parquet_relation.find_base(spark, resolve_location("s3://bucket/stream"), probe)
+        parquet_relation.find_base(spark, "s3://bucket/stream", probe)
     assert "s3: " in str(caught.value)
     assert "s3a: " in str(caught.value)
     with pytest.raises(parquet_relation.UnreachableError, match="memory"):
-        parquet_relation.find_base(spark, resolve_location("memory://stream"), probe)
+        parquet_relation.find_base(spark, "memory://stream", probe)
 
 
 def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_server: S3Server):

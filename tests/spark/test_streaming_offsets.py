@@ -26,10 +26,9 @@ from segstore_ds.errors import (
 from segstore_ds.log.commit import Change
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.streaming import source
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.stream import Stream
+from segstore_ds.stream import Stream, micro_batches
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 Value = dict[str, Any]
@@ -161,7 +160,7 @@ def test_limits_hold_together_and_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches are those of the pure plan over the stream's segments."""
-    monkeypatch.setattr(source, "BATCH_SEGMENTS", segments)
+    monkeypatch.setattr(micro_batches, "BATCH_SEGMENTS", segments)
     for n in range(30, 45):
         stream.append(numbers(n, n + 1))
     reader = query(**options)

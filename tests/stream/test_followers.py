@@ -27,7 +27,6 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
-from segstore_ds.stream.connector import commit_batch
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import plan_batch
@@ -97,7 +96,9 @@ def test_unplanned_batch_is_done_once_followers_have_it(pair):
         plan = plan_batch(pair.stream.context, request)
         asked = replace(request, writer=key)
         task = plan.stage(asked, pair.stream.storage, (0, "0"), rows.to_batches())
-        commit_batch(pair.stream, plan, key, [task])
+        job = plan.job_of(pair.stream.context, key, [task])
+        if job is not None:
+            pair.stream.commit(job, [task])
         return plan
 
     pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")

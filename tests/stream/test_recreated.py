@@ -10,7 +10,6 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import NotFoundError, PositionError
 from segstore_ds.read.cuts import Position
-from segstore_ds.read.plan import BatchLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.write.layout import Layout
@@ -40,10 +39,7 @@ def make_again(stream: segstore.Stream, commits: int, folder: Path | None = None
 
 def queried(stream: segstore.Stream) -> MicroBatches:
     """Return the batches of a query that has begun."""
-    limits = BatchLimits(None, None, None)
-    batches = MicroBatches(
-        open_storage(stream.url), "head", "tail", limits=limits, fail_on_data_loss=True
-    )
+    batches = MicroBatches(open_storage(stream.url), "head", "tail", fail_on_data_loss=True)
     batches.follow()
     return batches
 

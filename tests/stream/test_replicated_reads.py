@@ -5,7 +5,6 @@ from follower_kit import Pair, found
 from stream_kit import numbers
 
 from segstore_ds.errors import FencedError, InvalidInputError, StorageError, UnderReplicatedError
-from segstore_ds.read.plan import BatchLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
 from segstore_ds.stream.micro_batches import MicroBatches
@@ -139,7 +138,6 @@ def test_micro_batches_end_where_one_follower_ends(pair):
         storage,
         "head",
         "tail",
-        limits=BatchLimits(),
         fail_on_data_loss=True,
         replicated=True,
     )

@@ -13,7 +13,6 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read import segments
-from segstore_ds.read.plan import BatchLimits
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage
@@ -294,9 +293,7 @@ def test_micro_batches_begin_and_end_at_times(
     """Of [5, 1, None, 9, 2, 3, 4, 8], as far as a start and an end reach."""
     filled(tmp_path, [5, 1, None], [9, 2, 3], [4, 8])
     storage = open_storage(str(tmp_path / "s"))
-    batches = MicroBatches(
-        storage, cut(start), cut(end), limits=BatchLimits(), fail_on_data_loss=True
-    )
+    batches = MicroBatches(storage, cut(start), cut(end), fail_on_data_loss=True)
     batches.follow()
     first = batches.begin()
     assert (first, batches.end_of_batch(first, limited=False)) == expected

@@ -5,7 +5,6 @@ what all of them have done (`JobWriter`). A copy by events takes rows of a DataF
 (`EventsCopyWriter`).
 """
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,33 +20,24 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds import Stream
 from segstore_ds.errors import InternalError, InvalidInputError
 from segstore_ds.options import WRITE, parse_options
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
 from segstore_ds.spark.batch.writer import (
     SegstoreWriter,
     StagedMessage,
     build_request,
     client_of,
-    compact_rules,
-    staged_of,
 )
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream.connector import (
-    ROWS,
-    CopyRequest,
     Job,
-    OffsetCheck,
-    Root,
     RowsCopy,
     Storage,
-    Stream,
-    check_offsets,
     commit_job,
-    commit_rows_copy,
     parse_cut,
     plan_compaction,
     plan_compaction_job,
@@ -131,13 +121,12 @@ def plan_job_writer(
     target, client = open_storage(options), client_of(options)
     if mode is None:
         _check_rows(schema, PLAN, operation="compact", overwrite=overwrite)
-        auto = compact_rules(options)
-        return JobWriter(plan_compaction_job(target, auto.rules, auto.layout, client=client))
+        return JobWriter(plan_compaction_job(target, options, client=client))
     source = open_storage({**options, "path": options["copyFrom"]})
     if mode == SEGMENTS:
         _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
-        request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
-        return JobWriter(plan_segments_copy(source, target, request, client=client))
+        copy_id, seal = options["copyId"], options["seal"]
+        return JobWriter(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
     if copied is None:
         raise InternalError("a copy by events without a range")
     column = copied.column
@@ -222,14 +211,10 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], CopiedRows
     return others, CopiedRows((str(cuts[0]), str(cuts[1])), column)
 
 
-def plan_rows(
-    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
-) -> "PlanReader":
+def plan_rows(stream: Stream, options: Mapping[str, Any], schema: StructType) -> "PlanReader":
     """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`."""
     check_whole(options, EVENTS_ONLY, schema)
-    rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    reading = stream.plan_read(options["startCut"], options["endCut"], root=root)
-    return PlanReader(plan_compaction(stream, rules, reading, root))
+    return PlanReader(plan_compaction(stream, options))
 
 
 @at_boundary
@@ -280,18 +265,13 @@ class EventsCopyWriter(SegstoreWriter):
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")
-        check = OffsetCheck(self._column or "", self._work.span)
-        rows = map(check.take, iterator) if self._column else iterator
-        # All attempts of all jobs of a copy share one folder.
-        staged = self._job.stage(context.partitionId(), secrets.token_hex(6), rows)
-        return CheckedMessage(staged, offsets=(check.first, check.last))
+        staged, offsets = self._work.stage(context.partitionId(), iterator, self._column)
+        return CheckedMessage(staged, offsets=offsets)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Fill the destination, all at once, in partition order."""
-        sent = [message for message in messages if isinstance(message, CheckedMessage)]
-        sent.sort(key=lambda message: message.staged.task)
-        check_offsets([message.offsets for message in sent])
-        commit_rows_copy(self._work, staged_of(sent))
+        sent = (message for message in messages if isinstance(message, CheckedMessage))
+        self._work.commit((message.staged, message.offsets) for message in sent)
 
 
 def plan_event_rows(
@@ -311,6 +291,13 @@ def plan_event_rows(
             remedy="the copy's id makes it safe to repeat; leave these options out",
             options=given,
         )
-    request = CopyRequest(options["copyId"], *copied.cuts, options["seal"], ROWS)
-    write = build_request(options, schema, overwrite=False, writer=None)
-    return plan_rows_copy(source, target, request, write, span=copied.span, made_by=copied.made_by)
+    write = build_request(options, schema)
+    return plan_rows_copy(
+        source,
+        target,
+        options,
+        write,
+        copied.cuts,
+        span=copied.span,
+        made_by=copied.made_by,
+    )

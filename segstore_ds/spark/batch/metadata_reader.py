@@ -7,18 +7,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
     METADATA,
     STREAMS,
-    Root,
     Storage,
-    Stream,
-    decode_pinned,
-    encode_pinned,
     list_streams_below,
+    open_pinned,
+    pin,
 )
 
 PLAN = "compactionPlan"  # a table that jobs.py reads
@@ -44,12 +43,12 @@ def table_schema(name: str) -> StructType:
 
 
 def plan_metadata_reader(
-    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
+    stream: Stream, options: Mapping[str, Any], schema: StructType
 ) -> "MetadataReader":
     """Plan the read of a metadata table as of a version."""
     name = options["metadata"]
     check_whole(options, EVENTS_ONLY, schema)
-    return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
+    return MetadataReader(stream, name, schema)
 
 
 def plan_streams_reader(
@@ -95,18 +94,10 @@ class StreamsReader(DataSourceReader):
 class MetadataReader(DataSourceReader):
     """Reads a metadata table, one partition per range of offsets."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        name: str,
-        root: Root,
-        ranges: list[tuple[int, int]],
-        schema: StructType,
-    ) -> None:
-        self._storage = storage
+    def __init__(self, stream: Stream, name: str, schema: StructType) -> None:
+        self._storage, self._pinned = stream.storage, pin(stream)
         self._name = name
-        self._root = encode_pinned(root)
-        self._ranges = ranges
+        self._ranges = stream.plan_metadata(name, root=stream.root)
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
@@ -117,8 +108,7 @@ class MetadataReader(DataSourceReader):
         """Yield the rows of a range."""
         if partition is None or partition.value is None:
             return
-        root = decode_pinned(self._root)
-        stream = Stream.at_root(self._storage, root)
+        stream = open_pinned(self._storage, self._pinned)
         target = to_arrow(self._schema)
-        for batch in stream.metadata(self._name, root=root, span=partition.value):
+        for batch in stream.metadata(self._name, root=stream.root, span=partition.value):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=target)

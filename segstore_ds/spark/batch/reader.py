@@ -8,11 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType, TimestampType
 
+from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
-from segstore_ds.stream.connector import Reading, ReadTask, Root, Stream, run_task
+from segstore_ds.stream.connector import Reading, ReadTask, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 _ASKED = (
@@ -21,8 +22,11 @@ _ASKED = (
 )
 
 
-def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Reading:
-    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`."""
+def plan_reading(stream: Stream, options: Mapping[str, Any], *, version: Any = None) -> Reading:
+    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`.
+
+    `version` is a root, if it is not the stream's own.
+    """
     return stream.plan_read(
         options["startCut"],
         options["endCut"],
@@ -33,7 +37,7 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         commit_time_column=options["commitTimeColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
         read_cache_bytes=options["readCacheBytes"],
-        root=root,
+        root=version,
     )
 
 
@@ -46,7 +50,6 @@ def event_time_of(options: Mapping[str, Any]) -> tuple[str | None, str | None] |
 def plan_reader(
     stream: Stream,
     options: Mapping[str, Any],
-    root: Root,
     schema: StructType,
     *,
     native_epochs: tuple[int, ...] = (),
@@ -55,19 +58,19 @@ def plan_reader(
 
     It raises as `Stream.read` does.
     """
-    reading = replace(plan_reading(stream, options, root), native_epochs=native_epochs)
-    return SegstoreReader(reading, plan_tasks(stream, options, reading, root), schema)
+    reading = replace(plan_reading(stream, options), native_epochs=native_epochs)
+    return SegstoreReader(reading, plan_tasks(stream, options, reading), schema)
 
 
 def plan_tasks(
-    stream: Stream, options: Mapping[str, Any], reading: Reading, root: Root
+    stream: Stream, options: Mapping[str, Any], reading: Reading, *, version: Any = None
 ) -> list[ReadTask]:
     """Split a bound read into tasks by Spark's options; raises as `Stream.plan_tasks`."""
     return stream.plan_tasks(
         reading,
         partition_bytes=options["partitionBytes"],
         min_partitions=options["minPartitions"],
-        root=root,
+        root=version or stream.root,
     )
 
 

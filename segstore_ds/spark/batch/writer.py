@@ -11,23 +11,18 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InternalError
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
 from segstore_ds.stream.connector import (
-    AutoRules,
-    Layout,
     StagedTask,
     Storage,
     WriteJob,
     WriteRequest,
-    WriterKey,
-    client_name,
+    build_write,
+    commit_write,
     discard_staged,
-    open_or_create,
-    open_to_commit,
-    writer_key,
+    plan_write,
 )
 
 APPLICATION = "application"  # a key beside the users' options: no option has this name
@@ -50,17 +45,10 @@ def plan_append_writer(
     transaction: str | None = None,
 ) -> "SegstoreWriter":
     """Plan a write from Spark's options, of a given transaction; raises as `Stream.plan_write`."""
+    request = build_request(options, schema, overwrite=overwrite)
     expected = (options["expectedTail"], options["expectedVersion"])
-    key = writer_key(
-        options["writerId"],
-        options["batchId"],
-        takeover=options["writerTakeover"],
-        on_repeat=options["onRepeat"],
-    )
-    request = build_request(options, schema, overwrite=overwrite, writer=key)
-    request = replace(request, expected_tail=expected[0], expected_version=expected[1])
     create = options["createIfMissing"] and not any(expected)
-    job = open_or_create(storage, request, create=create).plan(request)
+    job = plan_write(storage, request, create=create)
     return SegstoreWriter(job if transaction is None else replace(job, transaction=transaction))
 
 
@@ -68,55 +56,28 @@ def build_request(
     options: Mapping[str, Any],
     schema: StructType,
     *,
-    overwrite: bool,
-    writer: WriterKey | None,
-    unset: str = "off",
+    overwrite: bool = False,
+    query: tuple[str, int, str] | None = None,
 ) -> WriteRequest:
-    """Return the write that Spark's options and a DataFrame's schema ask for.
-
-    `unset` is what the option `compact` means if it is not given.
-    """
-    return WriteRequest(
-        schema=to_stored(schema),
-        spark_schema=to_spark_json(schema),
-        layout=layout_of(options),
-        writer=writer,
-        overwrite=overwrite,
-        merge_schema=options["mergeSchema"],
-        replace_schema=options["overwriteSchema"],
+    """Return the write that Spark's options and a DataFrame's schema ask for, as `build_write`."""
+    return build_write(
+        options,
+        to_stored(schema),
+        to_spark_json(schema),
         client=client_of(options),
-        compact=compact_rules(options) if (options["compact"] or unset) == "auto" else None,
-        key_columns=options["keyColumns"],
-        time_column=options["timeColumn"],
+        overwrite=overwrite,
+        query=query,
     )
 
 
 def client_of(options: Mapping[str, Any]) -> str:
-    """Return who writes, for the history: the software, and the application if it is known.
+    """Return what writes, for the history: Spark, and the application if it is known.
 
     Under the key `APPLICATION` the options hold the id that `register` found in its session.
     """
     application = options.get(APPLICATION)
     suffix = f" app/{application}" if application else ""
-    return f"{client_name()} pyspark/{pyspark.__version__}{suffix}"
-
-
-def compact_rules(options: Mapping[str, Any]) -> AutoRules:
-    """Return the compaction targets of Spark's options."""
-    rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    return AutoRules(rules, layout_of(options))
-
-
-def layout_of(options: Mapping[str, Any]) -> Layout:
-    """Return the layout of write options."""
-    return Layout(
-        compression=options["compression"],
-        frame_rows=options["frameRows"],
-        segment_bytes=options["segmentBytes"],
-        inline_bytes=options["inlineBytes"],
-        stats_columns=options["statsColumns"],
-        segment_format=options["segmentFormat"],
-    )
+    return f"pyspark/{pyspark.__version__}{suffix}"
 
 
 @at_boundary
@@ -139,7 +100,7 @@ class SegstoreWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
-        open_to_commit(self._job.storage).commit(self._job, staged_of(messages))
+        commit_write(self._job, staged_of(messages))
         ADVICE.add(sum(sent.measured for sent in messages if isinstance(sent, StagedMessage)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.types import StructField, StructType
 
+from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
@@ -32,23 +33,13 @@ from segstore_ds.spark.parquet_scan.native import (
 from segstore_ds.spark.parquet_scan.relation import (
     MAX_START,
     OFFSET,
-    NativeFile,
     UnreachableError,
     find_base,
     open_files,
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector import (
-    STREAMS,
-    PlacedSegment,
-    Reading,
-    Root,
-    Stream,
-    plan_parquet,
-    resolve_location,
-    segment_object,
-)
+from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, plan_parquet
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -60,7 +51,6 @@ class _Scan:
 
     spark: SparkSession
     stream: Stream
-    root: Root
     reading: Reading
     needed: StructType
     result: StructType
@@ -132,7 +122,7 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
             start, end = (piece.start + row for row in piece.rows)
             if place < start:
                 pieces.append(_read_rest(scan, url, given, (place, start)))
-            pieces.append(_read_files(scan, base, [piece], divided=_is_divided(piece)))
+            pieces.append(_read_files(scan, base, [piece], divided=piece.divided))
             place = end
     except UnreachableError as error:
         _warn_once(error)
@@ -144,7 +134,7 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
 
 def _split(
     spark: SparkSession, url: str, given: Mapping[str, str]
-) -> tuple[_Scan, list[PlacedSegment], bool, tuple[int, ...]] | None:
+) -> tuple[_Scan, list[ParquetPiece], bool, tuple[int, ...]] | None:
     """Return the segments that Spark reads itself, if they are all, and their epochs.
 
     None if it reads none of them.
@@ -154,13 +144,12 @@ def _split(
     stream = None if parsed["metadata"] == STREAMS else source.open_stream(parsed)
     if stream is None or parsed["metadata"] is not None:
         return None
-    root = stream.root
-    reading = plan_reading(stream, parsed, root)
+    reading = plan_reading(stream, parsed)
     needed = from_stored(reading.needed_schema, stream.spark_schema)
     result = from_stored(reading.result_schema, stream.spark_schema)
     epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
-    native, whole = plan_parquet(stream, reading, root, epochs)
-    scan = _Scan(spark, stream, root, reading, needed, result)
+    native, whole = plan_parquet(stream, reading, epochs)
+    scan = _Scan(spark, stream, reading, needed, result)
     return (scan, native, whole, epochs) if native else None
 
 
@@ -172,7 +161,7 @@ def _read_rest(
     notes: HelperNotes = NO_NOTES,
 ) -> DataFrame:
     """Read a range of the same version through the source."""
-    pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.root.version}
+    pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.stream.version}
     bound = ("timestampAsOf", "replicatedOnly")
     rest = {name: value for name, value in given.items() if name not in bound}
     return _read_source(scan.spark, url, {**rest, **as_texts(pinned), **notes.as_options()})
@@ -182,38 +171,34 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
     return spark.read.format("segstore").options(**options).load(url)
 
 
-def _read_native(scan: _Scan, slices: list[PlacedSegment]) -> list[DataFrame]:
+def _read_native(scan: _Scan, slices: list[ParquetPiece]) -> list[DataFrame]:
     """Return the rows of Parquet segments: those read whole, and those that a cut divides.
 
     Raises:
         UnreachableError: Spark can't read the files itself.
     """
-    whole = [piece for piece in slices if not _is_divided(piece)]
-    divided = [piece for piece in slices if _is_divided(piece)]
+    whole = [piece for piece in slices if not piece.divided]
+    divided = [piece for piece in slices if piece.divided]
     base = _find_base(scan, slices)
     # Row positions are needed only in segments that a cut divides: two at most.
     parts = ((whole, False), (divided, True))
     return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
 
 
-def _find_base(scan: _Scan, slices: list[PlacedSegment]) -> str:
-    return find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
+def _find_base(scan: _Scan, slices: list[ParquetPiece]) -> str:
+    return find_base(scan.spark, scan.stream.url, slices[0])
 
 
-def _is_divided(piece: PlacedSegment) -> bool:
-    return piece.rows != (0, piece.entry.rows)
-
-
-def _read_files(scan: _Scan, base: str, slices: list[PlacedSegment], *, divided: bool) -> DataFrame:
+def _read_files(scan: _Scan, base: str, slices: list[ParquetPiece], *, divided: bool) -> DataFrame:
     reading = scan.reading
     # Names and types alone: a column's metadata must not change how the file is read.
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
     frame = open_files(
         scan.spark,
         base,
-        [_native_file(piece) for piece in slices],
+        slices,
         plain,
-        name=f"{scan.stream.stream_id}/{scan.root.version}",
+        name=f"{scan.stream.stream_id}/{scan.stream.version}",
         unpushed=find_unpushed(reading.filters),
     )
     offset = reading.offset_column or OFFSET_NAME
@@ -234,10 +219,6 @@ def _read_files(scan: _Scan, base: str, slices: list[PlacedSegment], *, divided:
         for field in scan.result
     )
     return frame.select(*columns)
-
-
-def _native_file(piece: PlacedSegment) -> NativeFile:
-    return NativeFile(segment_object(piece.entry.path), piece.start, piece.entry.bytes)
 
 
 def _warn_once(error: UnreachableError) -> None:

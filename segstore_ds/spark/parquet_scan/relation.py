@@ -14,7 +14,6 @@ exchange or the subquery of the other. So the address contains a digest of the l
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.spark.active import find_jvm
 from segstore_ds.spark.parquet_scan.native import holds_floats
-from segstore_ds.stream.connector import Location
+from segstore_ds.stream.connector import ParquetPiece, resolve_location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
 _START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event
@@ -50,15 +49,6 @@ _OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFile:
-    """A Parquet file of a stream."""
-
-    path: str  # relative to the stream
-    start: int  # offset of its first event
-    bytes: int  # its size
-
-
 class UnreachableError(Exception):
     """Spark can't read these files itself; the text says why. Never leaves this package.
 
@@ -71,13 +61,14 @@ class UnreachableError(Exception):
         self.kind = kind
 
 
-def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str:
+def find_base(spark: SparkSession, url: str, probe: ParquetPiece) -> str:
     """Return the stream's address as Hadoop reads it, after probing one file.
 
     Raises:
         UnreachableError: The session is Spark Connect's, or Spark does not see the file.
     """
     reasons: dict[str, str] = {}
+    location = resolve_location(url)
     session, known = _insides(spark)[1], _classes(spark)
     rest = location.path if location.scheme == "file" else location.url.partition(":")[2]
     for scheme in _SCHEMES.get(location.scheme, ()):
@@ -105,7 +96,7 @@ def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str
 def open_files(
     spark: SparkSession,
     base: str,
-    files: Sequence[NativeFile],
+    files: Sequence[ParquetPiece],
     schema: StructType,
     *,
     name: str,
@@ -132,7 +123,7 @@ def open_files(
 
 
 def _open_files(
-    spark: SparkSession, base: str, files: Sequence[NativeFile], schema: StructType, name: str
+    spark: SparkSession, base: str, files: Sequence[ParquetPiece], schema: StructType, name: str
 ) -> Any:
     session, known = _insides(spark)[1], _classes(spark)
     listed = _describe(base, files)
@@ -158,7 +149,7 @@ def _open_files(
     return session.baseRelationToDataFrame(relation)
 
 
-def _describe(base: str, files: Sequence[NativeFile]) -> str:
+def _describe(base: str, files: Sequence[ParquetPiece]) -> str:
     values = [
         f'{{"path":{json.dumps(f"{base}/{file.path}")},"length":{file.bytes},'
         f'"modification_time":{file.start}}}'

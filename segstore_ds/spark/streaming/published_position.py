@@ -13,8 +13,8 @@ in the offsets of the checkpoint; until Spark has logged it, the registration is
 import logging
 from uuid import uuid4
 
+from segstore_ds import NamedReader, Stream
 from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
-from segstore_ds.stream.connector import NamedReader, Stream
 
 _LOG = logging.getLogger(__name__)
 _TOKEN_DIGITS = 16

@@ -9,9 +9,8 @@ A failed plan does not end the query by itself: if the batch is in the stream al
 whatever has changed since.
 """
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InternalError, NotFoundError
+from segstore_ds.errors import InternalError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
@@ -28,19 +27,13 @@ from segstore_ds.stream.connector import (
     BatchPlan,
     StagedTask,
     Storage,
-    Stream,
     WriteRequest,
-    WriterKey,
     commit_batch,
     discard_staged,
-    open_to_commit,
     plan_batch_write,
-    writer_key,
 )
 
 CLAIM_LIMIT = 180
-KEPT_HANDLES = 8
-_KEPT: dict[bytes, Stream] = {}
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -85,10 +78,10 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
 
         The plan travels inside the writer, so that all tasks share it, and comes back with their
         messages: Spark makes another writer in another process to commit, which must not plan.
-        Raises as `open_or_create`.
+        Raises as `plan_write`.
         """
         create = self._options["createIfMissing"]
-        self._plan = plan_batch_write(self._storage, self._request(None), create=create)
+        self._plan = plan_batch_write(self._storage, self._request(), create=create)
         freeze_worker()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -106,7 +99,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         show_info()
         # A task attempt's id is unique within an application; the token belongs to one plan.
         task, attempt = context.partitionId(), str(context.taskAttemptId())
-        request = self._request(self._key(query_id, int(batch_id)))
+        request = self._request(query_id, int(batch_id))
         staged = self._plan.stage(request, self._storage, (task, attempt), iterator)
         measured = measured_rows(context, staged.rows)
         return SinkMessage(staged, query_id, self._plan if task == 0 else None, measured)
@@ -123,9 +116,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         plan = next((message.plan for message in ours if message.plan is not None), None)
         if plan is None:
             raise InternalError("no task sent the plan", batch_id=batchId)
-        key = self._key(ours[0].query_id, batchId)
-        stream = _open_kept(self._storage, plan.root.stream_id)
-        commit_batch(stream, plan, key, [message.staged for message in ours])
+        request = self._request(ours[0].query_id, batchId)
+        commit_batch(self._storage, plan, request, [message.staged for message in ours])
         ADVICE.add(sum(message.measured for message in ours))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
@@ -136,40 +128,9 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         if any(message is None for message in messages):
             discard_staged(self._storage, [message.staged for message in _messages(messages)])
 
-    def _key(self, query_id: str, batch_id: int) -> WriterKey:
-        key = writer_key(
-            self._options["writerId"] or query_id,
-            batch_id,
-            takeover=self._options["writerTakeover"],
-            owner=query_id,
-            on_repeat=self._options["onRepeat"],
-        )
-        assert key is not None  # noqa: S101 - both ids are given
-        return replace(key, claim=self._claim, dense=True)
-
-    def _request(self, key: WriterKey | None) -> WriteRequest:
-        return build_request(
-            self._options, self._schema, overwrite=self._overwrite, writer=key, unset="auto"
-        )
-
-
-def _open_kept(storage: Storage, stream_id: str) -> Stream:
-    """Return the handle with which this process committed the previous batch, or a new one.
-
-    Spark commits batch after batch in one process, and a kept handle sends fewer requests. A handle
-    is not reused if the stream was created again meanwhile.
-    """
-    key = pickle.dumps(storage)
-    kept = _KEPT.pop(key, None)
-    try:
-        if kept is None or kept.refresh().stream_id != stream_id:
-            kept = open_to_commit(storage)
-    except NotFoundError:  # the stream of the handle was dropped
-        kept = open_to_commit(storage)
-    while len(_KEPT) >= KEPT_HANDLES:
-        _KEPT.pop(next(iter(_KEPT)))
-    _KEPT[key] = kept
-    return kept
+    def _request(self, query_id: str = "", batch_id: int | None = None) -> WriteRequest:
+        query = None if batch_id is None else (query_id, batch_id, self._claim)
+        return build_request(self._options, self._schema, overwrite=self._overwrite, query=query)
 
 
 def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:

@@ -24,21 +24,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds import Position
 from segstore_ds.errors import PositionError
 from segstore_ds.spark.batch.reader import plan_reading, plan_tasks, project, slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
-from segstore_ds.stream.connector import (
-    BatchLimits,
-    BoundEnd,
-    MicroBatches,
-    Position,
-    Root,
-    Storage,
-    parse_cut,
-)
-
-BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
+from segstore_ds.stream.connector import MicroBatches, Storage, parse_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +43,7 @@ class StreamOffset:
     position: Position
     origin: int
     reader: str = ""
-    end: BoundEnd | None = None
+    end: tuple[str, int] | None = None
 
     def to_value(self) -> dict[str, Any]:
         """Return the canonical value: Spark compares its JSON as text."""
@@ -60,7 +51,7 @@ class StreamOffset:
         if self.reader:
             value["reader"] = self.reader
         if self.end is not None:
-            value["end"] = {"cut": self.end.cut, "offset": self.end.offset}
+            value["end"] = dict(zip(("cut", "offset"), self.end, strict=True))
         return dict(sorted(value.items()))
 
     def at(self, position: Position) -> "StreamOffset":
@@ -94,10 +85,10 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
     )
 
 
-def _parse_end(value: object) -> BoundEnd | None:
+def _parse_end(value: object) -> tuple[str, int] | None:
     match value:
         case {"cut": str(cut), "offset": int(offset)}:
-            return BoundEnd(cut, offset)
+            return cut, offset
     return None
 
 
@@ -112,11 +103,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             storage,
             options["startCut"],
             options["endCut"],
-            limits=BatchLimits(
-                options["maxRowsPerTrigger"],
-                options["maxBytesPerTrigger"],
-                BATCH_SEGMENTS,
-            ),
+            most_rows=options["maxRowsPerTrigger"],
+            most_bytes=options["maxBytesPerTrigger"],
             fail_on_data_loss=options["failOnDataLoss"],
             replicated=options["replicatedOnly"],
         )
@@ -128,7 +116,6 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._published = PublishedPosition(
                 self._batches.stream, name, fail_on_data_loss=strict
             )
-        self._root: Root | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema}
@@ -141,11 +128,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Use the current tail as the query's end; raises as `latestOffset`."""
-        self._batches.target = self._follow().tail
+        self._batches.target = self._batches.follow().tail
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one limit that stands for all limits of the options; Spark knows only one."""
-        return ReadMaxFiles(BATCH_SEGMENTS)
+        """Return one limit that stands for all limits of a batch; Spark knows only one."""
+        return ReadMaxFiles(1)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.
@@ -158,7 +145,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotExpiredError: A version that a cut names was purged.
             ReaderConflictError: The reader's name belongs to another query.
         """
-        root = self._follow()
+        root = self._batches.follow()
         given = parse_offset(start)
         begun = given or self._begin(root)
         self._batches.keep_end(begun.end)
@@ -177,7 +164,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the tail as last seen, so that progress shows how far behind a query is."""
-        root = self._root
+        root = self._batches.seen
         if root is None:
             return None
         tail = {"generation": root.generation, "offset": root.tail, "stream": root.stream_id}
@@ -195,7 +182,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if finish is None:
             return []
         begun = parse_offset(start) or finish.at(replace(finish.position, offset=finish.origin))
-        root = self._follow()
+        root = self._batches.follow()
         self._batches.check(begun.position, logged=False)
         self._batches.check(finish.position, logged=True)
         first, last = begun.position.offset, finish.position.offset
@@ -204,8 +191,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stream = self._batches.stream
         columns = project(stream, self._options, self._schema)
         options = {**self._options, "startCut": first, "endCut": last, "columns": columns}
-        reading = plan_reading(stream, options, root)
-        tasks = plan_tasks(stream, options, reading, root)
+        reading = plan_reading(stream, options, version=root)
+        tasks = plan_tasks(stream, options, reading, version=root)
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -228,11 +215,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _follow(self) -> Root:
-        self._root = self._batches.follow()
-        return self._root
-
-    def _begin(self, root: Root) -> StreamOffset:
+    def _begin(self, root: Any) -> StreamOffset:
         """Bind the start, once in the life of this process."""
         if self._origin is None:
             offset = self._batches.begin()
