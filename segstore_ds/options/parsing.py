@@ -8,12 +8,11 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_size
-from segstore_ds.options.table import NOTES, TABLE, Option
+from segstore_ds.options.table import ANSWERS, NOTES, PEERS, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
-_BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
 # Keys that Spark itself adds to a source's options, and our internal one.
 _SPARKS_OWN = frozenset(
     [
@@ -83,7 +82,7 @@ def parse_value(option: Option, value: Any) -> Any:
             words = {choice.lower(): choice for choice in option.choices}
             word = str(value).strip().lower()
             if word not in words:
-                if (answer := dict(option.answers).get(word)) is not None:
+                if (answer := ANSWERS.get((option.name, word))) is not None:
                     raise InvalidInputError(
                         "not a value of the option", remedy=answer, option=option.name, value=value
                     )
@@ -116,10 +115,10 @@ def _shown(option: Option) -> str:
 
 
 def _unknown(name: str, scope: str) -> InvalidInputError:
-    peer = _BY_PEER.get(name.lower())
+    peer = PEERS.get(name.lower())
     if peer is not None:
         return InvalidInputError(
-            "option belongs to another system", remedy=f"use {peer.name}", option=name
+            "option belongs to another system", remedy=f"use {peer}", option=name
         )
     known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)

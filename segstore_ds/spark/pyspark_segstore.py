@@ -7,14 +7,14 @@ segstore before Spark uses the format.
 
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSource
+
+
+def _handed_on(name: str) -> Any:
+    def call(self: Any, *args: Any, **given: Any) -> Any:
+        return getattr(self._source, name)(*args, **given)
+
+    return call
 
 
 class DefaultSource(DataSource):
@@ -31,27 +31,8 @@ class DefaultSource(DataSource):
         """Return the format's name."""
         return "segstore"
 
-    def schema(self) -> StructType:
-        """Return the stream's columns."""
-        schema: StructType = self._source.schema()
-        return schema
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader."""
-        reader: DataSourceReader = self._source.reader(schema)
-        return reader
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the batch writer."""
-        writer: DataSourceWriter = self._source.writer(schema, overwrite)
-        return writer
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a streaming query."""
-        reader: DataSourceStreamReader = self._source.streamReader(schema)
-        return reader
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of a streaming query."""
-        writer: DataSourceStreamWriter = self._source.streamWriter(schema, overwrite)
-        return writer
+    schema = _handed_on("schema")
+    reader = _handed_on("reader")
+    writer = _handed_on("writer")
+    streamReader = _handed_on("streamReader")  # noqa: N815 - Spark's name
+    streamWriter = _handed_on("streamWriter")  # noqa: N815 - Spark's name

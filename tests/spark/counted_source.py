@@ -8,22 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.spark.batch.reader import SegstoreReader
+from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.source import SegstoreDataSource
 
 
-class CountedReader(SegstoreReader):
+class CountedReader(PartsReader):
     """A reader whose tasks are noted."""
 
     notes: Path
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Keep where notes go."""
-        return {**super().__getstate__(), "notes": self.notes}
-
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Read a task, then note the requests of its storage: a task opens no log."""
-        stats = self._reading.storage.stats
+        stats = self._read.args[0].storage.stats
         before, rows = stats.total, 0
         for batch in super().read(partition):
             rows += batch.num_rows

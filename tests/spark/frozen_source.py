@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from segstore_ds.spark.batch.reader import SegstoreReader
+from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
@@ -37,15 +37,11 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
     return iterate if inspect.isgeneratorfunction(method) else call
 
 
-class NotingReader(SegstoreReader):
+class NotingReader(PartsReader):
     """A reader whose tasks are noted."""
 
     notes: Path
-    read = _noted(SegstoreReader.read)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Keep where notes go."""
-        return {**super().__getstate__(), "notes": self.notes}
+    read = _noted(PartsReader.read)
 
 
 class NotingWriter(SegstoreWriter):

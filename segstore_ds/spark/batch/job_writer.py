@@ -12,18 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds import Stream
 from segstore_ds.errors import InternalError, InvalidInputError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
+from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.batch.writer import (
     SegstoreWriter,
     StagedMessage,
@@ -211,35 +207,17 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], CopiedRows
     return others, CopiedRows((str(cuts[0]), str(cuts[1])), column)
 
 
-def plan_rows(stream: Stream, options: Mapping[str, Any], schema: StructType) -> "PlanReader":
+def plan_rows(stream: Stream, options: Mapping[str, Any], schema: StructType) -> PartsReader:
     """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`."""
     check_whole(options, EVENTS_ONLY, schema)
-    return PlanReader(plan_compaction(stream, options))
+    rows = plan_compaction(stream, options)
+    count = min(len(rows), MOST_TASKS)
+    borders = [len(rows) * n // count for n in range(count + 1)] if count else [0]
+    return PartsReader(_read_plan, [rows[first:last] for first, last in pairwise(borders)])
 
 
-@at_boundary
-@dataclass(frozen=True)
-class PlanReader(DataSourceReader):
-    """Reads the rows of a plan: one partition per group, 256 at most."""
-
-    rows: list[dict[str, Any]]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"rows": []}  # each partition carries its own rows
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "rows", state["rows"])
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the partitions."""
-        count = min(len(self.rows), MOST_TASKS)
-        borders = [len(self.rows) * n // count for n in range(count + 1)] if count else [0]
-        return [InputPartition(self.rows[first:last]) for first, last in pairwise(borders)]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition."""
-        if partition is not None and partition.value:
-            yield pa.RecordBatch.from_pylist(partition.value, to_arrow(table_schema(PLAN)))
+def _read_plan(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist(rows, to_arrow(table_schema(PLAN)))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Batch reads of a stream's metadata tables: the option `metadata`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.spark.boundary import at_boundary
+from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
     METADATA,
@@ -44,19 +44,20 @@ def table_schema(name: str) -> StructType:
 
 def plan_metadata_reader(
     stream: Stream, options: Mapping[str, Any], schema: StructType
-) -> "MetadataReader":
-    """Plan the read of a metadata table as of a version."""
+) -> PartsReader:
+    """Plan the read of a metadata table as of a version, one part per range of offsets."""
     name = options["metadata"]
     check_whole(options, EVENTS_ONLY, schema)
-    return MetadataReader(stream, name, schema)
+    read = partial(_read_rows, stream.storage, pin(stream), name, to_arrow(schema))
+    return PartsReader(read, stream.plan_metadata(name, root=stream.root))
 
 
 def plan_streams_reader(
     folder: Storage, options: Mapping[str, Any], schema: StructType
-) -> "StreamsReader":
-    """Plan the listing of the streams in a folder; sends no request."""
+) -> PartsReader:
+    """Plan the listing of the streams in a folder, in one task with threads of its own."""
     check_whole(options, (*EVENTS_ONLY, *_STREAM_ONLY), schema)
-    return StreamsReader(folder, schema)
+    return PartsReader(partial(_list_streams, folder, to_arrow(schema)), [STREAMS])
 
 
 def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
@@ -70,45 +71,14 @@ def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: Stru
         )
 
 
-@at_boundary
-class StreamsReader(DataSourceReader):
-    """Lists the streams in a folder, in one task with threads of its own."""
-
-    def __init__(self, folder: Storage, schema: StructType) -> None:
-        self._folder = folder
-        self._schema = schema
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition."""
-        return [InputPartition(STREAMS)]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each stream."""
-        if partition is not None:
-            rows = list_streams_below(self._folder)
-            target = to_arrow(self._schema)
-            yield from pa.Table.from_arrays(rows.columns, schema=target).to_batches()
+def _read_rows(
+    storage: Storage, pinned: bytes, name: str, target: pa.Schema, span: tuple[int, int]
+) -> Iterator[pa.RecordBatch]:
+    stream = open_pinned(storage, pinned)
+    for batch in stream.metadata(name, root=stream.root, span=span):
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
 
 
-@at_boundary
-class MetadataReader(DataSourceReader):
-    """Reads a metadata table, one partition per range of offsets."""
-
-    def __init__(self, stream: Stream, name: str, schema: StructType) -> None:
-        self._storage, self._pinned = stream.storage, pin(stream)
-        self._name = name
-        self._ranges = stream.plan_metadata(name, root=stream.root)
-        self._schema = schema
-
-    def partitions(self) -> list[InputPartition]:
-        """Return one partition per range."""
-        return [InputPartition(span) for span in self._ranges]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
-        if partition is None or partition.value is None:
-            return
-        stream = open_pinned(self._storage, self._pinned)
-        target = to_arrow(self._schema)
-        for batch in stream.metadata(self._name, root=stream.root, span=partition.value):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
+def _list_streams(folder: Storage, target: pa.Schema, _part: str) -> Iterator[pa.RecordBatch]:
+    rows = list_streams_below(folder)
+    yield from pa.Table.from_arrays(rows.columns, schema=target).to_batches()

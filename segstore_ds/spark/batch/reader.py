@@ -1,7 +1,8 @@
 """Batch reads: the planner makes a plan once, and tasks carry out parts of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -53,13 +54,15 @@ def plan_reader(
     schema: StructType,
     *,
     native_epochs: tuple[int, ...] = (),
-) -> "SegstoreReader":
+) -> "PartsReader":
     """Plan a read and its tasks, without the Parquet segments of `native_epochs`.
 
     It raises as `Stream.read` does.
     """
     reading = replace(plan_reading(stream, options), native_epochs=native_epochs)
-    return SegstoreReader(reading, plan_tasks(stream, options, reading), schema)
+    return PartsReader(
+        partial(slice_batches, reading, schema), plan_tasks(stream, options, reading)
+    )
 
 
 def plan_tasks(
@@ -74,7 +77,7 @@ def plan_tasks(
     )
 
 
-def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Iterator[pa.RecordBatch]:
+def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the events of a task as the batches that Spark expects."""
     target = to_arrow(schema)
     for batch in run_task(reading, task):
@@ -120,26 +123,28 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
 
 
 @at_boundary
-class SegstoreReader(DataSourceReader):
-    """Reads the tasks of a plan; each partition carries only its task, the reader the rest."""
+class PartsReader(DataSourceReader):
+    """Reads the parts of a plan, one in each task, which gets the others not at all.
 
-    def __init__(self, reading: Reading, tasks: list[ReadTask], schema: StructType) -> None:
-        self._reading = reading
-        self._tasks = tasks
-        self._schema = schema
+    `read` is picklable: it yields a part's batches as Spark expects them.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], Iterator[pa.RecordBatch]], parts: Sequence[Any]
+    ) -> None:
+        self._read, self._parts = read, parts
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_reading": self._reading, "_tasks": [], "_schema": self._schema}
+        return {**vars(self), "_parts": ()}
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per task; for an empty list Spark makes one with the value None."""
-        return [InputPartition(task) for task in self._tasks]
+        """Return one partition per part; for an empty list Spark makes one with the value None."""
+        return [InputPartition(part) for part in self._parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a partition in offset order, as the batches that Spark expects."""
-        if partition is None or partition.value is None:
-            return
-        yield from slice_batches(self._reading, partition.value, self._schema)
+        """Yield the rows of a partition, in their order."""
+        if partition is not None and partition.value is not None:
+            yield from self._read(partition.value)
 
 
 def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:

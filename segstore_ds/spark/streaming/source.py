@@ -211,7 +211,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition is None or partition.value is None:
             return
         reading, task = partition.value
-        yield from slice_batches(reading, task, self._schema)
+        yield from slice_batches(reading, self._schema, task)
 
     # --- inside ------------------------------------------------------------------------------
 
