@@ -1,18 +1,17 @@
 """Writes whose rows are a plan's, or a copy's: the options `operation` and `copyMode`.
 
 A `Job` (`stream.connector`) is planned in the driver, does some rows in each task, and commits once
-what all of them have done (`JobWriter`). A copy by events takes rows of a DataFrame
-(`EventsCopyWriter`).
+what all of them have done. A copy by events takes rows of a DataFrame (`RowsCopy`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from segstore_ds import Stream
@@ -20,13 +19,7 @@ from segstore_ds.errors import InternalError, InvalidInputError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
 from segstore_ds.spark.batch.reader import PartsReader
-from segstore_ds.spark.batch.writer import (
-    SegstoreWriter,
-    StagedMessage,
-    build_request,
-    client_of,
-)
-from segstore_ds.spark.boundary import at_boundary
+from segstore_ds.spark.batch.writer import SegstoreWriter, build_request, client_of
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream.connector import (
@@ -34,6 +27,7 @@ from segstore_ds.stream.connector import (
     RowsCopy,
     Storage,
     commit_job,
+    discard_staged,
     parse_cut,
     plan_compaction,
     plan_compaction_job,
@@ -47,49 +41,6 @@ _OPTIONS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})
 _RANGE = ("startcut", "endcut", "offsetcolumn")
 _FIXED = ("offset", "position", "version")
 _OF_APPENDS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
-
-
-@dataclass(frozen=True)
-class ResultsMessage(WriterCommitMessage):
-    """What one task of a job has done, sent to the driver."""
-
-    results: tuple[Any, ...]
-
-
-@at_boundary
-class JobWriter(DataSourceArrowWriter):
-    """Runs a job's rows in tasks and commits in the driver; every copy of it holds the same job."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Run the rows of one task; raises as the job does."""
-        results: list[Any] = []
-        try:
-            for result in self._job.run(row for batch in iterator for row in batch.to_pylist()):
-                results.append(result)  # noqa: PERF402 - a failure must find what was done
-        except BaseException:
-            self._job.discard(results)
-            raise
-        return ResultsMessage(tuple(results))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks have done; raises as the job does."""
-        commit_job(self._job, _results(messages))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Clean up after a failed job; never raises.
-
-        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
-        """
-        if any(message is None for message in messages):
-            self._job.discard(_results(messages))
-
-
-def _results(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
-    sent = (message for message in messages if isinstance(message, ResultsMessage))
-    return [result for message in sent for result in message.results]
 
 
 def is_job(given: Mapping[str, str]) -> bool:
@@ -117,12 +68,12 @@ def plan_job_writer(
     target, client = open_storage(options), client_of(options)
     if mode is None:
         _check_rows(schema, PLAN, operation="compact", overwrite=overwrite)
-        return JobWriter(plan_compaction_job(target, options, client=client))
+        return _write_job(plan_compaction_job(target, options, client=client))
     source = open_storage({**options, "path": options["copyFrom"]})
     if mode == SEGMENTS:
         _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
         copy_id, seal = options["copyId"], options["seal"]
-        return JobWriter(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
+        return _write_job(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
     if copied is None:
         raise InternalError("a copy by events without a range")
     column = copied.column
@@ -132,7 +83,7 @@ def plan_job_writer(
         )
     rows = StructType([field for field in schema if field.name != column])
     work = plan_event_rows(source, target, options, rows, copied, overwrite=overwrite)
-    return EventsCopyWriter(work, column)
+    return _write_rows(work, column)
 
 
 def _check_options(options: Mapping[str, Any]) -> str | None:
@@ -220,36 +171,48 @@ def _read_plan(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(rows, to_arrow(table_schema(PLAN)))
 
 
-@dataclass(frozen=True)
-class CheckedMessage(StagedMessage):
-    """What one task staged, and the first and last offset of its rows; -1 if they are unknown."""
+def _write_job(job: Job) -> SegstoreWriter:
+    return SegstoreWriter(
+        partial(_run_job, job), partial(_commit_job, job), partial(_discard_job, job)
+    )
 
-    offsets: tuple[int, int] = (-1, -1)
+
+def _run_job(
+    job: Job, _context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> tuple[list[Any], int]:
+    results: list[Any] = []
+    try:
+        for result in job.run(row for batch in batches for row in batch.to_pylist()):
+            results.append(result)  # noqa: PERF402 - a failure must find what was done
+    except BaseException:
+        job.discard(results)
+        raise
+    return results, 0
 
 
-@at_boundary
-class EventsCopyWriter(SegstoreWriter):
-    """Stages rows in tasks and commits them as the whole of a new stream, or notes a part of it.
+def _commit_job(job: Job, done: list[list[Any]]) -> None:
+    commit_job(job, [*chain(*done)])
 
-    `column` names the offsets of the rows, which are checked and not stored.
-    """
 
-    def __init__(self, work: RowsCopy, column: str | None) -> None:
-        super().__init__(work.job)
-        self._work, self._column = work, column
+def _discard_job(job: Job, done: list[list[Any]]) -> None:
+    job.discard([*chain(*done)])
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows; raises as `SegstoreWriter.write`."""
-        context = TaskContext.get()
-        if context is None:
-            raise InternalError("write runs outside a Spark task")
-        staged, offsets = self._work.stage(context.partitionId(), iterator, self._column)
-        return CheckedMessage(staged, offsets=offsets)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Fill the destination, all at once, in partition order."""
-        sent = (message for message in messages if isinstance(message, CheckedMessage))
-        self._work.commit((message.staged, message.offsets) for message in sent)
+def _write_rows(work: RowsCopy, column: str | None) -> SegstoreWriter:
+    """Return the writer of a copy's rows; `column` holds their offsets, and is not stored."""
+    discard = partial(_discard_rows, work.job.storage)
+    return SegstoreWriter(partial(_run_rows, work, column), work.commit, discard)
+
+
+def _run_rows(
+    work: RowsCopy, column: str | None, context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> tuple[Any, int]:
+    done = work.stage(context.partitionId(), batches, column)
+    return done, done[0].rows
+
+
+def _discard_rows(storage: Storage, done: list[Any]) -> None:
+    discard_staged(storage, [staged for staged, _ in done])
 
 
 def plan_event_rows(

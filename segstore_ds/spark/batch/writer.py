@@ -1,7 +1,8 @@
 """Batch writes: planned once, staged by tasks, committed once by the driver."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +30,10 @@ APPLICATION = "application"  # a key beside the users' options: no option has th
 
 
 @dataclass(frozen=True)
-class StagedMessage(WriterCommitMessage):
-    """What one task staged, sent to the driver, and how many of its rows Spark measured."""
+class TaskMessage(WriterCommitMessage):
+    """What one task has done, sent to the driver, and how many of its rows Spark measured."""
 
-    staged: StagedTask
+    done: Any
     measured: int = 0
 
 
@@ -49,7 +50,17 @@ def plan_append_writer(
     expected = (options["expectedTail"], options["expectedVersion"])
     create = options["createIfMissing"] and not any(expected)
     job = plan_write(storage, request, create=create)
-    return SegstoreWriter(job if transaction is None else replace(job, transaction=transaction))
+    job = job if transaction is None else replace(job, transaction=transaction)
+    discard = partial(discard_staged, job.storage)
+    return SegstoreWriter(partial(_stage, job), partial(commit_write, job), discard)
+
+
+def _stage(
+    job: WriteJob, context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> tuple[StagedTask, int]:
+    # A task attempt's id is unique within an application, and the token belongs to one job.
+    staged = job.stage(context.partitionId(), str(context.taskAttemptId()), batches)
+    return staged, staged.rows
 
 
 def build_request(
@@ -82,26 +93,34 @@ def client_of(options: Mapping[str, Any]) -> str:
 
 @at_boundary
 class SegstoreWriter(DataSourceArrowWriter):
-    """Stages in tasks and commits in the driver; every copy of it holds the same job."""
+    """Works in tasks and commits in the driver, by three picklable steps; raises as these do.
 
-    def __init__(self, job: WriteJob) -> None:
-        self._job = job
+    `run` does the rows of one task and returns what it has done, and of how many rows. `commit` and
+    `discard` take what all tasks have done, in the order of partitions.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[TaskContext, Iterator[pa.RecordBatch]], tuple[Any, int]],
+        commit: Callable[[list[Any]], None],
+        discard: Callable[[list[Any]], None],
+    ) -> None:
+        self._run, self._commit, self._discard = run, commit, discard
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows."""
+        """Do one task's rows."""
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")
         show_info()
-        # A task attempt's id is unique within an application, and the token belongs to one job.
-        attempt = str(context.taskAttemptId())
-        staged = self._job.stage(context.partitionId(), attempt, iterator)
-        return StagedMessage(staged, measured_rows(context, staged.rows))
+        done, rows = self._run(context, iterator)
+        return TaskMessage(done, measured_rows(context, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
-        commit_write(self._job, staged_of(messages))
-        ADVICE.add(sum(sent.measured for sent in messages if isinstance(sent, StagedMessage)))
+        """Commit what all tasks have done."""
+        sent = _sent(messages)
+        self._commit([message.done for message in sent])
+        ADVICE.add(sum(message.measured for message in sent))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.
@@ -109,9 +128,8 @@ class SegstoreWriter(DataSourceArrowWriter):
         If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if any(message is None for message in messages):
-            discard_staged(self._job.storage, staged_of(messages))
+            self._discard([message.done for message in _sent(messages)])
 
 
-def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
-    """Return what tasks staged, from the messages that arrived."""
-    return [message.staged for message in messages if isinstance(message, StagedMessage)]
+def _sent(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
+    return [message for message in messages if isinstance(message, TaskMessage)]
