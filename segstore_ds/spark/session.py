@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -24,17 +24,12 @@ from segstore_ds.stream.connector import find_write
 _LOG = logging.getLogger(__name__)
 
 NO_BATCH_SIZING = "2147483647"
-_SETTINGS: Mapping[str, tuple[str, str]] = {
-    BATCH_SIZING: (
-        NO_BATCH_SIZING,
-        (
-            "Spark measures every Arrow batch after every row, which takes two thirds of the write "
-            "throughput; with this it does not. Batches are then bounded by "
-            "spark.sql.execution.arrow.maxRecordsPerBatch (10000 rows) alone: with rows of 30 kB "
-            "that is 300 MB per task, so lower that for wide rows."
-        ),
-    )
-}
+_COST = (
+    "Spark measures every Arrow batch after every row, which takes two thirds of the write "
+    "throughput; with this it does not. Batches are then bounded by "
+    "spark.sql.execution.arrow.maxRecordsPerBatch (10000 rows) alone: with rows of 30 kB "
+    "that is 300 MB per task, so lower that for wide rows."
+)
 _BUILDER_SETTINGS: Mapping[str, str] = {
     # Tasks talk to Python over unix sockets: quicker than TCP on which nothing waits, too.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -44,18 +39,12 @@ _BUILDER_SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What `register` did to a session.
+    """What `register` set in a session, with what it costs as text; nothing the user had set."""
 
-    Attributes:
-        settings: Setting -> value that was set; empty if the user had set it already.
-        notes: Setting -> what it costs.
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str]
 
     def __str__(self) -> str:
-        lines = [f"{name}={value}: {self.notes[name]}" for name, value in self.settings.items()]
+        lines = [f"{name}={value}: {_COST}" for name, value in self.settings.items()]
         return "\n".join(lines) or "nothing was set: the session's own settings stay"
 
 
@@ -94,11 +83,10 @@ def register(
         spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
     _bind(spark, storage_options)
     chosen = {}
-    for name, (value, _) in _SETTINGS.items():
-        if tune and spark.conf.get(name, None) is None:
-            spark.conf.set(name, value)
-            chosen[name] = value
-    return Registration(chosen, {name: _SETTINGS[name][1] for name in chosen})
+    if tune and spark.conf.get(BATCH_SIZING, None) is None:
+        spark.conf.set(BATCH_SIZING, NO_BATCH_SIZING)
+        chosen[BATCH_SIZING] = NO_BATCH_SIZING
+    return Registration(chosen)
 
 
 def recommended_conf() -> dict[str, str]:
