@@ -224,6 +224,7 @@ KNOW_FOLLOWERS = {
     "errors.py",
     "observe/figures.py",
     "observe/series.py",
+    "stream/namespaces.py",
     "stream/stream.py",
 }
 

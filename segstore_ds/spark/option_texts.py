@@ -80,11 +80,7 @@ NO_NOTES = HelperNotes()
 
 
 def as_location(url: str | os.PathLike[str]) -> str:
-    """Return a location as Spark takes it: as given, or canonical if only that is printable.
-
-    Raises:
-        InvalidInputError: It is not a location.
-    """
+    """Return a location as Spark takes it: as given, or canonical if only that is printable."""
     location, text = resolve_location(url), os.fspath(url)
     return text if text.isprintable() else location.url
 
@@ -94,9 +90,6 @@ def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
 
     Values may be Python's: lists, mappings, numbers, booleans, dates, times. None means that the
     option is not given.
-
-    Raises:
-        InvalidInputError: A value has a type that no option takes.
     """
     texts = {}
     for name, value in options.items():

@@ -58,11 +58,7 @@ _REFUSED = {
 
 
 def to_stored(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which a DataFrame is stored.
-
-    Raises:
-        SchemaMismatchError: A column has a type that can't be stored, or a name occurs twice.
-    """
+    """Return the Arrow schema in which a DataFrame is stored."""
     for path, data_type in _walk(schema, ""):
         remedy = _REFUSED.get(type(data_type).__name__)
         if remedy is not None:
@@ -136,11 +132,7 @@ def _known_field(value: dict[str, Any]) -> StructField | None:
 
 
 def _check_classes(value: Any) -> None:
-    """Check that classes named in a schema's JSON are user-defined types, before Spark calls them.
-
-    Raises:
-        ImportError: A class is not here, or is not a user-defined type.
-    """
+    """Raise ImportError unless classes in a schema's JSON are user-defined types that are here."""
     if isinstance(value, dict):
         if value.get("type") == "udt":
             module, _, name = str(value["pyClass"]).rpartition(".")

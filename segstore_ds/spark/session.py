@@ -154,11 +154,7 @@ def _find_commit(spark: SparkSession, texts: Mapping[str, str], transaction: str
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
-    """Return the format as `register` bound it to this session, or to the one it was cloned from.
-
-    Raises:
-        InvalidInputError: Another process bound storage options to the session.
-    """
+    """Return the format as `register` bound it to this session or to the one it is a clone of."""
     key = spark.conf.get(_BOUND, None)
     if key is None:
         return SegstoreDataSource

@@ -191,11 +191,7 @@ class SegstoreDataSource(DataSource):
         return Stream.at_root(storage, root)
 
     def open_storage(self, options: Mapping[str, Any]) -> Storage:
-        """Return the folder that parsed options name, with the session's storage options.
-
-        Raises:
-            InvalidInputError: There is no path, or an option is not valid.
-        """
+        """Return the folder that parsed options name, with the session's storage options."""
         path = options["path"]
         if path is None:
             if "paths" in self.options:

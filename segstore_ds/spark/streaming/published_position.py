@@ -36,11 +36,6 @@ class PublishedPosition:
 
         `logged` is the token in the offset that Spark passed in, or "". It returns the token that
         the next offset must carry.
-
-        Raises:
-            ReaderConflictError: The name belongs to another query.
-            TruncatedError: Events that are due are below the head.
-            ConflictError: Every race was lost.
         """
         self._token = logged or self._token or uuid4().hex[:_TOKEN_DIGITS]
         provisional = not logged

@@ -85,12 +85,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         freeze_worker()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows, or none if the batch is in the stream already.
-
-        Raises:
-            SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed; Spark retries the task.
-        """
+        """Stage one task's rows, or none if the batch is in the stream already."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(_QUERY_ID) if context else None
         batch_id = context.getLocalProperty(_BATCH_ID) if context else None
@@ -105,13 +100,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         return SinkMessage(staged, query_id, self._plan if task == 0 else None, measured)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a micro-batch; a batch that is in the stream already changes nothing.
-
-        Raises:
-            WriterConflictError: The batch is older than the query's last one, or holds other events
-                than that, or its writer id belongs to another query: a checkpoint was set back,
-                deleted or shared.
-        """
+        """Commit a micro-batch; a batch that is in the stream already changes nothing."""
         ours = _messages(messages)
         plan = next((message.plan for message in ours if message.plan is not None), None)
         if plan is None:

@@ -60,11 +60,7 @@ class StreamOffset:
 
 
 def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
-    """Return the offset that Spark passes back; None for the initial one. Pure.
-
-    Raises:
-        PositionError: Something other than segstore made it.
-    """
+    """Return the offset that Spark passes back; None for the initial one. Pure."""
     match value:
         case {"cut": str()}:
             return None
@@ -174,9 +170,6 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the tasks of a batch on the newest version; every version holds the same events.
 
         It raises as `latestOffset` does.
-
-        Raises:
-            SchemaMismatchError: The stream's columns are no longer those of the DataFrame.
         """
         finish = parse_offset(end)
         if finish is None:
