@@ -38,7 +38,7 @@ Where = Annotated[
 ]
 
 # An argument of Python in an error's text, but not inside of a call.
-_PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|'(?P<text>[^']*)')")
+_PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|(['\"])(?P<text>.*?)\2)")
 
 
 def spell_flags(text: str, options: Iterable[Any]) -> str:
@@ -53,8 +53,8 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
 
     def spell(found: re.Match[str]) -> str:
         flag, value = known.get(found["name"]), found["text"]
-        if flag is None:
-            return found[0]
+        if flag is None:  # a mode may be a flag
+            return known.get(value, found[0]) if found["name"] == "mode" else found[0]
         return flag if value is None else f"{flag} {shlex.quote(value)}"
 
     return _PYTHON.sub(spell, text)

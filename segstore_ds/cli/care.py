@@ -26,6 +26,8 @@ def maintain(
     yes: Yes = False,
 ) -> None:
     """Forget old versions and delete what nothing needs: by the stream's upkeep, or by ages."""
+    if (keep is None and keep_versions > 1) or (grace is None and short_grace):
+        raise typer.BadParameter("--keep-versions needs --keep, and --short-grace needs --grace")
     stream = run.change(url)
     if keep is None and grace is None:
         if dry_run:

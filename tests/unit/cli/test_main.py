@@ -147,6 +147,7 @@ def test_missing_stream_ends_with_2_and_one_line(command, tmp_path, capsys):
     ("arguments", "advice"),
     [
         (["tag", "{url}", "here", "tail"], "or move the tag with --move\n"),
+        (["copy", "{url}", "{url}-2", "--version", "1"], "a clone and copy that\n"),
         (["maintain", "{url}", "--grace", "0s", "--yes"], "--short-grace if there are none\n"),
     ],
 )
@@ -164,6 +165,10 @@ def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
         "set single_writer=True, or --start 'reader:my own'; repair(url, start='head') as well"
     )
     assert spell_flags(text, options) == spelled
+    clone = [SimpleNamespace(name="clone", opts=["--clone"])]
+    assert spell_flags("""use mode="clone", or mode='segments'""", clone) == (
+        "use --clone, or mode='segments'"
+    )
 
 
 @pytest.mark.parametrize("verb", [["append", "{url}"], ["create", "{url}-new", "--like"]])
@@ -179,6 +184,13 @@ def test_deleting_objects_asks_only_if_something_would_go(url, capsys):
     """Nobody can be asked here."""
     assert main(["maintain", url, "--grace", "7d"]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("flag", [["--keep-versions", "3"], ["--short-grace"]])
+def test_a_flag_that_would_mean_nothing_is_refused(url, capsys, flag):
+    """Somebody may believe that it limits what is deleted."""
+    assert main(["maintain", url, "--yes", *flag]) == FAILED
+    assert f"{flag[0]} needs --" in capsys.readouterr().err
 
 
 def test_storage_options_that_are_no_object_are_refused_unseen(url, capsys):
@@ -206,7 +218,8 @@ def test_flags_of_every_command_may_stand_before_it(url, capsys):
 def test_a_verb_that_is_not_there_is_one_line_with_the_nearest(capsys):
     assert main(["verfy", "u"]) == FAILED
     said = capsys.readouterr().err
-    assert said == "segstore: No such command 'verfy'. Did you mean 'verify'?\n"
+    assert said.startswith("segstore: No such command 'verfy'. Did you mean 'verify'?")
+    assert said.count("\n") == 1
 
 
 def test_failure_that_may_pass_has_a_status_of_its_own(url, capsys):
