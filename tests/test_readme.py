@@ -178,7 +178,7 @@ def test_each_of_the_two_commands_is_one_line():
 def test_ci_installs_and_tests_as_the_readme_does():
     lines = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     assert """step "install" make_environment .ci-venv "$python" '.[test]'""" in lines
-    assert """step "release" .ci/release .ci-venv/bin/python""" in lines
+    assert """begin "release" .ci/release .ci-venv/bin/python""" in lines
     assert """step "tests" .ci-venv/bin/python -m pytest -n 3 --dist loadfile""" in lines
 
 
