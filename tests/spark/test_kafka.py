@@ -108,7 +108,10 @@ class Job:
 def after_producing(rows: str, code: str) -> str:
     """Return code whose session first fills the topic."""
     target = 'format("kafka").option("kafka.bootstrap.servers", "localhost:9092")'
-    patient = '.option("kafka.delivery.timeout.ms", 600000)'  # a busy machine may take minutes
+    # A busy machine may take minutes; and a batch that comes before its topic has a leader is
+    # repeated, which succeeds only if no later batch has overtaken it.
+    patient = '.option("kafka.delivery.timeout.ms", 600000)'
+    patient += '.option("kafka.max.in.flight.requests.per.connection", 1)'
     write = f'{rows}.write.{target}.option("topic", "clicks"){patient}.save()'
     start, rest = code.split("\ntopic = ", 1)
     return f"{start}\n{write}\ntopic = {rest}"
