@@ -260,7 +260,7 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
         return filters
     if isinstance(filters, pc.Expression):
         return Filters(expression=bind(filters, schema))
-    if isinstance(filters, str) and filters.strip()[:1] not in ("", "[", "{"):
+    if isinstance(filters, str) and filters.strip() not in ("", "null") and not _is_json(filters):
         joined: Filters = parse_text(filters, Join(partial(_leaf, schema), all_of, some_of))
         return joined
     conditions: Any = _load(filters) if isinstance(filters, str) else filters
@@ -272,6 +272,10 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
         return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
     found = [parse_filters(conditions, schema) for conditions in conditions]
     return some_of(found)
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("[", "{")
 
 
 def _leaf(schema: pa.Schema, condition: Sequence[Any]) -> Filters:

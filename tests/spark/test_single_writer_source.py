@@ -56,7 +56,7 @@ def test_batch_read_takes_single_writer(url):
     with pytest.raises(UnsafeFilesystemError):
         source(url).schema()
     made = source(url, singleWriter="true", startCut="2")
-    reader = made.readers.register(made.schema())
+    reader = made.reader(made.schema())
     assert read(reader, reader.partitions()) == [2, 3, 4]
 
 
