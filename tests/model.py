@@ -43,6 +43,7 @@ class ModelStream:
         log_start: The oldest version that was not purged.
         tags: Name -> offset.
         readers: Name -> offset of a reader that was not released.
+        first: The version with which the stream began.
     """
 
     columns: tuple[str, ...]
@@ -55,9 +56,11 @@ class ModelStream:
     sealed: bool = False
     tags: dict[str, int] = field(default_factory=dict)
     readers: dict[str, int] = field(default_factory=dict)
+    first: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Commit version 0, the empty stream."""
+        """Commit the first version, of an empty stream; another one may have been here before."""
+        self.first = len(self.versions)
         self._commit()
 
     @property
@@ -163,7 +166,7 @@ class ModelStream:
 
     def tail_at(self, time_us: int) -> int:
         """Return the tail as of a time, purged versions included; 0 before the first commit."""
-        found = [earlier for earlier in self.versions if earlier.time_us <= time_us]
+        found = [earlier for earlier in self.versions[self.first :] if earlier.time_us <= time_us]
         return found[-1].tail if found else 0
 
     def purge(self, older_than_s: float) -> bool:

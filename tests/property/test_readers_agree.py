@@ -39,7 +39,7 @@ def test_every_reader_gives_what_was_written(tmp_path, monkeypatch, seed):
 
 
 def _bounds(look: Look) -> dict[str, Any]:
-    return {"start": look.start, "end": look.end, "version_as_of": look.version.number}
+    return {"start": look.start, "end": look.end, "as_of": look.version.number}
 
 
 def _same(twin: Twin, look: Look, what: str, found: list[str], wanted: list[str]) -> None:
@@ -63,8 +63,9 @@ def _read(twin: Twin, stream: Stream, look: Look) -> None:
     assert stream.count(filters=look.conditions, **_bounds(look)) == len(wanted)
     first = stream.read(filters=look.conditions, limit=4, **how).read_all()
     _same(twin, look, "limit", rows_of(first, names), wanted[:4])
-    for frame in (stream.to_polars, stream.to_pandas):
-        assert len(frame(filters=look.conditions, **how)) == len(wanted)
+    scan = stream.scan(filters=look.conditions, **how)
+    for frame in (scan.to_polars().collect(), scan.to_pandas()):
+        assert len(frame) == len(wanted)
     if look.event_time is not None:
         timed = stream.read(event_time=look.event_time, **how).read_all()
         _same(twin, look, "event time", rows_of(timed, names), rows_of(look.in_time(), names))

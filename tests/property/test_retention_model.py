@@ -72,7 +72,7 @@ class RetentionMachine(StreamMachine):
     def tag(self, data, name):
         offset = self._offset(data)
         self._tick()
-        self.model.tags.set(name, offset)
+        self.model.tag(name, offset)
         assert self.stream.tags.set(name, offset, move=True).offset == offset
 
     @rule(name=NAMES)

@@ -103,7 +103,7 @@ class Job:
         report = stream.refresh().verify()
         assert report.check().leftovers == []
         assert [
-            entry.path for entry in stream.vacuum(grace_s=86_400).kept if "dropped" not in entry.why
+            entry.path for entry in stream.vacuum(grace_s=86_400).kept if entry.dropped is None
         ] == []
 
 
