@@ -52,21 +52,21 @@ def listed_runs(
     is already replaced if the root lists one of its outputs. `runs` are in offset order and do not
     overlap.
     """
-    standing, landed = list[Replacement](), list[Replacement]()
+    kept, landed = list[Replacement](), list[Replacement]()
     for run in runs:
         # Load one run at a time, without statistics: segments between two runs are not needed.
         first, last = max(run.start, root.listed_start), run.start + run.rows
         found = status.segments(root, first, last, with_stats=False)
         listed = {segment.start: segment for segment in found}
         paths = {segment.entry.path for segment in listed.values()}
-        if _stands(run, listed):
-            standing.append(run)
+        if _is_listed(run, listed):
+            kept.append(run)
         if any(segment.path in paths for segment in run.outputs):
             landed.append(run)
-    return standing, landed
+    return kept, landed
 
 
-def _stands(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
+def _is_listed(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
     cursor = run.start
     for segment_id, path in run.inputs:
         placed = listed.get(cursor)

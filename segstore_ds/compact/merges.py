@@ -17,8 +17,8 @@ from segstore_ds.status.slot import Slot
 _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
 
 
-def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
-    """Merge parts of one kind if a merge is due; `thorough` asks storage whether filters lack.
+def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
+    """Merge parts of one kind if a merge is due; `complete` asks storage whether filters lack.
 
     Runs at most one merge: a merge that this one makes due waits for the next commit, so that no
     commit pays for all of them.
@@ -28,9 +28,9 @@ def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
         if (paths := table.due(root)) is not None:
             _commit(context, table.merge, paths)
             return
-    if (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
+    if (part := plan_key_filters(context.status, root, complete=complete)) is not None:
         _add_filters(context, part)
-    elif thorough:
+    elif complete:
         add_bounds(context)
 
 

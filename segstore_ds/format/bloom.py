@@ -38,7 +38,7 @@ VALUE_BITS = 16  # per distinct value: one absent value in 700 is taken for one 
 LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
 SHARE = 0.025  # of a frame's bytes, for all of its filters
 MOST_VALUE_BYTES = 1024  # columns with a longer value have no filter
-MOST_SET = 0.5  # of the bits of united filters: one absent value in 250 passes then
+MOST_SET = 0.5  # of the bits of joined filters: one absent value in 250 passes then
 
 Filters = Mapping[str, bytes]  # the filter of each column that has one
 Hashes = npt.NDArray[np.uint64]
@@ -127,7 +127,7 @@ def hold_any(filters: Sequence[bytes], hashes: Hashes) -> npt.NDArray[np.bool_]:
     return found
 
 
-def unite(filters: Sequence[bytes]) -> tuple[bytes, ...]:
+def join_filters(filters: Sequence[bytes]) -> tuple[bytes, ...]:
     """Return fewer filters that hold what the given ones hold: neighbours of one size as one.
 
     A value is in one of the given ones only if it is in one of the returned ones. Filters that

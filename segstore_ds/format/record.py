@@ -385,7 +385,7 @@ def _plain_test(kind: Any, cell: str) -> str | None:
     """Return a test of a cell, as code; None if its type is not a plain one."""
     kind, notes = _notes(kind)
     if type(None) in get_args(kind):
-        test = _plain_test(Annotated[get_args(kind)[0], *notes, None], cell)
+        test = _plain_test(get_args(kind)[0], cell)
         return test and f"({cell} is None or {test})"
     told = {type(note): note for note in notes}
     bounds, limit = told.get(Range, Range()), told.get(Limit, Limit())

@@ -238,7 +238,7 @@ class StreamLog:
             # Two runs of one copy use the same stream id, so a purged log also marks a leftover.
             if newest.stream_id != root.stream_id or newest.log_start > version:
                 return None
-        self._stand_on(Base(root, began, began, self.files.added_mark))
+        self._rebase(Base(root, began, began, self.files.added_mark))
         self._hint(root)
         return root
 
@@ -271,7 +271,7 @@ class StreamLog:
             transaction = transaction or self.new_transaction()
             self._wait_turn()
             for attempt in range(attempts):
-                # Stand on a root that was the newest a moment ago, and take the time before that.
+                # The base was the newest root a moment ago; the time is taken before that.
                 base, slot = self._begin(attempt)
                 # Build the change on it: what it refers to is durable before the root is put.
                 try:
@@ -418,7 +418,7 @@ class StreamLog:
         elif found is not None:
             self._learn(base, found, meter, took_s=put_s)
         if won:
-            self._stand_on(Base(root, began, began, self.files.added_mark))
+            self._rebase(Base(root, began, began, self.files.added_mark))
             self._turns.won(root, put_s)
         else:
             meter.races_lost += 1
@@ -464,7 +464,7 @@ class StreamLog:
             if data is None:
                 self._turns.nobody_came()
                 return
-            if not self._stand_on_later(base, data, version):
+            if not self._rebase_on(base, data, version):
                 self.refresh()
             self._turns.found(self.root, fresh=fresh)
             start = self._turns.first_unknown(self.root.version)
@@ -472,7 +472,7 @@ class StreamLog:
                 self._turns.note(self.history.transactions(self.root, start))
 
     def _learn(self, base: Base, winner: bytes, meter: Meter, *, took_s: float) -> None:
-        """Stand on the commit that won the slot after the base, or on a later one."""
+        """Take as the base the commit that won the slot after the base, or a later one."""
         version, data = base.root.version + 1, winner
         until_s = self._turns.lost(took_s)
         if until_s is None:
@@ -482,15 +482,15 @@ class StreamLog:
         if meter.races_lost:
             version, found = read_ahead(self.files, self.clock, version, winner, until_s)
             data = found or b""
-        if not self._stand_on_later(base, data, version):
+        if not self._rebase_on(base, data, version):
             self.refresh()
         elif meter.races_lost:
-            # Stand on the other commit of the winner's turn, too.
+            # Take the other commit of the winner's turn, too.
             self._turns.found(self.root, fresh=True)
             look = self._turns.look_for_second(self.root)
             following = None if look is None else await_version(self.files, self.clock, look)[0]
             if look is not None and following is not None:
-                self._stand_on_later(replace(base, root=self.root), following, look.version)
+                self._rebase_on(replace(base, root=self.root), following, look.version)
 
     def _hint(self, root: Root) -> None:
         now_s, url = self.clock.boot_s(), self.storage.url
@@ -531,7 +531,7 @@ class StreamLog:
         age_s = self.clock.boot_s() - base.seen_s
         return age_s < self.storage.trust_s or stands(self.files, base)
 
-    def _stand_on(self, base: Base) -> Root:
+    def _rebase(self, base: Base) -> Root:
         """Take a base unless another thread has gone on since; return the newest root known."""
         with self._locks.state:
             known = self._base
@@ -540,8 +540,8 @@ class StreamLog:
                 self._seen = Seen.of(base.root)
             return known.root
 
-    def _stand_on_later(self, base: Base, data: bytes, version: int) -> bool:
-        """Stand on a commit behind a base, whose file was read; False without a proof that it is.
+    def _rebase_on(self, base: Base, data: bytes, version: int) -> bool:
+        """Rebase on a commit that follows; False without a proof that it does.
 
         No name after the base existed when the base was confirmed, and purge keeps a name for the
         grace period. So within `CONFIRM_S` of that moment none of them can be a leftover, and a
@@ -555,7 +555,7 @@ class StreamLog:
         if not self._is_recent(base):
             return False
         now_s = self.clock.boot_s()
-        self._stand_on(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
+        self._rebase(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
         return True
 
     def _is_behind(self, later: Root, root: Root) -> bool:
@@ -600,7 +600,7 @@ class StreamLog:
                 find, known_s = find if known_s is None else self._open_hinted, None
                 continue
             if found is not None and self.clock.boot_s() <= limit_s:
-                return self._stand_on(replace(found, confirmed_s=began, seen_s=began))
+                return self._rebase(replace(found, confirmed_s=began, seen_s=began))
             find, known_s = self._open_hinted, None
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)
 

@@ -67,7 +67,7 @@ TABLE: tuple[Option, ...] = (
         "endCut",
         "text",
         _READS,
-        "where to end, likewise; not included. A streaming query delivers nothing past it; "
+        "where to end, in these forms; not included. A streaming query delivers nothing past it; "
         "with `tail` it has no end",
         default="tail",
     ),

@@ -59,7 +59,7 @@ def list_parquet_files(
             files.append(replace(file, url=f"{origins[0].url}/{file.path}") if shared else file)
     away = [file for file in files if not file.url.startswith(f"{url}/")]
     if away:
-        # Whoever reads the files asks nobody, so what the origin must say is asked here.
+        # A plain reader of the files makes no checks, so the origin is checked here.
         status.storage.info(away[0].path)
     if not partial:
         _check_complete(files, bounds)

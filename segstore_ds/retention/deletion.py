@@ -124,7 +124,7 @@ def run_maintain(context: StreamContext) -> Maintenance:
     merges = 0
     while merges < _MOST_MERGES:
         version = context.log.refresh().version
-        run_due_merge(context, thorough=True)
+        run_due_merge(context, complete=True)
         if context.log.root.version == version:
             break
         merges += 1

@@ -218,7 +218,7 @@ def register_reader(
 
 
 def release_reader(context: StreamContext, name: str) -> bool:
-    """Release a reader, whoever owns it; return False if there is none to release.
+    """Release a reader, whatever its owner; return False if there is none to release.
 
     The record may be unreadable: this call is the remedy if one record stops retention.
     """

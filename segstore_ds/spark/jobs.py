@@ -133,7 +133,7 @@ def copy(
         transform: Turns the events into the rows that are written; needs mode ``events``.
         mode: ``segments`` or ``events``; None means ``events`` if there is a transformation.
         start: First event, for mode ``events``; any form of cut except a time object.
-        end: The event after the last, likewise.
+        end: The event after the last, in the same forms.
         seal: Seal the copy after its last event.
         single_writer: Allow filesystems without exclusive create, for both streams.
 

@@ -30,7 +30,7 @@ _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
 def with_inline(storage: Storage, root: Root) -> Storage:
     """Return the storage with the inline segments of a root beside its objects.
 
-    Whoever reads the segments that a root lists reads them from here.
+    All readers of the segments that a root lists use this.
     """
     return with_entries(storage, root.entries, version=root.version)
 

@@ -21,15 +21,15 @@ MOST_LOOKED = 4096  # segments of one commit; the next one goes on there
 _THREADS = 16  # each mostly waits for the storage
 
 
-def plan_key_filters(status: TableStatus, root: Root, *, thorough: bool = False) -> PartRef | None:
-    """Return the newest part with a segment that nobody has looked at; None if there is none.
+def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:
+    """Return the newest part whose filters were not collected yet; None if there is none.
 
-    Parts that are not in memory are read only if it is `thorough`: who wrote one has it there.
+    Parts that are not in memory are read only if it is `complete`: its writer has it in memory.
     Parts in lists are not looked through: they were newer once.
     """
     if not key_columns_of(root):
         return None
-    parts = (part for part in reversed(root.parts) if thorough or status.holds(part))
+    parts = (part for part in reversed(root.parts) if complete or status.holds(part))
     return next((part for part in parts if status.lacks_filters(part)), None)
 
 
@@ -49,7 +49,7 @@ def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[Segm
 
 
 def segment_filters(storage: Storage, entry: SegmentEntry) -> SegmentFilters:
-    """Return the filters of a segment: those of its frames, united."""
+    """Return the filters of a segment: those of its frames, joined."""
     path = names.segment_object(entry.path)
     where = storage.describe(path)
     end = storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)

@@ -1,9 +1,9 @@
 """The object store: typed status objects by name, written once and checked on every read.
 
 An object is an envelope of one value, named `status/<version>-<kind>-<digest>`. The digest is the
-envelope's own, so whoever holds the name can check the bytes, and equal values planned on the same
-version share one object. A part also has statistics behind its envelope, in envelopes of their own
-that the first one lists.
+envelope's own, so a reader that has the name can check the bytes, and equal values planned on the
+same version share one object. A part also has statistics after its envelope, in envelopes of their
+own that the first one lists.
 """
 
 from collections import OrderedDict

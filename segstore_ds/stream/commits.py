@@ -1,7 +1,7 @@
 """Commits of write jobs by one handle: staged once, committed once, discarded if that failed.
 
-What runs after the acknowledgement stands here in order; none of it can fail the write. The hint is
-not in that list: the log writes it with every commit, whoever made that.
+What runs after the acknowledgement is listed here in order; none of it can fail the write. The hint
+is not in that list: the log writes it with every commit, of any writer.
 """
 
 from collections import OrderedDict

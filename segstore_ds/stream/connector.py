@@ -454,8 +454,9 @@ def plan_parquet(
 ) -> tuple[list[ParquetPiece], bool]:
     """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
-    They are those of the given epochs. The second value says whether they are all of the read. None
-    if the read wants commit times, which no file holds, or a clone's stream is elsewhere.
+    They are those of the given epochs. The second value says whether they are all of the read. A
+    read that wants commit times, which no file holds, has none; nor has one of a clone that shares
+    segments.
     """
     if reading.commit_time_column is not None or any(origins_of(stream.root)):
         return [], False

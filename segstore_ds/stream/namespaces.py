@@ -149,7 +149,7 @@ class Readers:
         )
 
     def release(self, name: str) -> bool:
-        """Release a named reader, whoever owns it; False if there is none to release."""
+        """Release a named reader, whatever its owner; False if there is none to release."""
         return release_reader(self._context, name)
 
     def _repr_html_(self) -> str:
@@ -175,7 +175,7 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
     def add(self, url: str) -> None:
         """Keep a second copy of the whole stream in another folder, from now on.
 
-        Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
+        Once it returns, every commit of any writer is acknowledged only when the follower has
         it too. A follower can be read like any stream; commits through it are refused until
         `promote`. Safe to repeat.
 
@@ -215,7 +215,7 @@ class Pins(dict[str, Pin]):
 
 
 class Settings:
-    """What a stream keeps to, whoever writes it."""
+    """The rules of a stream, for all of its writers."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context

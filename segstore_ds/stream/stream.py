@@ -1193,7 +1193,7 @@ class Stream:
             copy_id: Letters, digits and dashes: the same id again is the same copy.
             mode: ``segments`` copies the objects, ``events`` writes events again, ``clone`` shares.
             start: First event; a segment that it divides is rewritten.
-            end: The event after the last, likewise.
+            end: The event after the last, in the same forms.
             version: The kept version that a clone starts from; None for the newest one.
             seal: Seal the copy after its last event: nothing can be appended to it.
             allow_redacted: Allow a clone of a version from before a redaction, with the values.

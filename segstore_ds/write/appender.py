@@ -183,7 +183,7 @@ class LiveAppender:
     def wait(self, place: int, timeout: float | None = None) -> int:
         """Wait until an event is durable and visible; all threads that wait share commits.
 
-        One commit takes all events that were appended before it begins, whoever appended them. If
+        One commit takes all events that were appended before it begins, by any thread. If
         several threads waited for the last commit, the next one gathers as many before it begins,
         for `linger` seconds at most. A thread that waits alone never lingers.
 
@@ -499,7 +499,7 @@ class LiveAppender:
                 try:
                     self._commit(group)
                 except SegstoreError:
-                    # The failure is kept: whoever waits, appends or flushes gets it.
+                    # The failure is kept: every call that waits, appends or flushes raises it.
                     _LOG.exception("appender could not commit")
         return None
 

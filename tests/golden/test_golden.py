@@ -122,7 +122,7 @@ def test_golden_filters_of_segments_hold_what_the_format_says() -> None:
         {
             "n": 2,
             "word": 1,
-        }  # those of two frames, which were united where half of the bits sufficed
+        }  # those of two frames, which were joined where half of the bits sufficed
     ] * 3
     table = read_stream(folder)[2]
     for place, found in enumerate(some):

@@ -241,9 +241,9 @@ class TrustsAnyLoss(StreamLog):
 class StandsOnAnything(StreamLog):
     """Takes whatever is in the slot for the next base, however long ago its own was confirmed."""
 
-    def _stand_on_later(self, base: Base, data: bytes, version: int) -> bool:  # noqa: ARG002
+    def _rebase_on(self, base: Base, data: bytes, version: int) -> bool:  # noqa: ARG002
         now_s = self.clock.boot_s()
-        self._stand_on(Base(decode(data), now_s, now_s, data[:MARK_BYTES]))
+        self._rebase(Base(decode(data), now_s, now_s, data[:MARK_BYTES]))
         return True
 
 

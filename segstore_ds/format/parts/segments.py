@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.bloom import BLOCK_BYTES, Filters, unite
+from segstore_ds.format.bloom import BLOCK_BYTES, Filters, join_filters
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
 from segstore_ds.format.parts.columns import SCHEMA, SegmentColumns, from_batch, to_batch
 from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
@@ -137,7 +137,7 @@ def decode_part(body: bytes, *, where: str) -> Part:
     return Part(columns, found["statistics"], found["filters"], looked)
 
 
-# Filters of whole segments: those of its frames, united where they fit into one another. So a read
+# Filters of whole segments: those of its frames, joined where they fit into one another. So a read
 # that looks a key up need not open the segments that surely lack it.
 
 
@@ -149,7 +149,7 @@ def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str
     left = min(max(int(segment_bytes * SHARE), LEAST_BYTES), MOST_BYTES)
     found: dict[str, Sequence[bytes]] = {}
     for name in sorted(set.intersection(*map(set, frames))) if frames else ():
-        filters = unite([frame[name] for frame in frames])
+        filters = join_filters([frame[name] for frame in frames])
         size = sum(map(len, filters))
         if size <= left:
             found[name] = filters

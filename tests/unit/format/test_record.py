@@ -83,10 +83,20 @@ class Note(Row):
 
 @pytest.mark.parametrize(
     "rows",
-    [[[1, "abcd"]], [[1, "a"], [2, "abcd"]], [[1, 2]], [[1]], [7], [[True, "a"]]],
+    [
+        [[1, "abcd"]],
+        [[1, "a"], [2, "abcd"]],
+        [[1, 2]],
+        [[1]],
+        [7],
+        [[True, "a"]],
+        [[-1, "a"]],
+        [[MAX_INT + 1, "a"]],
+        [[1, None], [MAX_INT + 1, None]],
+    ],
 )
 def test_each_cell_of_rows_is_checked(rows: Any) -> None:
-    """Rows are checked a column at a time."""
+    """Types, bounds and lengths are checked in rows as in objects."""
     sound = [[0, None], [1, "abc"], [MAX_INT, ""]]
     found = from_json(tuple[Note, ...], sound, where="notes")
     assert found == (Note(0, None), Note(1, "abc"), Note(MAX_INT, ""))

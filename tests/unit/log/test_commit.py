@@ -169,7 +169,7 @@ def test_who_is_far_behind_probes_for_the_newest(log):
     assert sum(requests(log).values()) < 45
 
 
-def test_a_loser_does_not_stand_on_another_history(log):
+def test_a_loser_does_not_rebase_on_another_history(log):
     """The slot holds a commit that was made on another root: the log that was seen is gone."""
     forged = replace(log.root, version=1, parent="not t0", transaction="other")
     forged = replace(forged, history=(*forged.history, forged.history[-1]))
@@ -189,10 +189,10 @@ def test_a_winner_that_was_read_late_is_found_again_by_listing(log, time):
     data = log.files.read(1)
     assert data is not None
     time.advance(61)
-    assert not log._stand_on_later(base, data, 1)
+    assert not log._rebase_on(base, data, 1)
     assert log.root.version == 0
     time.advance(-61)
-    assert log._stand_on_later(base, data, 1)
+    assert log._rebase_on(base, data, 1)
     assert log._base == replace(base, root=other.root, mark=data[:MARK_BYTES])
 
 

@@ -112,7 +112,7 @@ def test_filters_are_united_while_they_tell_values_apart() -> None:
     assert len(joined(same, same, same)["key"]) == 1
     assert len(joined(*(hashes(60) for _ in range(4)))["key"]) == 4
     sizes = [bloom.insert(hashes(5), blocks) for blocks in (2, 2, 3)]
-    assert [len(data) for data in bloom.unite(sizes)] == [64, 96]
+    assert [len(data) for data in bloom.join_filters(sizes)] == [64, 96]
 
 
 def test_filters_answer_together_as_each_alone() -> None:
