@@ -55,8 +55,8 @@ def at_boundary(cls: type[T]) -> type[T]:
     return cls
 
 
-def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
-    """Make a helper that takes options name them in its errors as its caller does."""
+def translate_errors(function: Callable[..., T]) -> Callable[..., T]:
+    """Make a Spark helper raise errors that name options as its caller gave them."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> T:

@@ -21,7 +21,7 @@ from segstore_ds.spark.active import activated
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_event_rows
 from segstore_ds.spark.batch.metadata_reader import PLAN
 from segstore_ds.spark.batch.writer import client_of
-from segstore_ds.spark.boundary import in_sparks_words
+from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
@@ -54,7 +54,7 @@ def launch(spark: SparkSession, run: Callable[[list[Any]], Iterator[Any]], rows:
     return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks
 
 
-@in_sparks_words
+@translate_errors
 def compact(spark: SparkSession, path: str, **options: Any) -> int:
     """Compact a stream with Spark's tasks: plan, merge and commit until there is nothing to do.
 
@@ -293,7 +293,7 @@ def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> S
     return source.open_storage(parse_options({"path": url, "singleWriter": single_writer}, WRITE))
 
 
-@in_sparks_words
+@translate_errors
 def redact(
     spark: SparkSession,
     path: str,

@@ -15,7 +15,7 @@ from segstore_ds import Commit
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
-from segstore_ds.spark.boundary import in_sparks_words
+from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.task_log import BATCH_SIZING
@@ -102,7 +102,7 @@ def recommended_conf() -> dict[str, str]:
     return dict(_BUILDER_SETTINGS)
 
 
-@in_sparks_words
+@translate_errors
 def write(
     df: DataFrame, url: str | os.PathLike[str], *, mode: str = "append", **options: Any
 ) -> Commit | None:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 import segstore_ds as segstore
 from segstore_ds.errors import StorageError, TruncatedError
 from segstore_ds.options import TABLE
-from segstore_ds.spark.boundary import ENTRY_POINTS, in_sparks_words, spell_for_spark
+from segstore_ds.spark.boundary import ENTRY_POINTS, spell_for_spark, translate_errors
 
 PACKAGE = Path(segstore.__file__).parent
 NAMES = {option.name for option in TABLE if option.name != option.name.lower()}
@@ -122,7 +122,7 @@ def test_remedies_name_the_callers_own_spelling(spark, stream):
 def test_values_are_never_respelled():
     error = StorageError("writer_id is odd", remedy="set single_writer=True", path="merge_schema")
 
-    @in_sparks_words
+    @translate_errors
     def fail() -> None:
         raise error
 

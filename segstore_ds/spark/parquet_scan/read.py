@@ -21,7 +21,7 @@ from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
-from segstore_ds.spark.boundary import in_sparks_words
+from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
@@ -56,7 +56,7 @@ class _Scan:
     result: StructType
 
 
-@in_sparks_words
+@translate_errors
 def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> DataFrame:
     """Read a stream's events, Parquet-backed history at the speed of Spark's own Parquet reader.
 
