@@ -36,7 +36,8 @@ SIZES = (10**3, 10**4, 10**5, 10**6)
     "the opened stream rests; after a thousand commits within a second it takes 30 more gets",
     "the disk's own stalls are in p99 and max: hold them against those of the bare object",
     "against us: sizes, rows and checksums of the entries are random, tokens too",
-    "the origin of a clone was opened before, which is three more requests",
+    "the origin of a clone was opened before, which is three more requests; six of a clone's "
+    "requests make sure that neither folder lies in the other",
     "the root at 10^7 is computed from parts that are not written",
     rows=10**6,
     tiny_rows=1000,
@@ -72,7 +73,7 @@ def table_status(settings: Settings) -> Found:
         "requests of that": (last["tail requests"], 3),
         "root at 10^7, KiB": (root_bytes / 1024, 64),
         "clone ms, largest / smallest": (last["clone ms"] / first["clone ms"], 2),
-        "requests of a clone at the origin, largest": (last["clone requests"], 8),
+        "requests of a clone at the origin, largest": (last["clone requests"], 15),
         "bytes of a clone, largest, KiB": (last["clone bytes"] / 1024, 128),
         "gzipped JSON / ours": (last["gzip B/segment"] / last["bytes/segment"], None),
     }
