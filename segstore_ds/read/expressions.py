@@ -8,7 +8,7 @@ expression can't be true under what is guaranteed of the fragment's rows.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
@@ -91,7 +91,7 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> Expression:
             filters=_text(expression),
         ) from error
     try:
-        _filter(expression, _no_rows(list(schema)))
+        _filter(expression, no_rows(schema))
     except pa.ArrowException as error:
         raise _not_valid(expression, error) from error
     needed = pa.schema(_needed(expression, list(schema), []))
@@ -131,15 +131,16 @@ def _needed(
 
 def _binds(expression: pc.Expression, fields: Sequence[pa.Field]) -> bool:
     try:
-        _filter(expression, _no_rows(fields))
+        _filter(expression, no_rows(fields))
     except pa.ArrowException:
         return False
     return True
 
 
-def _no_rows(fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    arrays = [pa.array([], each.type) for each in fields]
-    return pa.record_batch(arrays, schema=pa.schema(fields))
+def no_rows(fields: Iterable[pa.Field]) -> pa.RecordBatch:
+    """Return a batch of columns without a row."""
+    schema = pa.schema(list(fields))
+    return pa.record_batch([pa.array([], each.type) for each in schema], schema=schema)
 
 
 def _filter(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Table:

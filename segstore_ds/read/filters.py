@@ -8,12 +8,14 @@ their UTF-8 bytes, and a comparison with null is never true.
 
 import difflib
 import json
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial, reduce
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +23,27 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, Stats
-from segstore_ds.read.expressions import Expression, bind
+from segstore_ds.read.expressions import bind
 from segstore_ds.read.filter_literals import NAN, Literal, parse_literal, typed_array
 from segstore_ds.read.filter_text import Join, parse_text
 
-FilterLike: TypeAlias = str | Sequence[Sequence[Any]] | pc.Expression | None
+
+class ArrowExpression(Protocol):
+    """What a `pyarrow.compute.Expression` is to a type checker, which may know no Arrow."""
+
+    def is_valid(self) -> Any:
+        """Return the expression of whether it is not null."""
+
+
+class PolarsExpression(Protocol):
+    """What a `polars.Expr` is to a type checker, where there may be no Polars."""
+
+    @property
+    def meta(self) -> Any:
+        """What the expression consists of."""
+
+
+FilterLike: TypeAlias = str | Sequence[Sequence[Any]] | ArrowExpression | PolarsExpression | None
 
 Operand = Literal | tuple[Literal | None, ...] | None
 
@@ -111,6 +129,20 @@ def _ordered(literals: tuple[Any, ...]) -> list[Any]:
     return sorted(known) if len({*map(type, known)}) == 1 else []
 
 
+class RowTest(Protocol):
+    """An expression that was bound to a schema: it names its columns, and drops rows and ranges."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it needs."""
+
+    def may_match(self, stats: Stats, rows: int) -> bool:
+        """Return False only if no row satisfies it."""
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that satisfy it, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """What rows must satisfy, all of it; nothing keeps every row. Picklable.
@@ -118,23 +150,23 @@ class Filters:
     Attributes:
         conditions: Conditions on one column each.
         any_of: Groups of alternatives; of each group one must hold.
-        expression: An expression of Arrow.
+        expressions: Expressions of Arrow and of Polars.
     """
 
     conditions: tuple[Condition, ...] = ()
     any_of: tuple[tuple["Filters", ...], ...] = ()
-    expression: Expression | None = None
+    expressions: tuple["RowTest", ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that `apply` reads, each once."""
         found = [condition.column for condition in self.conditions]
         found += [name for group in self.any_of for each in group for name in each.columns]
-        found += self.expression.schema.names if self.expression else []
+        found += [name for each in self.expressions for name in each.schema.names]
         return tuple(dict.fromkeys(found))
 
     def __bool__(self) -> bool:
-        return bool(self.conditions or self.any_of or self.expression)
+        return bool(self.conditions or self.any_of or self.expressions)
 
     def may_match(self, stats: Stats, rows: int) -> bool:
         """Return False only if no row passes the filter.
@@ -148,7 +180,7 @@ class Filters:
                 for condition in self.conditions
             )
             and all(any(each.may_match(stats, rows) for each in group) for group in self.any_of)
-            and (self.expression is None or self.expression.may_match(stats, rows))
+            and all(each.may_match(stats, rows) for each in self.expressions)
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,8 +190,8 @@ class Filters:
         """
         if not self or not batch.num_rows:
             return batch
-        if self.expression is not None:
-            batch = self.expression.apply(batch)
+        for expression in self.expressions:
+            batch = expression.apply(batch)
         mask = self.mask(batch)
         kept = batch.num_rows if mask is None else mask.true_count
         if kept == batch.num_rows:
@@ -248,7 +280,9 @@ _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
 def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
-    """Parse filters: a text, lists of ``[column, op, literal]``, or an Arrow expression.
+    """Parse filters: a text, lists of ``[column, op, literal]``, or an expression.
+
+    Expressions are those of Arrow and of Polars.
 
     A text is an expression such as ``n > 3 and user == 'ada'``, or JSON of such lists. Filters that
     were parsed before stay. Of lists of such lists one must hold. The null tests take no
@@ -258,8 +292,9 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     """
     if isinstance(filters, Filters):
         return filters
-    if isinstance(filters, pc.Expression):
-        return Filters(expression=bind(filters, schema))
+    bound = _bind_expression(filters, schema)
+    if bound is not None:
+        return bound
     if isinstance(filters, str) and filters.strip() not in ("", "null") and not _is_json(filters):
         joined: Filters = parse_text(filters, Join(partial(_leaf, schema), all_of, some_of))
         return joined
@@ -274,6 +309,17 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     return some_of(found)
 
 
+def _bind_expression(filters: Any, schema: pa.Schema) -> Filters | None:
+    if isinstance(filters, pc.Expression):
+        return Filters(expressions=(bind(filters, schema),))
+    polars = sys.modules.get("polars")  # who has an expression of it has loaded it
+    if polars is None or not isinstance(filters, polars.Expr):
+        return None
+    module: Any = import_module("segstore_ds.read.polars_predicate")
+    found: Filters = module.parse_predicate(filters, schema)
+    return found
+
+
 def _is_json(text: str) -> bool:
     return text.lstrip()[:1] in ("[", "{")
 
@@ -283,11 +329,11 @@ def _leaf(schema: pa.Schema, condition: Sequence[Any]) -> Filters:
 
 
 def all_of(filters: Sequence[Filters]) -> Filters:
-    """Return the filters that all of some are; at most one has an expression of Arrow."""
+    """Return the filters that must all hold as one."""
     return Filters(
         tuple(condition for each in filters for condition in each.conditions),
         tuple(group for each in filters for group in each.any_of),
-        next((each.expression for each in filters if each.expression), None),
+        tuple(expression for each in filters for expression in each.expressions),
     )
 
 

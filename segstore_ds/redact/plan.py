@@ -3,8 +3,8 @@
 An event matches if it passes the filters and one of the columns is not null in it, so that nothing
 matches what was redacted. Filters compare in the newest type of each column. An older epoch may
 hold a column in a type that can't be converted to it, after an overwrite with another schema: there
-literals are read in the older type. If they don't fit it, every event of that epoch matches. All of
-them lie below the head, where no reader can miss a value.
+literals are read in the older type. If they don't fit it, or if there is an expression, every event
+of that epoch matches. All of them lie below the head, where no reader can miss a value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,11 +82,6 @@ def plan_wanted(
     newest = pa.schema(list(fields.values()))
     chosen = check_columns(columns, newest)
     asked = parse_filters(filters, newest)
-    if asked.expression is not None:
-        raise InvalidInputError(
-            "a redaction takes no expression: older events may have columns of other types",
-            remedy='give lists, as in filters=[["user", "==", "ada"]]',
-        )
     if not asked:
         raise InvalidInputError(
             "no filters: every event would lose its values",
@@ -147,7 +142,8 @@ def _in_epoch(
     schema = pa.schema(fields)
     try:
         same = all(field.type.equals(newest.field(field.name).type) for field in fields)
-        typed = asked if same else parse_filters(filters, schema)
+        other = Filters() if asked.expressions else parse_filters(filters, schema)
+        typed = asked if same else other
     except InvalidInputError:
         typed = Filters()
     known = {*stored.names}

@@ -11,10 +11,10 @@ from typing import Any
 
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.read.filters import Filters
+from segstore_ds.read.frames import check_texts, load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
+from segstore_ds.read.polars_predicate import implied_filters
 from segstore_ds.storage.locations import resolve_location
-from segstore_ds.stream.frames import check_texts, load
-from segstore_ds.stream.polars_predicate import implied_filters
 from segstore_ds.stream.scan import Scan
 
 

@@ -15,14 +15,13 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.event_time import EventTime
-from segstore_ds.read.expressions import bind
 from segstore_ds.read.filters import FilterLike, Filters, all_of, parse_filters
+from segstore_ds.read.frames import load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.storage import Storage
-from segstore_ds.stream.frames import load
 
 AsOf = int | str | dt.datetime | None
 
@@ -303,19 +302,11 @@ class Scan:
             for name in ("offset_column", "segment_column", "commit_time_column")
         }
         own = [name for name in self.reading.columns if name in wanted]
-        both = self._with(parse_filters(filters, self.reading.schema))
+        both = all_of([self.reading.filters, parse_filters(filters, self.reading.schema)])
         request = replace(request, columns=own, filters=both, event_time=None, **extra)
         context = self.context.apart()
         reading = plan_reading(context, self.root, request)
         return open_reader(reading, split_reading(context, reading, root=self.root))
-
-    def _with(self, more: Filters) -> Filters:
-        own = self.reading.filters
-        found = all_of([own, more])
-        if own.expression is None or more.expression is None:
-            return found
-        both = own.expression.expression & more.expression.expression
-        return replace(found, expression=bind(both, self.reading.schema))
 
     def _refuse_limit(self, instead: str) -> None:
         if self.limit is not None:

@@ -520,8 +520,8 @@ class Stream:
                 before T.
             columns: Which columns, in order; None for all.
             filters: A text such as ``"n > 3 and user == 'ada'"``; ``[column, op, literal]`` lists
-                that must all hold, or lists of such lists, of which one must hold; or a
-                `pyarrow.compute.Expression`. SQL's rules for null hold in the first two.
+                that must all hold, or lists of such lists, of which one must hold; or an
+                expression of pyarrow or Polars. SQL's rules for null hold in the first two.
             event_time: ``(start, end)``, values of the time column: exactly the events in this
                 half-open interval, whatever their order. None leaves an end open.
             limit: The most events, the first ones that match; None for all.
@@ -1132,7 +1132,7 @@ class Stream:
         and in published tables too, and reports what is left and when the same call can end it.
 
         Args:
-            filters: Conditions that the events satisfy, lists as in `read`; at least one.
+            filters: Conditions that the events satisfy, as in `scan`; at least one.
             columns: The columns to set to null.
             reason: What the stream keeps about it: a request's number, never the person.
             redact_id: Letters, digits, dots, dashes and underscores: the same id again is the same

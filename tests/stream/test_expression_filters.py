@@ -1,11 +1,16 @@
 """Reads with expressions and alternatives: exact in every kind of segment, and skipping others."""
 
+import pickle
+
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.schema.codec import encode_schema
+from segstore_ds.redact.plan import plan_wanted
 from segstore_ds.write.layout import Layout
 
 FORMATS = (
@@ -51,7 +56,9 @@ def test_an_alternative_is_exact_over_all_segments(stream):
 
 
 @pytest.mark.parametrize(
-    "filters", [pc.field("n") == 31, [[["n", "==", 31]], [["n", "==", 700]]]], ids=str
+    "filters",
+    [pc.field("n") == 31, pl.col("n") == 31, [[["n", "==", 31]], [["n", "==", 700]]]],
+    ids=str,
 )
 def test_segments_that_hold_no_match_are_not_read(stream, filters):
     reading = stream.plan_read(filters=filters)
@@ -67,11 +74,53 @@ def test_a_follower_of_matches_gets_their_offsets(stream):
 def test_an_expression_names_columns_of_the_stream(stream):
     with pytest.raises(InvalidInputError, match="does not fit the stream"):
         stream.read(filters=pc.field("nn") == 1)
-    with pytest.raises(InvalidInputError, match="takes no expression"):
-        stream.redact(pc.field("n") == 1, columns=["word"])
 
 
-def test_a_redaction_takes_alternatives(stream):
-    done = stream.redact([[["n", "==", 3]], [["word", "==", "w61"]]], columns=["word"])
+EITHER = (
+    [[["n", "==", 3]], [["word", "==", "w61"]]],
+    (pc.field("n") == 3) | (pc.field("word") == "w61"),
+    (pl.col("n") == 3) | (pl.col("word") == "w61"),
+)
+
+
+@pytest.mark.parametrize("filters", EITHER, ids=("lists", "arrow", "polars"))
+def test_a_redaction_takes_alternatives_and_expressions(stream, filters):
+    done = stream.redact(filters, columns=["word"])
     assert done.rows == 2
     assert numbers(stream, [["word", "is null"]]) == [3, 61, 90]
+
+
+@pytest.mark.parametrize("filters", [pc.field("n") == "3", pl.col("n") == "3"], ids=str)
+def test_a_redaction_takes_every_event_that_an_expression_can_t_judge(filters):
+    """An older epoch has integers where the expression compares texts."""
+    types = (pa.int32(), pa.string())
+    epochs = {n: encode_schema(pa.schema([("n", each)])) for n, each in enumerate(types)}
+    older, newer = plan_wanted(epochs, filters, ["n"]).values()
+    assert newer.filters
+    assert not older.filters
+
+
+def test_an_expression_of_polars_looks_at_one_event(stream):
+    n = pl.col("n")
+    for filters, reason in (
+        (n > n.mean(), "does not look at one event alone"),
+        ((n > 3) & (n.cum_sum() > 3), "does not look at one event alone"),
+        (n + 1, "does not fit the stream"),
+        (pl.col("nn") == 1, "does not fit the stream"),
+        (n == "a", "does not fit the stream"),
+    ):
+        with pytest.raises(InvalidInputError, match=reason):
+            stream.scan(filters=filters)
+    scan = stream.scan(filters=pl.lit(value=True))
+    assert scan.count() == 91
+    assert stream.count(filters=pl.lit(value=False)) == 0
+
+
+def test_expressions_of_both_libraries_hold_together(stream):
+    scan = stream.scan(filters=(pl.col("n") > 3) & pl.col("word").str.ends_with("4"), limit=5)
+    assert pickle.loads(pickle.dumps(scan)).to_arrow() == scan.to_arrow()  # noqa: S301 - our own
+    events = stream.scan(filters=pl.col("n") >= 40).to_dataset()
+    found = events.to_table(["n"], filter=pc.field("n") < 42)
+    assert found["n"].to_pylist() == [40, 41]
+    follow = stream.follow(start=0, filters=pl.col("n") == 64, offset_column="at")
+    assert next(follow).column("at").to_pylist() == [64]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import segstore_ds as segstore
 from segstore_ds.read.filters import Filters
-from segstore_ds.stream.polars_predicate import implied_filters
+from segstore_ds.read.polars_predicate import implied_filters
 from segstore_ds.write.layout import Layout
 
 AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
@@ -123,6 +123,20 @@ def test_a_scan_is_filtered_exactly(stream, whole, predicate, limit):
     if limit is not None:
         scan, frame = scan.head(limit), frame.head(limit)
     assert scan.filter(predicate).collect().equals(frame.filter(predicate).collect())
+
+
+@settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
+@given(predicate=trees(), limit=st.sampled_from([None, None, 0, 7, 50]))
+def test_filters_of_polars_are_exact(stream, whole, predicate, limit):
+    expected = whole.filter(predicate)
+    found = stream.scan(filters=predicate, limit=limit)
+    assert pl.from_arrow(found.to_arrow()).equals(
+        expected if limit is None else expected.head(limit)
+    )
+    assert found.count() == len(pl.from_arrow(found.to_arrow()))
+    assert stream.scan(filters=predicate, columns=["word"]).to_polars().select(
+        pl.len()
+    ).collect().item() == len(expected)
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,25 @@
-"""What of a predicate of Polars can be asked of the stream.
+"""Filters as expressions of Polars: pushed down as far as they are understood, applied by Polars.
 
 A predicate's tree is read from its JSON, which another Polars may write otherwise: what is not
 understood is left out, and more is read. The filters that are found need not be exact. They keep
-every row for which the predicate is true, and Polars applies the whole predicate afterwards.
+every row for which the predicate is true, and Polars applies the whole predicate afterwards. So an
+expression means what it means in Polars, whoever hands it over: its lazy frame or a caller.
 """
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.filters import Filters, parse_filters
-from segstore_ds.stream.frames import load
+from segstore_ds.format.statistics import Stats
+from segstore_ds.read.expressions import no_rows
+from segstore_ds.read.filters import Filters, all_of, parse_filters
+from segstore_ds.read.frames import check_texts, load
 
 _OPS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -24,6 +28,80 @@ _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "No
 _EXACT_FLOAT = 1 << 53  # below it a float holds every whole number
 
 _EVERYTHING = Filters()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicate:
+    """A predicate as Polars would hand it to a scan; picklable.
+
+    Attributes:
+        expression: The expression, its literals typed by Polars.
+        schema: The columns that it needs, in normal form.
+    """
+
+    expression: Any = field(repr=False)
+    schema: pa.Schema
+
+    def may_match(self, stats: Stats, rows: int) -> bool:  # noqa: ARG002 - as an Expression
+        """Return True: what statistics can rule out, the implied filters do."""
+        return True
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows for which it is true, in order; `batch` itself if it is for all."""
+        polars, own = load("polars"), batch.select(self.schema.names)
+        check_texts(own)
+        try:
+            # A constant has one value, which a new column repeats.
+            frame = polars.from_arrow(own).with_columns(self.expression.alias(""))
+            mask = frame.get_column("").to_arrow()
+        except polars.exceptions.PolarsError as error:
+            raise _not_valid(self.expression, error) from error
+        return batch if mask.true_count == batch.num_rows else batch.filter(mask)
+
+
+def parse_predicate(expression: Any, schema: pa.Schema) -> Filters:
+    """Return an expression of Polars as filters; an InvalidInputError if it is no predicate."""
+    polars = load("polars")
+    try:
+        predicate = _as_pushed(expression, polars.from_arrow(schema.empty_table()))
+    except polars.exceptions.PolarsError as error:
+        raise _not_valid(expression, error) from error
+    if predicate is None:
+        raise InvalidInputError(
+            "an expression of Polars does not look at one event alone, or may fail",
+            remedy="give it to scan(...).to_polars().filter(...), which reads all events",
+            filters=str(expression)[:200],
+        )
+    needed = predicate.meta.root_names() or schema.names[:1]
+    own = pa.schema([schema.field(name) for name in dict.fromkeys(needed)])
+    bound = Predicate(predicate, own)
+    bound.apply(no_rows(own))  # some types are compared only now
+    return replace(implied_filters(predicate, schema), expressions=(bound,))
+
+
+def _as_pushed(expression: Any, empty: Any) -> Any:
+    """Return a predicate as Polars pushes it down to a scan; None if it does not."""
+    found: list[Any] = []
+
+    def source(_columns: Any, predicate: Any, _rows: Any, _size: Any) -> Iterator[Any]:
+        found.append(predicate)
+        yield empty
+
+    plugins = load("polars.io.plugins")
+    query = plugins.register_io_source(source, schema=empty.schema).filter(expression)
+    if not query.explain().startswith("PYTHON SCAN"):
+        return None  # all of it, or a part, is left to a step behind the scan
+    query.collect()
+    return found[0] if found else None
+
+
+def _not_valid(expression: Any, error: Exception) -> InvalidInputError:
+    return InvalidInputError(
+        "an expression of Polars does not fit the stream",
+        remedy="use columns of the stream and literals of their types",
+        filters=str(expression)[:200],
+        reason=str(error).partition("\n")[0],
+    )
 
 
 def implied_filters(predicate: Any, schema: pa.Schema) -> Filters:
@@ -51,7 +129,7 @@ class _Reader:
     def _binary(self, op: Any, left: Any, right: Any, truth: bool) -> Filters:
         if op in {"And", "LogicalAnd", "Or", "LogicalOr"}:
             sides = [self.implied(side, truth=truth) for side in (left, right)]
-            return _all(sides) if op.endswith("And") == truth else _any(sides)
+            return all_of(sides) if op.endswith("And") == truth else _any(sides)
         if op in {"EqValidity", "NotEqValidity"}:
             # Null is another value than any literal; what is compared with null is left out.
             equal = (op == "EqValidity") == truth
@@ -98,7 +176,7 @@ class _Reader:
         column, *bounds = inputs
         ops = _BETWEEN[closed] if truth else [_OPPOSITE[op] for op in _BETWEEN[closed]]
         found = [self._compare(op, column, bound) for op, bound in zip(ops, bounds, strict=True)]
-        return _all(found) if truth else _any(found)
+        return all_of(found) if truth else _any(found)
 
     def _is_in(self, nulls_equal: Any, inputs: list[Any], truth: bool) -> Filters:
         node, literals = inputs
@@ -161,13 +239,6 @@ class _Reader:
         values = operand if isinstance(operand, list) else [operand]
         texts = any(isinstance(value, str) for value in values)
         return _EVERYTHING if texts and not t.is_string(found.conditions[0].type) else found
-
-
-def _all(found: list[Filters]) -> Filters:
-    return Filters(
-        tuple(condition for each in found for condition in each.conditions),
-        tuple(group for each in found for group in each.any_of),
-    )
 
 
 def _any(found: list[Filters]) -> Filters:
