@@ -37,8 +37,8 @@ def spark_session(conf: Mapping[str, str] | None = None) -> Iterator[SparkSessio
     """Give a session with the format registered, and by default with what we recommend."""
     import segstore_ds as segstore
 
-    spark = start_spark({**segstore.recommended_conf(), **(conf or {})})
-    segstore.register(spark, tune=False)
+    spark = start_spark({**segstore.spark.recommended_conf(), **(conf or {})})
+    segstore.spark.register(spark, tune=False)
     try:
         yield spark
     finally:
@@ -46,7 +46,7 @@ def spark_session(conf: Mapping[str, str] | None = None) -> Iterator[SparkSessio
 
 
 def set_batch_sizing(spark: SparkSession, *, tuned: bool, rows: int = 10_000) -> None:
-    """Switch the setting that `segstore.register` tunes, and give a batch so many rows."""
+    """Switch the setting that `segstore.spark.register` tunes, and give a batch so many rows."""
     spark.conf.set(BATCH_ROWS, str(rows))
     if tuned:
         spark.conf.set(BATCH_SIZING, TUNED)

@@ -87,14 +87,14 @@ class Segstore(Peer):
         """Append, also in a thread that has no active session."""
         import segstore_ds as segstore
 
-        with segstore.activated(df.sparkSession):
+        with segstore.spark.activated(df.sparkSession):
             Peer.append(self, df, table)
 
     def compact(self, spark: SparkSession, table: str) -> None:
         """Merge small segments."""
         import segstore_ds as segstore
 
-        segstore.compact(spark, str(self.place(table)))
+        segstore.spark.compact(spark, str(self.place(table)))
 
     def live_bytes(self, spark: SparkSession, table: str) -> int:
         """Add up the listed segments, and the events that lie in the newest commit."""
@@ -223,8 +223,8 @@ def start_session(
         return start_spark(conf)
     import segstore_ds as segstore
 
-    spark = start_spark(conf | (segstore.recommended_conf() if mode == "tuned" else {}))
-    segstore.register(spark, tune=False)
+    spark = start_spark(conf | (segstore.spark.recommended_conf() if mode == "tuned" else {}))
+    segstore.spark.register(spark, tune=False)
     return spark
 
 

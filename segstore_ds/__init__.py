@@ -1,134 +1,62 @@
 """segstore: append-only event streams next to Spark, in Arrow segments on any fsspec filesystem.
 
 ``import segstore_ds as segstore`` loads almost nothing. The first use of a name loads the core, and
-the first use of a Spark helper loads pyspark.
+the first use of `segstore.spark` loads pyspark.
 """
 
-# ruff: noqa: F405 - names of `public` are listed here once more, and loaded when one is used
-
-import sys
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from segstore_ds.version import __version__
+from segstore_ds.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from segstore_ds.public import *  # noqa: F403 - the same names, for type checkers
-    from segstore_ds.spark import (
-        activated,
-        clone,
-        compact,
-        copy,
-        listener,
-        read,
-        recommended_conf,
-        redact,
-        register,
-        write,
-    )
+    from segstore_ds import errors as errors
+    from segstore_ds import reports as reports
+    from segstore_ds import spark as spark
+    from segstore_ds.public import *  # noqa: F403
+    from segstore_ds.spark import read as read
 
-_SPARK_HELPERS = (
-    *("activated", "clone", "compact", "copy", "listener", "read"),
-    *("recommended_conf", "redact", "register", "write"),
-)
-
-__all__ = [
-    "Blocker",
-    "Commit",
-    "Compaction",
-    "Copied",
-    "Dropped",
-    "Forgotten",
-    "Layout",
-    "Left",
-    "Maintenance",
-    "Metrics",
-    "NamedReader",
-    "Outcome",
-    "OutcomeState",
-    "ParquetFile",
-    "Position",
-    "Problem",
-    "Published",
-    "ReadCounters",
-    "Redacted",
-    "Report",
-    "Retained",
-    "RetentionPolicy",
-    "Scan",
-    "ScanTask",
-    "SegstoreError",
-    "Stream",
-    "UpkeepPolicy",
-    "__version__",
-    "activated",
-    "clone",
-    "compact",
-    "copy",
-    "create",
-    "drop",
-    "exists",
-    "list_streams",
-    "listener",
-    "open",
-    "read",
-    "read_cache_counters",
-    "recommended_conf",
-    "redact",
-    "register",
-    "repair",
-    "salvage",
-    "streams",
-    "verify",
-    "write",
-]
+# Functions with the name of a room. Python binds a room to its package once, when it loads it. That
+# is here, so the name is free from now on.
+_NAMED_AS_ROOMS = ("read", "repair")
+for _room in _NAMED_AS_ROOMS:
+    import_module(f"{__name__}.{_room}")
+    del globals()[_room]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SPARK_HELPERS:
-        return _spark_helper(name)
-    if name == "errors":
-        return import_module("segstore_ds.errors")
-    if name in __all__:
-        found = getattr(import_module("segstore_ds.public"), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("errors", "reports"):
+        return import_module(f"{__name__}.{name}")
+    if name == "spark":
+        return _spark()
+    if name == "read":
+        return _spark().read
+    if name == "__all__":
+        helpers = [] if find_spec("pyspark") is None else ["read", "spark"]
+        return ["__version__", "errors", "reports", *helpers, *_public().__all__]
+    is_room = name not in _NAMED_AS_ROOMS and find_spec(f"{__name__}.{name}") is not None
+    if name.startswith("_") or is_room or name not in _public().__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(_public(), name)
+    return globals()[name]
 
 
-def _spark_helper(name: str) -> Any:
+def _public() -> Any:
+    return import_module(f"{__name__}.public")
+
+
+def _spark() -> Any:
     try:
-        return getattr(import_module("segstore_ds.spark"), name)
+        return import_module(f"{__name__}.spark")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise import_module("segstore_ds.errors").InvalidInputError(
+        raise import_module(f"{__name__}.errors").InvalidInputError(
             "this needs Spark 4.2 or newer, which is not installed here",
             remedy="pip install segstore-ds, or the core in an environment with that Spark",
-            name=name,
         ) from error
 
 
 def __dir__() -> list[str]:
-    names = [*__all__, "errors"]
-    if find_spec("pyspark") is None:
-        return [name for name in names if name not in _SPARK_HELPERS]
-    return names
-
-
-class _Package(ModuleType):
-    """The package: `read` and five more names are functions, though rooms have the same names."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Python puts each module that it imports into its package.
-        if name not in __all__ or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A function that Spark sends to its workers may hold the package.
-        return import_module, (self.__name__,)
-
-
-sys.modules[__name__].__class__ = _Package
+    return list(__getattr__("__all__"))

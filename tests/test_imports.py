@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from pyspark import cloudpickle
+
 import segstore_ds
-from segstore_ds import public
+from segstore_ds import public, reports
 from segstore_ds.stream import connector
 
 ROOT = Path(__file__).parents[1]
@@ -47,8 +49,9 @@ ROOMS: dict[str, set[str]] = {
     "observe": VERBS | {"compact", "publish"},
     "stream": ALL | {"observe"},
     "public": ALL | {"observe", "stream"},
-    "__init__": {"public", "spark", "version"},
-    "spark": {"errors", "options", "version", "format", "stream", "__init__"},
+    "reports": ALL | {"observe"},
+    "__init__": {"errors", "public", "reports", "spark", "version"},
+    "spark": {"errors", "options", "version", "format", "reports", "stream", "__init__"},
     "cli": LEAVES | {"format", "storage", "observe", "stream", "spark", "__init__"},
 }
 # Of a room that it may import, all that a room uses: Spark knows streams by one door.
@@ -352,22 +355,25 @@ def test_everything_but_spark_works_without_pyspark() -> None:
     assert done.returncode == 0, done.stderr
 
 
-_HELPERS = """
+_FUNCTIONS = """
 import inspect
-import segstore_ds.read.plan, segstore_ds.write.job
-import segstore_ds.copy.events, segstore_ds.compact.plan
+import segstore_ds.read.plan, segstore_ds.repair.verify
 import segstore_ds as segstore
 from segstore_ds.read import scan
-helpers = ("activated", "clone", "compact", "copy", "read", "recommended_conf", "register", "write")
-for name in helpers:
-    assert inspect.isfunction(getattr(segstore, name)), name
+assert inspect.isfunction(segstore.repair)
+assert inspect.isfunction(segstore.read)
+assert segstore.read is segstore.spark.read
+for name in segstore.spark.__all__:
+    assert not inspect.ismodule(getattr(segstore.spark, name)), name
+import segstore_ds.spark.listener, segstore_ds.read.filters
+assert inspect.isfunction(segstore.spark.listener) and inspect.isfunction(segstore.read)
 """
 
 
-def test_helpers_for_spark_are_not_hidden_by_rooms() -> None:
-    """`segstore.read` is the helper, whichever room was imported first."""
+def test_functions_are_not_hidden_by_rooms() -> None:
+    """`segstore.read` and `segstore.repair` are functions, whichever room was imported first."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", _HELPERS], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", _FUNCTIONS], env=environment, check=True, timeout=120)
 
 
 _LOADED = """
@@ -380,13 +386,12 @@ import segstore_ds.repair.verify
 assert segstore.open.__name__ == "open" and plan.__name__ == "segstore_ds.read.plan"
 assert segstore.errors.SegstoreError is segstore.SegstoreError
 assert segstore.repair.__name__ == "repair"
-assert not {"read", "write", "copy", "compact"} & {*vars(segstore)}
 print(first, "pyspark" in sys.modules)
 """
 
 
 def test_importing_the_package_loads_what_is_used() -> None:
-    """Rooms that are imported first don't hide the helpers that have their names."""
+    """Importing the package, or a room, loads no more than that."""
     done = subprocess.run(
         [sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, cwd=ROOT
     )
@@ -394,12 +399,19 @@ def test_importing_the_package_loads_what_is_used() -> None:
 
 
 def test_functions_that_hold_the_package_can_be_sent_to_workers() -> None:
-    sent = pickle.dumps(segstore_ds)
-    assert pickle.loads(sent) is segstore_ds  # noqa: S301 - our own
+    """Spark sends them by cloudpickle, which takes a module by its name."""
+
+    def task() -> tuple[object, object, object]:
+        return segstore_ds, segstore_ds.spark, segstore_ds.read
+
+    assert pickle.loads(cloudpickle.dumps(task))() == task()  # noqa: S301 - our own
 
 
-def test_public_names_are_those_of_the_package() -> None:
-    """They are listed twice: where they are loaded, and for `dir(segstore)`."""
-    helpers = {*segstore_ds._SPARK_HELPERS, "__version__"}
-    assert {*segstore_ds.__all__} == {*public.__all__} | helpers
-    assert {*dir(segstore_ds)} == {*segstore_ds.__all__, "errors"}
+def test_the_package_has_few_names() -> None:
+    """What calls return is in `reports`, what needs pyspark in `spark`."""
+    names = {*segstore_ds.__all__}
+    assert {*dir(segstore_ds)} == names
+    assert names > {*public.__all__}
+    assert len(names) <= 30
+    assert not names & {*reports.__all__}
+    assert not [name for name in names if not hasattr(segstore_ds, name)]

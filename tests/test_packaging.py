@@ -18,15 +18,16 @@ _NO_SPARK = "import sys; sys.modules['pyspark'] = None"
 _CORE = """
 import sys
 import segstore_ds as segstore
-assert not {"read", "write"} & {*dir(segstore)}
+assert not {"read", "spark"} & {*dir(segstore)}
 stream = segstore.create(sys.argv[1], like={"user": "ada", "n": 1})
 stream.append([{"user": "ada", "n": 1}, {"user": "bob", "n": 2}])
 assert stream.read(filters=[["n", ">", 1]]).read_all()["user"].to_pylist() == ["bob"]
 assert stream.verify().ok
-try:
-    segstore.read(None, sys.argv[1])
-except segstore.errors.InvalidInputError as error:
-    print(error)
+for helper in ("read", "spark"):
+    try:
+        getattr(segstore, helper)
+    except segstore.errors.InvalidInputError as error:
+        print(error)
 """
 
 

@@ -99,11 +99,11 @@ def copy_events(settings: Settings) -> Found:
     with settings.scratch() as scratch, spark_session() as spark:
         stream, parquet = scratch / "stream", scratch / "parquet"
         rows = spark.read.parquet(str(data))
-        segstore.write(rows, str(stream), segmentFormat="parquet")
+        segstore.spark.write(rows, str(stream), segmentFormat="parquet")
         rows.write.option("compression", "zstd").parquet(str(parquet))
 
         def through_spark(folder: Path) -> int:
-            segstore.copy(spark, str(stream), str(folder), "bench", mode="events")
+            segstore.spark.copy(spark, str(stream), str(folder), "bench", mode="events")
             return checked(folder)
 
         def in_process(folder: Path, mode: str) -> int:
@@ -120,14 +120,14 @@ def copy_events(settings: Settings) -> Found:
             return folder_bytes(folder)
 
         candidates: dict[str, Candidate] = {
-            "segstore.copy": through_spark,
+            "segstore.spark.copy": through_spark,
             ZSTD: plain,
             ONE_PROCESS: partial(in_process, mode="events"),
             "by segments": partial(in_process, mode="segments"),
         }
         found = race(candidates, settings, scratch)
         setup = describe(spark)
-    ratios = [found.faster(ours, ZSTD) for ours in ("segstore.copy", ONE_PROCESS)]
+    ratios = [found.faster(ours, ZSTD) for ours in ("segstore.spark.copy", ONE_PROCESS)]
     ratios.append(found.faster("by segments", ONE_PROCESS))
     return Found(found.rows(settings.rows), ratios, setup, found.raw)
 

@@ -1,4 +1,4 @@
-"""Scans of compacted history: `segstore.read` beside Spark's own Parquet reader and the source."""
+"""Scans of compacted history: `segstore.spark.read` beside Spark's reader and the source."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ Query = Callable[[DataFrame], object]
     tiny_rows=2_000,
 )
 def hybrid_scan(settings: Settings) -> Found:
-    """Scan compacted segments by `segstore.read` beside spark.read.parquet: 1, 100, 5000 files.
+    """Scan compacted segments by `segstore.spark.read` beside spark.read.parquet: 1 to 5000 files.
 
     The rows have nineteen columns; `read()` itself is timed; the source reads all but most files.
     """
@@ -96,7 +96,7 @@ def _candidates(spark: SparkSession, scratch: Path, rows: int, count: int) -> di
     parquet = spark.read.option("recursiveFileLookup", "true")
     source = spark.read.format("segstore").option("readCacheBytes", 0)
     readers: dict[str, Callable[[], DataFrame]] = {
-        "hybrid": lambda: segstore.read(spark, url, readCacheBytes=0),
+        "hybrid": lambda: segstore.spark.read(spark, url, readCacheBytes=0),
         "parquet": lambda: parquet.parquet(f"{url}/segments"),
     }
     if count < max(COUNTS):

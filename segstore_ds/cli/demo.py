@@ -49,9 +49,9 @@ os.environ["PYSPARK_PYTHON"] = sys.executable    # Spark's workers would take th
 from pyspark.sql import SparkSession
 import segstore_ds as segstore
 
-builder = SparkSession.builder.master("local[2]").config(map=segstore.recommended_conf())
+builder = SparkSession.builder.master("local[2]").config(map=segstore.spark.recommended_conf())
 spark = builder.getOrCreate()
-segstore.register(spark)""",
+segstore.spark.register(spark)""",
     ),
     (
         _APPEND,

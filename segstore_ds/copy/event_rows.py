@@ -30,7 +30,7 @@ from segstore_ds.write.staged import StagedTask
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
 _REMEDY = (
     "write rows of the DataFrame that was loaded with offset_column and the same start_cut and "
-    "end_cut, in their order and each once; or use segstore.copy(spark, ..., transform)"
+    "end_cut, in their order and each once; or use segstore.spark.copy(spark, ..., transform)"
 )
 
 

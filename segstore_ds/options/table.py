@@ -421,7 +421,7 @@ PEERS: Mapping[str, str] = {
 # And a word that is no value of an option.
 ANSWERS: Mapping[tuple[str, str], str] = {
     ("copyMode", "clone"): (
-        "a clone takes no rows: segstore.clone(spark, source, target, copy_id), "
+        "a clone takes no rows: segstore.spark.clone(spark, source, target, copy_id), "
         'or Stream.copy_to(url, copy_id=..., mode="clone")'
     )
 }

@@ -1,4 +1,4 @@
-"""Spark: the format `segstore` and the helpers around it. The only importer of pyspark.
+"""`segstore.spark`: the format `segstore` and the helpers around it. The only importer of pyspark.
 
 This package is a client of the public API. Only one guarded function in `active` reaches the JVM,
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
@@ -11,12 +11,9 @@ from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs import clone, compact, copy, redact
 from segstore_ds.spark.listener import listener
 from segstore_ds.spark.parquet_scan.read import read
-from segstore_ds.spark.session import Registration, recommended_conf, register, write
-from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.session import recommended_conf, register, write
 
 __all__ = [
-    "Registration",
-    "SegstoreDataSource",
     "activated",
     "clone",
     "compact",

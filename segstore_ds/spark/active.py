@@ -48,13 +48,13 @@ def activated(spark: SparkSession) -> Iterator[None]:
     `df.write.format(...).save()` looks for Python sources in the thread's active session alone, and
     a thread that your program starts has none: without this Spark says DATA_SOURCE_NOT_FOUND. The
     thread's own active session, or none, is put back at the end. With Spark Connect, where any
-    thread finds the format, it does nothing. `segstore_ds.write` and SQL need no such block.
+    thread finds the format, it does nothing. `segstore.spark.write` and SQL need no such block.
 
     Args:
         spark: The session, with the format registered or installed.
 
     Example:
-        ``with segstore.activated(spark): df.write.format("segstore").mode("append").save(url)``
+        ``with segstore.spark.activated(spark): df.write.format("segstore").save(url)``
     """
     found = find_jvm(spark)
     if found is not None:

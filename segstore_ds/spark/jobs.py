@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from segstore_ds import Copied, Redacted
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.options import BY_NAME, READ, WRITE, parse_options
+from segstore_ds.reports import Copied, Redacted
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_event_rows
 from segstore_ds.spark.batch.metadata_reader import PLAN
@@ -150,7 +150,7 @@ def copy(
     if mode not in (EVENTS, SEGMENTS):
         raise InvalidInputError(
             "unknown copy mode",
-            remedy="use segments or events, or segstore.clone(...) to share segments",
+            remedy="use segments or events, or segstore.spark.clone(...) to share segments",
             mode=mode,
         )
     source, target = as_location(source), as_location(target)

@@ -1,4 +1,4 @@
-"""`segstore.listener()`: what Spark tells of streaming queries, exported with what streams say."""
+"""`segstore.spark.listener()`: exports what Spark tells of streaming queries and their streams."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def listener(
             as far as these packages are installed.
 
     Example:
-        ``spark.streams.addListener(segstore.listener("s3://logs/cleaned"))``
+        ``spark.streams.addListener(segstore.spark.listener("s3://logs/cleaned"))``
 
     Raises:
         InvalidInputError: A location is not valid, the registry has a listener already, or no

@@ -97,7 +97,7 @@ def recommended_conf() -> dict[str, str]:
     rows of tens of kilobytes.
 
     Example:
-        ``builder = SparkSession.builder.config(map=segstore_ds.recommended_conf())``
+        ``builder = SparkSession.builder.config(map=segstore.spark.recommended_conf())``
     """
     return dict(_BUILDER_SETTINGS)
 
@@ -161,7 +161,7 @@ def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
     if key not in _bound_options:
         raise InvalidInputError(
             "another process bound storage options to this session",
-            remedy="call segstore_ds.register(spark, storage_options=...) in this one too",
+            remedy="call segstore.spark.register(spark, storage_options=...) in this one too",
         )
     return _bound(_bound_options[key])
 

@@ -29,8 +29,8 @@ BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 MANY_ROWS = 1_000_000  # measuring them takes a task about half a second
 _UNTUNED = (
     "Spark measured each row of this write, which takes up to two thirds of its speed: call "
-    "segstore_ds.register(spark) first, or write with segstore_ds.write(df, url), or give "
-    "segstore_ds.recommended_conf() to the session's builder"
+    "segstore.spark.register(spark) first, or write with segstore.spark.write(df, url), or give "
+    "segstore.spark.recommended_conf() to the session's builder"
 )
 
 

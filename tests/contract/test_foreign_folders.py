@@ -70,7 +70,7 @@ class Folder:
         """Open the stream here."""
         return segstore.open(self.url, storage_options=self.options)
 
-    def drop(self) -> segstore.Dropped:
+    def drop(self) -> segstore.reports.Dropped:
         """Drop the stream here."""
         return segstore.drop(self.url, confirm=self.url, storage_options=self.options)
 

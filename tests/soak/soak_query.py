@@ -17,8 +17,8 @@ def main(role: str, path: str) -> None:
     plan = Plan(role, path)
     conf = {"spark.ui.enabled": "false", "spark.driver.memory": "600m"}
     builder = SparkSession.builder.master("local[1]").config(map=conf)
-    spark = builder.config(map=segstore.recommended_conf()).getOrCreate()
-    segstore.register(spark, storage_options=plan.known["options"])
+    spark = builder.config(map=segstore.spark.recommended_conf()).getOrCreate()
+    segstore.spark.register(spark, storage_options=plan.known["options"])
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
     rates = rates.option("numPartitions", 1).load()
     source, text = F.lit(role).alias("source"), F.lit(TEXT).alias("text")

@@ -37,7 +37,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
 def spark(sessions: Sessions) -> SparkSession:
     """A classic session on local[2,3] with the format registered, as users have it."""
     session = sessions.get("classic")
-    segstore.register(session)
+    segstore.spark.register(session)
     return session
 
 

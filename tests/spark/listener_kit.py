@@ -1,4 +1,4 @@
-"""A query that `segstore.listener()` observes: a real scrape, and a reader of OpenTelemetry."""
+"""A query that `segstore.spark.listener()` observes: a real scrape, a reader of OpenTelemetry."""
 
 import threading
 import urllib.request
@@ -78,7 +78,9 @@ def _check_query(
     segstore.create(target, pa.schema([("n", pa.int64())]), upkeep=None)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    listener = segstore.listener(target, every_s=0, registry=registry, meter_provider=provider)
+    listener = segstore.spark.listener(
+        target, every_s=0, registry=registry, meter_provider=provider
+    )
     heard = Heard(listener, "onQueryProgress", "onQueryTerminated")
     spark.streams.addListener(listener)
     try:

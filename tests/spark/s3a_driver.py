@@ -25,9 +25,9 @@ def main(endpoint: str, key: str, secret: str, url: str) -> None:
     builder = builder.config("spark.jars.packages", "org.apache.hadoop:hadoop-aws:3.5.0")
     builder = builder.config(map={f"spark.hadoop.fs.s3a.{k}": v for k, v in settings.items()})
     spark = builder.getOrCreate()
-    segstore.register(spark, {"endpoint_url": endpoint, "key": key, "secret": secret})
+    segstore.spark.register(spark, {"endpoint_url": endpoint, "key": key, "secret": secret})
     warnings.simplefilter("error", UserWarning)
-    df = segstore.read(spark, url, startCut=3, offsetColumn="o")
+    df = segstore.spark.read(spark, url, startCut=3, offsetColumn="o")
     shown = df._jdf.queryExecution().executedPlan().toString()
     how = "FileScan" if "FileScan parquet" in shown else "source"
     (scheme,) = {file.partition(":")[0] for file in df.inputFiles()}

@@ -68,7 +68,7 @@ class Sessions:
         if self.kind != kind:
             self.stop()
             self.kind = kind
-            self._start(kind, {**_COMMON, **segstore.recommended_conf(), **(extra or {})})
+            self._start(kind, {**_COMMON, **segstore.spark.recommended_conf(), **(extra or {})})
         assert self.spark is not None
         return self.spark
 

@@ -18,8 +18,8 @@ def main(trigger: str, rows: str, ready: str, *hops: str) -> None:
     """Run the queries one after the other to their end, or all at once until killed."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "1")
-    spark = builder.config(map=segstore.recommended_conf()).getOrCreate()
-    segstore.register(spark)
+    spark = builder.config(map=segstore.spark.recommended_conf()).getOrCreate()
+    segstore.spark.register(spark)
     queries = []
     triples = zip(hops[::3], hops[1::3], hops[2::3], strict=True)
     for number, (source, sink, checkpoint) in enumerate(triples):

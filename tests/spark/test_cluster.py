@@ -53,7 +53,7 @@ def bucket(s3_server: S3Server) -> str:
 
 def test_local_disk_on_executors_of_their_own(cluster, sessions, tmp_path):
     url = f"file://{tmp_path}/stream"
-    segstore.register(cluster)
+    segstore.spark.register(cluster)
 
     def note_folder(batches):
         for _ in batches:
@@ -63,7 +63,7 @@ def test_local_disk_on_executors_of_their_own(cluster, sessions, tmp_path):
     assert all(Path(row.folder).is_relative_to(sessions.executor_logs) for row in found)
     df = cluster.range(0, 1000, 1, 4)
     df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
-    segstore.write(df, url)
+    segstore.spark.write(df, url)
     back = cluster.read.format("segstore").option("minPartitions", 4).load(url)
     assert (back.count(), back.filter("id < 10").count()) == (2000, 20)
     assert segstore.open(url).verify().check().leftovers == []
@@ -76,13 +76,13 @@ def test_keys_bound_to_the_session_leave_no_secret(cluster, sessions, s3_server,
         "secret": s3_server.secret,
         "client_kwargs": {"endpoint_url": s3_server.endpoint},
     }
-    said = segstore.register(cluster, storage_options=options)
+    said = segstore.spark.register(cluster, storage_options=options)
     texts = [str(said), repr(said)]
     df = cluster.range(0, 1000, 1, 4).selectExpr("id", "concat('user', id % 7) AS user")
     for batch in (1, 1, 2):
         writer = df.write.format("segstore").mode("append").option("inlineBytes", 0)
         writer.options(writerId="etl", batchId=batch).save(url)
-    segstore.write(df, url)  # inline frames
+    segstore.spark.write(df, url)  # inline frames
     back = cluster.read.format("segstore").option("offsetColumn", "o").load(url)
     assert sorted(row.o for row in back.collect()) == list(range(3000))
     cluster.sql(
@@ -118,7 +118,7 @@ def test_streams_over_s3_with_keys_bound_to_the_session(
         "secret": s3_server.secret,
         "endpoint_url": s3_server.endpoint,
     }
-    segstore.register(cluster, storage_options=options)
+    segstore.spark.register(cluster, storage_options=options)
     source_url, target_url = f"s3://{bucket}/source", f"s3a://{bucket}/target"
     source = segstore.create(source_url, pa.schema([("id", pa.int64())]), storage_options=options)
     for start in (0, 50):
@@ -169,11 +169,11 @@ def _provoked_errors(spark: SparkSession, server: S3Server, url: str, df) -> lis
     fails(lambda: read.option("startCut", 10**9).load(url).count())
     refused = {"endpoint_url": "http://127.0.0.1:9", "key": server.key, "secret": server.secret}
     other = spark.newSession()
-    segstore.register(other, storage_options={**refused, "config_kwargs": _IMPATIENT})
+    segstore.spark.register(other, storage_options={**refused, "config_kwargs": _IMPATIENT})
     fails(lambda: other.read.format("segstore").load(url))
-    segstore.register(other, storage_options={**refused, "no_such_option": 1})
+    segstore.spark.register(other, storage_options={**refused, "no_such_option": 1})
     fails(lambda: other.read.format("segstore").load(url))
-    segstore.register(other, storage_options={"client_kwargs": {"bad": server.secret}})
+    segstore.spark.register(other, storage_options={"client_kwargs": {"bad": server.secret}})
     fails(lambda: other.read.format("segstore").load(url))
     for text in texts:
         assert "SEG_" in text
@@ -196,7 +196,7 @@ def _objects(stream: segstore.Stream) -> Iterator[bytes]:
 
 def test_named_keys_come_from_each_process_environment(cluster, other_server, bucket):
     url = f"s3://{bucket}/env"
-    segstore.register(
+    segstore.spark.register(
         cluster,
         storage_options={
             f"s3://{bucket}": {
@@ -216,7 +216,7 @@ def test_named_keys_come_from_each_process_environment(cluster, other_server, bu
 
 def test_storage_that_only_one_node_sees_is_an_error(cluster):
     """Memory is each process's own: what executors stage there the driver does not see."""
-    segstore.register(cluster)
+    segstore.spark.register(cluster)
     writer = cluster.range(10).write.format("segstore").mode("append").option("inlineBytes", 0)
     with pytest.raises((AnalysisException, PythonException), match="SEG_"):
         writer.save("memory://nowhere/stream")

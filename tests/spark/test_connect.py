@@ -30,17 +30,17 @@ def error(action) -> str:
 
 def test_register_tunes_the_session(connect):
     assert connect.conf.get(SIZING, None) is None
-    assert dict(segstore.register(connect).settings) == {SIZING: "2147483647"}
-    assert dict(segstore.register(connect).settings) == {}
+    assert dict(segstore.spark.register(connect).settings) == {SIZING: "2147483647"}
+    assert dict(segstore.spark.register(connect).settings) == {}
     connect.conf.unset(SIZING)
 
 
 def test_write_read_and_repeat(connect, url):
-    segstore.register(connect, tune=False)
+    segstore.spark.register(connect, tune=False)
     df = connect.range(0, 1000, 1, 3).selectExpr("id", "concat('u', id % 5) AS user")
     df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
     for _ in range(2):
-        segstore.write(df, url, writerId="etl", batchId=1)
+        segstore.spark.write(df, url, writerId="etl", batchId=1)
     assert connect.conf.get(SIZING, None) is None
     reader = connect.read.format("segstore").option("offsetColumn", "o")
     back = reader.load(url)
@@ -51,16 +51,16 @@ def test_write_read_and_repeat(connect, url):
 
 
 def test_connect_scan_uses_the_source_and_warns(connect, url):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     df = connect.range(0, 1000, 1, 2).selectExpr("id")
-    segstore.write(df, url, segmentFormat="parquet", inlineBytes=0)
+    segstore.spark.write(df, url, segmentFormat="parquet", inlineBytes=0)
     with pytest.warns(UserWarning, match="Spark Connect"):
-        back = segstore.read(connect, url, startCut=10, offsetColumn="o")
+        back = segstore.spark.read(connect, url, startCut=10, offsetColumn="o")
     assert back.count() == 990
 
 
 def test_views_and_tables(connect, url):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     segstore.create(url, pa.schema([("id", pa.int64())])).append(pa.table({"id": [1, 2]}))
     connect.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING segstore OPTIONS (path '{url}')")
     connect.sql("INSERT INTO v VALUES (3)")
@@ -75,7 +75,7 @@ def test_views_and_tables(connect, url):
 
 
 def test_snapshot_and_filters(connect, url):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     stream = segstore.create(url, pa.schema([("id", pa.int64())]))
     stream.append(pa.table({"id": range(10)}))
     df = connect.read.format("segstore").option("filters", '[["id", ">=", 5]]').load(url)
@@ -85,7 +85,7 @@ def test_snapshot_and_filters(connect, url):
 
 
 def test_errors_hold_our_text(connect, url):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     reader = connect.read.format("segstore")
     assert "SEG_NOT_FOUND" in error(lambda: reader.load(url).schema)
     assert "did you mean startCut?" in error(lambda: reader.option("startCuts", 1).load(url).schema)
@@ -97,22 +97,22 @@ def test_errors_hold_our_text(connect, url):
 
 
 def test_copies_and_clones(connect, url, tmp_path):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     stream = segstore.create(tmp_path / "source", pa.schema([("id", pa.int64())]))
     stream.append(pa.table({"id": range(100)}))
     for _ in range(2):
-        done = segstore.copy(connect, stream.url, url, "c", lambda rows: rows.where("id < 7"))
+        done = segstore.spark.copy(connect, stream.url, url, "c", lambda rows: rows.where("id < 7"))
     assert (done.end, done.repeated, segstore.open(url).tail) == (100, True, 7)
     segments = f"file://{tmp_path}/segments"
-    assert segstore.copy(connect, stream.url, segments, "c", seal=True).segments == 1
+    assert segstore.spark.copy(connect, stream.url, segments, "c", seal=True).segments == 1
     clone = f"file://{tmp_path}/clone"
-    segstore.clone(connect, stream.url, clone, "c")
+    segstore.spark.clone(connect, stream.url, clone, "c")
     assert connect.read.format("segstore").load(clone).count() == 100
 
 
 def test_streams_from_stream_to_stream(connect, url, tmp_path):
     """Source and sink through the client, twice: the second run adds what came since."""
-    segstore.register(connect)
+    segstore.spark.register(connect)
     source = segstore.create(tmp_path / "source", pa.schema([("id", pa.int64())]))
     source.append(pa.table({"id": range(100)}))
     for rows in (100, 130):
@@ -127,11 +127,11 @@ def test_streams_from_stream_to_stream(connect, url, tmp_path):
 
 
 def test_storage_options_are_bound(connect, url):
-    segstore.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    segstore.spark.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert "SEGSTORE_NO_SUCH" in error(lambda: connect.read.format("segstore").load(url).schema)
-    segstore.register(connect)
+    segstore.spark.register(connect)
 
 
 def test_a_query_is_scraped_and_observed(connect, tmp_path):
-    segstore.register(connect)
+    segstore.spark.register(connect)
     check_query(connect, tmp_path)

@@ -1,4 +1,4 @@
-"""`segstore.listener()` observes queries; that it works through Connect: `test_connect.py`."""
+"""`segstore.spark.listener()` observes queries; `test_connect.py` has it through Connect."""
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,7 @@ def test_a_failed_query_is_counted(spark, tmp_path):
     with scraped() as (registry, ask):
         source = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
         source.append(pa.table({"n": [1, 2, 3]}))
-        listener = segstore.listener(registry=registry)
+        listener = segstore.spark.listener(registry=registry)
         heard = Heard(listener, "onQueryTerminated")
         spark.streams.addListener(listener)
         try:

@@ -32,10 +32,10 @@ except Exception as error:
 import segstore_ds
 spark.sql(f"CREATE TEMPORARY VIEW v USING segstore OPTIONS (path '{url}')")
 counts.append(spark.sql("SELECT * FROM v").count())
-segstore_ds.register(spark, storage_options={"auto_mkdir": True})
+segstore_ds.spark.register(spark, storage_options={"auto_mkdir": True})
 counts.append(spark.newSession().read.format("segstore").load(url).count())
 counts.append(spark.read.format("segstore").load(url).count())
-segstore_ds.register(spark)
+segstore_ds.spark.register(spark)
 stream = spark.readStream.format("segstore").load(url).writeStream.format("noop")
 stream = stream.option("checkpointLocation", f"{url}-checkpoint").trigger(availableNow=True)
 stream.start().awaitTermination()

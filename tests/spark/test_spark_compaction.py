@@ -55,10 +55,10 @@ def test_plan_is_written_back_as_one_commit(spark, url):
 
 def test_compact_helper_repeats_until_nothing_is_left(spark, url):
     stream = fill(url, 9)
-    assert segstore.compact(spark, url, compactRows=40) == 2
-    assert segstore.compact(spark, url, compactRows=40) == 0
+    assert segstore.spark.compact(spark, url, compactRows=40) == 2
+    assert segstore.spark.compact(spark, url, compactRows=40) == 0
     assert [entry.rows for entry in stream.refresh().root.entries] == [40, 40, 10]
-    segstore.compact(spark, url, compactMode="split", compactRows=20)
+    segstore.spark.compact(spark, url, compactMode="split", compactRows=20)
     assert max(entry.rows for entry in stream.refresh().root.entries) == 20
 
 

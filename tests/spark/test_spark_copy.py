@@ -28,17 +28,17 @@ def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkey
     monkeypatch.setattr("segstore_ds.spark.jobs.TASK_BYTES", 1)
     stream = fill(url, 4)
     target = f"file://{tmp_path}/copied"
-    done = segstore.copy(spark, url, target, "night", seal=True)
+    done = segstore.spark.copy(spark, url, target, "night", seal=True)
     assert (done.start, done.end, done.segments, done.repeated) == (0, 40, 4, False)
     copy = segstore.open(target)
     assert (copy.version, copy.tail, copy.sealed) == (0, 40, True)
     assert copy.read().read_all().equals(stream.read().read_all())
     assert copy.verify().ok
     stream.append(pa.table({"id": [1]}))
-    assert segstore.copy(spark, url, target, "night", seal=True).repeated
+    assert segstore.spark.copy(spark, url, target, "night", seal=True).repeated
     assert segstore.open(target).version == 0
     with pytest.raises(AlreadyExistsError):
-        segstore.copy(spark, url, target, "other")
+        segstore.spark.copy(spark, url, target, "other")
 
 
 def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
@@ -78,14 +78,14 @@ def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
         return rows.where("id % 2 = 0").mapInArrow(boom, rows.schema)
 
     with pytest.raises(PythonException, match="a bug in the transformation"):
-        segstore.copy(spark, url, target, "c", failing, end=60)
+        segstore.spark.copy(spark, url, target, "c", failing, end=60)
     with pytest.raises(NotFoundError):
         segstore.open(target)
     assert "SEG_NOT_FOUND" in error(lambda: spark.read.format("segstore").load(target).count())
     staged = [path.name for path in (tmp_path / "copied" / "segments").rglob("*") if path.is_file()]
     assert staged == ["plan.json"]
     stream.append(pa.table({"id": [1000]}))
-    done = segstore.copy(spark, url, target, "c", parted, end=60, seal=False)
+    done = segstore.spark.copy(spark, url, target, "c", parted, end=60, seal=False)
     assert (done.start, done.end, done.repeated) == (0, 60, False)
     copy = segstore.open(target)
     table = copy.read().read_all()
@@ -93,10 +93,10 @@ def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
     assert table["twice"].to_pylist() == list(range(0, 120, 4))
     assert copy.verify().ok
     version = copy.version
-    assert segstore.copy(spark, url, target, "c", parted, end=60).repeated
+    assert segstore.spark.copy(spark, url, target, "c", parted, end=60).repeated
     assert copy.refresh().version == version
     with pytest.raises(InvalidInputError, match="another copy"):
-        segstore.copy(spark, url, target, "c", parted, end=50)
+        segstore.spark.copy(spark, url, target, "c", parted, end=50)
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -116,7 +116,7 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     stream.append(pa.table({"id": [400]}))
     moving = ({"startCut": None}, {"endCut": None}, {"endCut": "tail"}, {"offsetColumn": None})
     for moves in moving:
-        assert "use segstore.copy" in error(lambda moves=moves: write(**moves))
+        assert "use segstore.spark.copy" in error(lambda moves=moves: write(**moves))
     assert "takes no expected tail" in error(lambda: write(expectedTail=0))
     assert "no such column" in error(lambda: write(rows=rows.drop("o")))
     # They are checked against the range: other rows, and rows twice or in another order.
@@ -162,7 +162,7 @@ def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path
         plans.append(rows._jdf.queryExecution().executedPlan().toString())
         return rows.selectExpr("id", "spark_partition_id() AS part")
 
-    segstore.copy(spark, url, target, "c", placed, start=4, end=tail - 3)
+    segstore.spark.copy(spark, url, target, "c", placed, start=4, end=tail - 3)
     assert plans[-1].count("FileScan parquet") == 3
     table = segstore.open(target).read().read_all()
     assert table["id"].to_pylist() == list(range(4, tail - 3))
@@ -187,7 +187,7 @@ def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypat
     damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     target = f"file://{tmp_path}/copied"
     with pytest.raises(PythonException, match="SEG_CORRUPTION"):
-        segstore.copy(spark, url, target, "c", mode="events", end=75)
+        segstore.spark.copy(spark, url, target, "c", mode="events", end=75)
     with pytest.raises(NotFoundError):
         segstore.open(target)
     before = staged_segments(tmp_path / "copied")
@@ -195,14 +195,14 @@ def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypat
     assert len(pieces) >= 4
     damaged.write_bytes(whole)
     stream.append(pa.table({"id": [1000]}))
-    done = segstore.copy(spark, url, target, "c", mode="events", end=75)
+    done = segstore.spark.copy(spark, url, target, "c", mode="events", end=75)
     assert (done.end, done.segments, done.repeated) == (75, 8, False)
     copy = segstore.open(target)
     assert copy.read().read_all()["id"].to_pylist() == list(range(75))
     listed = {entry.path.partition("/")[2] for entry in copy.root.entries}
     assert len(listed & before) == len(pieces)
     assert (copy.version, copy.verify().ok) == (0, True)
-    assert segstore.copy(spark, url, target, "c", mode="events", end=75).repeated
+    assert segstore.spark.copy(spark, url, target, "c", mode="events", end=75).repeated
     assert segstore.open(url).copy_to(target, copy_id="c", mode="events", end=75).repeated
 
 
@@ -230,7 +230,7 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
         return rows.where("id % 2 = 1").mapInArrow(fail, rows.schema)
 
     def run(transform):
-        return segstore.copy(spark, url, target, "c", transform)
+        return segstore.spark.copy(spark, url, target, "c", transform)
 
     with pytest.raises(PythonException, match="a disk is full"):
         run(even)
@@ -255,13 +255,13 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
 def test_clone_is_read_in_the_session(spark, url, tmp_path):
     stream = fill(url, 3)
     target = f"file://{tmp_path}/cloned"
-    assert segstore.clone(spark, url, target, "test").segments == 3
-    assert segstore.clone(spark, url, target, "test").repeated
+    assert segstore.spark.clone(spark, url, target, "test").segments == 3
+    assert segstore.spark.clone(spark, url, target, "test").repeated
     assert spark.read.format("segstore").load(target).count() == 30
-    assert segstore.read(spark, target, columns="id").count() == 30
+    assert segstore.spark.read(spark, target, columns="id").count() == 30
     assert list(stream.refresh().pins) == ["test"]
     spark.range(5).write.format("segstore").mode("append").save(target)
     assert (segstore.open(target).tail, stream.refresh().tail) == (35, 30)
     past = f"file://{tmp_path}/past"
-    assert segstore.clone(spark, url, past, "past", version=2, end=15).segments == 2
-    assert segstore.read(spark, past, columns="id").count() == 15
+    assert segstore.spark.clone(spark, url, past, "past", version=2, end=15).segments == 2
+    assert segstore.spark.read(spark, past, columns="id").count() == 15

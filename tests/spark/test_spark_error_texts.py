@@ -116,7 +116,7 @@ def test_remedies_name_the_callers_own_spelling(spark, stream):
     with pytest.raises(TruncatedError, match="set fail_on_data_loss=False"):
         stream.read(start=5)
     with pytest.raises(TruncatedError, match="set failOnDataLoss=false"):
-        segstore.read(spark, stream.url, startCut=5)
+        segstore.spark.read(spark, stream.url, startCut=5)
 
 
 def test_values_are_never_respelled():

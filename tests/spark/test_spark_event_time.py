@@ -38,7 +38,7 @@ def stream(url) -> segstore.Stream:
 def test_source_and_hybrid_scan_read_an_interval(spark, stream, url, load):
     options = {"startEventTime": at(3).isoformat(), "endEventTime": at(8).isoformat()}
     assert sorted(row.n for row in load(**options).collect()) == [3, 4, 5, 7]
-    hybrid = segstore.read(spark, url, startEventTime=at(3), endEventTime=at(8))
+    hybrid = segstore.spark.read(spark, url, startEventTime=at(3), endEventTime=at(8))
     assert sorted(row.n for row in hybrid.collect()) == [3, 4, 5, 7]
     assert sorted(row.n for row in load(endEventTime=at(2).isoformat()).collect()) == [1]
 

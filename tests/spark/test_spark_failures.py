@@ -214,7 +214,7 @@ def test_cancelled_job_shows_nothing(spark, url, append, tried):
     def write() -> None:
         context.setJobGroup(group, group, interruptOnCancel=True)
         with pytest.raises(Exception, match=r"(?i)cancel"):
-            segstore.write(df, url, inlineBytes=0)
+            segstore.spark.write(df, url, inlineBytes=0)
         done.append(True)
 
     done: list[bool] = []

@@ -45,11 +45,11 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
     writes = [
         lambda: save("append"),
         lambda: save("overwrite"),
-        lambda: segstore.write(rows, table),
+        lambda: segstore.spark.write(rows, table),
         query,
-        lambda: segstore.copy(*copied),
-        lambda: segstore.copy(*copied, lambda events: events),
-        lambda: segstore.clone(*copied),
+        lambda: segstore.spark.copy(*copied),
+        lambda: segstore.spark.copy(*copied, lambda events: events),
+        lambda: segstore.spark.clone(*copied),
     ]
     for write in writes:
         with pytest.raises((PySparkException, InvalidInputError)) as caught:
@@ -67,7 +67,7 @@ def test_drop_keeps_files_that_spark_wrote_in_the_folder(
 ) -> None:
     """Tables in the stream's folder and a checkpoint are found again byte for byte."""
     stream = tmp_path / "stream"
-    segstore.write(spark.range(1000), stream)
+    segstore.spark.write(spark.range(1000), stream)
     spark.range(10).write.parquet(str(stream / "table"))
     spark.range(5).write.json(str(stream / "segments" / "table"))
     foreign = contents(stream / "table"), contents(stream / "segments" / "table")
@@ -84,7 +84,7 @@ def test_drop_keeps_files_that_spark_wrote_in_the_folder(
 def test_checkpoint_inside_a_new_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Within a new one it is refused by name; in a stream it works, and drop keeps it."""
     source, target = tmp_path / "source", tmp_path / "target"
-    segstore.write(spark.range(3), source)
+    segstore.spark.write(spark.range(3), source)
 
     def run() -> None:
         events = spark.readStream.format("segstore").load(str(source))
@@ -112,12 +112,12 @@ def test_helpers_refuse_half_a_surrogate_pair(spark: SparkSession, url: str) -> 
     """At the call: the JVM would raise UnicodeEncodeError, or something worse."""
     rows = spark.range(1)
     for call in (
-        lambda: segstore.write(rows, url),
-        lambda: segstore.read(spark, url),
-        lambda: segstore.compact(spark, url),
-        lambda: segstore.copy(spark, "memory://x", url, "c"),
-        lambda: segstore.copy(spark, url, "memory://x", "c"),
-        lambda: segstore.clone(spark, url, "memory://x", "c"),
+        lambda: segstore.spark.write(rows, url),
+        lambda: segstore.spark.read(spark, url),
+        lambda: segstore.spark.compact(spark, url),
+        lambda: segstore.spark.copy(spark, "memory://x", url, "c"),
+        lambda: segstore.spark.copy(spark, url, "memory://x", "c"),
+        lambda: segstore.spark.clone(spark, url, "memory://x", "c"),
     ):
         with pytest.raises(InvalidInputError, match="a character that no name can have"):
             call()
@@ -126,6 +126,6 @@ def test_helpers_refuse_half_a_surrogate_pair(spark: SparkSession, url: str) -> 
 def test_name_that_is_not_utf_8_reaches_the_jvm(spark: SparkSession, tmp_path: Path) -> None:
     """As a URL, in which the stray byte is escaped."""
     url = tmp_path / "b\udcff"
-    segstore.write(spark.range(3), url)
-    assert segstore.read(spark, url).count() == 3
+    segstore.spark.write(spark.range(3), url)
+    assert segstore.spark.read(spark, url).count() == 3
     assert segstore.open(url).url.endswith("/b%FF")

@@ -1,4 +1,4 @@
-"""`segstore.read`: Spark's own Parquet reader for compacted history gives what the source gives."""
+"""`segstore.spark.read`: of compacted history, Spark's reader gives what the source gives."""
 
 import contextlib
 import datetime as dt
@@ -103,7 +103,7 @@ def collected(df) -> list[str]:
 def assert_same(spark, url, **options: object) -> None:
     texts = {k: json.dumps(v) if isinstance(v, list) else v for k, v in options.items()}
     source = spark.read.format("segstore").options(**texts).load(url)
-    ours = segstore.read(spark, url, **options)
+    ours = segstore.spark.read(spark, url, **options)
     assert ours.schema == source.schema, options
     assert collected(ours) == collected(source), options
 
@@ -154,18 +154,18 @@ def test_offsets_alone_are_counted_without_arrow_segments(spark, url):
     for row in stream.segments().read_all().to_pylist():
         if row["format"] == "arrow":
             stream.storage.delete(row["path"])
-    frame = segstore.read(spark, url, columns=[], offsetColumn="o", startCut=7)
+    frame = segstore.spark.read(spark, url, columns=[], offsetColumn="o", startCut=7)
     assert frame.count() == stream.count(7) == 93
     assert frame.agg({"o": "sum"}).first()[0] == sum(range(7, 100))
     with pytest.raises(AnalysisException, match="the requested schema has no columns"):
-        segstore.read(spark, url, columns=[])
+        segstore.spark.read(spark, url, columns=[])
 
 
 @pytest.mark.smoke
 def test_compacted_history_is_one_plain_parquet_scan(spark, url):
     """No union, no Python: columns are pruned, filters pushed down, the size is known."""
     make(url, "pppp")
-    df = segstore.read(spark, url).where("n = 30").select("n", "tags")
+    df = segstore.spark.read(spark, url).where("n = 30").select("n", "tags")
     shown = plan(df)
     assert shown.count("FileScan parquet") == 1
     assert "Union" not in shown
@@ -197,7 +197,7 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, monkeypatch):
     }
     low = {**dict.fromkeys(SCHEMA.names), "d": -0.0, "f": 0.5, "point": {"x": -0.0}}
     stream.append(pa.Table.from_pylist([nan, low], SCHEMA), layout=layout("parquet"))
-    source, ours = spark.read.format("segstore").load(url), segstore.read(spark, url)
+    source, ours = spark.read.format("segstore").load(url), segstore.spark.read(spark, url)
     for condition in CONDITIONS:
         assert collected(ours.where(condition)) == collected(source.where(condition)), condition
 
@@ -231,9 +231,9 @@ def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):
         return send(self, command, *rest)
 
     def calls(**options: object) -> int:
-        segstore.read(spark, url, **options)  # what is looked up once
+        segstore.spark.read(spark, url, **options)  # what is looked up once
         asked.clear()
-        segstore.read(spark, url, **options)
+        segstore.spark.read(spark, url, **options)
         return len(asked)
 
     stream = make(url, "pp")
@@ -250,11 +250,11 @@ def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):
 @pytest.mark.smoke
 def test_each_segment_is_in_one_half(spark, url):
     make(url, "papap")
-    shown = plan(segstore.read(spark, url, startCut=5, offsetColumn="o"))
+    shown = plan(segstore.spark.read(spark, url, startCut=5, offsetColumn="o"))
     # Whole segments, the divided one, and the source.
     assert shown.count("FileScan parquet") == 2
     assert shown.count("BatchScan") == 1
-    df = segstore.read(spark, url, startCut=5, offsetColumn="o")
+    df = segstore.spark.read(spark, url, startCut=5, offsetColumn="o")
     assert sorted(row.o for row in df.select("o").collect()) == list(range(5, 125))
 
 
@@ -264,8 +264,8 @@ def test_files_that_no_version_lists_are_not_read(spark, url):
     folder = Path(url.removeprefix("file://")) / "segments"
     found = next(folder.rglob("*.parquet"))
     found.with_name("0-deadbeef-9.parquet").write_bytes(found.read_bytes())
-    assert segstore.read(spark, url).count() == 100
-    pinned = segstore.read(spark, url, offsetColumn="o")
+    assert segstore.spark.read(spark, url).count() == 100
+    pinned = segstore.spark.read(spark, url, offsetColumn="o")
     stream.compact()
     stream.append(rows(100, 125), layout=layout("parquet"))
     stream.truncate(10)
@@ -276,14 +276,14 @@ def test_files_that_no_version_lists_are_not_read(spark, url):
 
 def test_a_clone_that_shares_segments_is_read_through_the_source(spark, url):
     make(url, "pp").copy_to(f"{url}-clone", copy_id="c", mode="clone")
-    df = segstore.read(spark, f"{url}-clone", startCut=3)
+    df = segstore.spark.read(spark, f"{url}-clone", startCut=3)
     assert "BatchScan" in plan(df)
     assert df.count() == 47
 
 
 def test_a_refresh_is_refused_and_changes_nothing(spark, url):
     make(url, "pp")
-    df = segstore.read(spark, url)
+    df = segstore.spark.read(spark, url)
     df.createOrReplaceTempView("hybrid_view")
     with pytest.raises(PySparkException, match=r"segstore\.invalid"):
         spark.catalog.refreshTable("hybrid_view")
@@ -303,8 +303,8 @@ def test_epochs_columns_added_and_widened(spark, url):
         stream.append(table, layout=layout("parquet"), merge_schema=True)
     assert_same(spark, url, offsetColumn="o")
     assert_same(spark, url, filters=[["w", "is null"]])
-    assert "BatchScan" not in plan(segstore.read(spark, url, columns="w"))
-    assert "BatchScan" in plan(segstore.read(spark, url, columns="n"))
+    assert "BatchScan" not in plan(segstore.spark.read(spark, url, columns="w"))
+    assert "BatchScan" in plan(segstore.spark.read(spark, url, columns="n"))
 
 
 def test_types_spark_reads_differently_use_the_source(spark, url):
@@ -318,7 +318,7 @@ def test_types_spark_reads_differently_use_the_source(spark, url):
     writer.options(segmentFormat="parquet", inlineBytes=0).save(url)
     source = spark.read.format("segstore").load(url)
     for names in (["id"], ["v"], ["iv"], ["t"], source.columns):
-        ours = segstore.read(spark, url, columns=names).select(*names)
+        ours = segstore.spark.read(spark, url, columns=names).select(*names)
         assert ours.schema == source.select(*names).schema
         assert ("BatchScan" in plan(ours)) == (names != ["id"])
         shown = [f"CAST({name} AS STRING)" for name in names]
@@ -351,7 +351,7 @@ def test_same_errors_as_the_source(spark, url, options):
     """`read` raises them itself, and the source where Spark asks it."""
     make(url, "pppp").truncate(10)
     with pytest.raises(SegstoreError) as ours:
-        segstore.read(spark, url, **options)
+        segstore.spark.read(spark, url, **options)
     texts = {k: json.dumps(v) if isinstance(v, list) else v for k, v in options.items()}
     with pytest.raises(SegstoreError) as sources:
         source_kit.load(url, **texts).table()
@@ -361,7 +361,7 @@ def test_same_errors_as_the_source(spark, url, options):
 
 def test_no_stream_is_the_same_error(spark, url):
     with pytest.raises(segstore.SegstoreError, match="NOT_FOUND") as ours:
-        segstore.read(spark, url)
+        segstore.spark.read(spark, url)
     with pytest.raises(AnalysisException) as sources:
         spark.read.format("segstore").load(url)
     assert str(ours.value) in str(sources.value)
@@ -438,7 +438,7 @@ def test_no_setting_of_the_session_changes_the_rows(spark, url):
     alone = ({name: value} for name, value in HOSTILE.items())
     for chosen in (*alone, HOSTILE, OTHER_WAYS, HOSTILE | OTHER_WAYS):
         with session_settings(spark, chosen):
-            df = segstore.read(spark, url, filters=filters, offsetColumn="o")
+            df = segstore.spark.read(spark, url, filters=filters, offsetColumn="o")
             assert "FileScan parquet" in plan(df), chosen
             found = df.orderBy("o").toArrow().cast(reader.schema)
         assert repr(found.to_pylist()) == expected, chosen
@@ -454,7 +454,7 @@ def test_lost_and_damaged_files_never_vanish_from_a_sum(spark, url, harm):
         "parquet.page.verify-checksum.enabled": "false",
     }
     with session_settings(spark, hostile):
-        df = segstore.read(spark, url)
+        df = segstore.spark.read(spark, url)
         folder = Path(url.removeprefix("file://")) / "segments"
         victim = sorted(folder.rglob("*.parquet"))[1]
         data = bytearray(victim.read_bytes())

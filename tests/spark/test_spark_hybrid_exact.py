@@ -1,4 +1,4 @@
-"""Where `segstore.read` could differ from the source without a word: plans, types, filters."""
+"""Where `segstore.spark.read` could differ from the source silently: plans, types, filters."""
 
 import datetime as dt
 import decimal
@@ -57,12 +57,12 @@ def quarters(url) -> str:
 
 def test_scans_of_two_ranges_are_two_scans(spark, quarters):
     """Spark takes file lists of one address for the same: one would answer for the other."""
-    first = segstore.read(spark, quarters, endCut=50)
-    second = segstore.read(spark, quarters, startCut=50)
+    first = segstore.spark.read(spark, quarters, endCut=50)
+    second = segstore.spark.read(spark, quarters, startCut=50)
     assert first.cache().count() == 50
     try:
         assert second.agg(F.min("n"), F.max("n")).first() == (50, 99)
-        assert segstore.read(spark, quarters, startCut=75).count() == 25
+        assert segstore.spark.read(spark, quarters, startCut=75).count() == 25
     finally:
         first.unpersist()
 
@@ -71,7 +71,7 @@ def test_one_alternative_must_hold(spark, quarters):
     """Spark's own reader gets them as one condition."""
     either = [[["n", "<", 2]], [["n", ">=", 30], ["n", "in", [5, 30, 31]]], [["n", "is null"]]]
     for frame in (
-        segstore.read(spark, quarters, filters=either),
+        segstore.spark.read(spark, quarters, filters=either),
         spark.read.format("segstore").option("filters", json.dumps(either)).load(quarters),
     ):
         assert sorted(row.n for row in frame.collect()) == [0, 1, 30, 31]
@@ -79,8 +79,8 @@ def test_one_alternative_must_hold(spark, quarters):
 
 def test_one_plan_of_two_ranges_reads_both(spark, quarters):
     """Neither an exchange nor a subquery of one range is used again for the other."""
-    first = segstore.read(spark, quarters, endCut=25)
-    second = segstore.read(spark, quarters, startCut=75)
+    first = segstore.spark.read(spark, quarters, endCut=25)
+    second = segstore.spark.read(spark, quarters, startCut=75)
     both = last_of_each(first).unionAll(last_of_each(second))
     assert sorted(row.last for row in both.collect()) == [*range(20, 25), *range(95, 100)]
     found = spark.sql(
@@ -89,13 +89,13 @@ def test_one_plan_of_two_ranges_reads_both(spark, quarters):
         second=second,
     )
     assert found.first() == (24, 99)
-    joined = segstore.read(spark, quarters).join(second, "n", "left_anti")
+    joined = segstore.spark.read(spark, quarters).join(second, "n", "left_anti")
     assert joined.count() == 75
 
 
 def test_scans_of_one_range_are_one(spark, quarters):
     """So that Spark still reads it once where it is asked for twice."""
-    again = [segstore.read(spark, quarters, endCut=50) for _ in range(2)]
+    again = [segstore.spark.read(spark, quarters, endCut=50) for _ in range(2)]
     assert again[0].sameSemantics(again[1])
     twice = last_of_each(again[0]).join(last_of_each(again[1]), "k")
     assert twice.count() == 5
@@ -108,10 +108,10 @@ def test_a_stream_and_what_became_of_its_copy_are_two(spark, url, tmp_path):
     shutil.copytree(url.removeprefix("file://"), other)
     segstore.open(url).append(numbers(100, 101), layout=LAYOUT)
     segstore.open(other).append(numbers(200, 203), layout=LAYOUT)
-    mine = segstore.read(spark, url)
+    mine = segstore.spark.read(spark, url)
     assert mine.cache().count() == 6
     try:
-        assert segstore.read(spark, other).agg(F.max("n")).first() == (202,)
+        assert segstore.spark.read(spark, other).agg(F.max("n")).first() == (202,)
     finally:
         mine.unpersist()
 
@@ -121,17 +121,17 @@ def test_chars_come_padded_as_from_the_source(spark, url):
     spark.sql("CREATE TABLE chars (c CHAR(5), v VARCHAR(7), n BIGINT) USING parquet")
     try:
         spark.sql("INSERT INTO chars VALUES ('ab', 'ab', 1)")
-        segstore.write(spark.table("chars"), url, segmentFormat="parquet", inlineBytes=0)
+        segstore.spark.write(spark.table("chars"), url, segmentFormat="parquet", inlineBytes=0)
     finally:
         spark.sql("DROP TABLE chars")
     segstore.open(url).append(pa.table({"c": ["zz"], "v": ["zz"], "n": [2]}), layout=LAYOUT)
-    ours, theirs = segstore.read(spark, url), source(spark, url)
+    ours, theirs = segstore.spark.read(spark, url), source(spark, url)
     assert ours.schema == theirs.schema
     for condition in ("true", "c = 'zz'", "length(c) = 5", "v = 'zz'"):
         assert sorted(ours.where(condition).collect()) == sorted(theirs.where(condition).collect())
     assert ours.where("c = 'zz'").count() == 1
     assert "FileScan" not in plan(ours)
-    assert "FileScan" in plan(segstore.read(spark, url, columns="n"))
+    assert "FileScan" in plan(segstore.spark.read(spark, url, columns="n"))
 
 
 @pytest.mark.parametrize("missing", ["false", "true"])
@@ -146,7 +146,7 @@ def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
         ]
     )
     df = spark.createDataFrame([((1,), 2)], schema)
-    segstore.write(df, url, segmentFormat="parquet", inlineBytes=0)
+    segstore.spark.write(df, url, segmentFormat="parquet", inlineBytes=0)
     settings = {
         "spark.sql.parquet.fieldId.read.enabled": enabled,
         "spark.sql.parquet.fieldId.read.ignoreMissing": missing,
@@ -154,11 +154,11 @@ def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
-        ours = segstore.read(spark, url)
+        ours = segstore.spark.read(spark, url)
         assert ours.schema == source(spark, url).schema
         assert ours.collect() == [((1,), 2)]
-        assert "FileScan" in plan(segstore.read(spark, url, columns="t"))
-        assert segstore.read(spark, url, columns="t").collect() == [(2,)]
+        assert "FileScan" in plan(segstore.spark.read(spark, url, columns="t"))
+        assert segstore.spark.read(spark, url, columns="t").collect() == [(2,)]
     finally:
         for name in settings:
             spark.conf.unset(name)
@@ -188,11 +188,11 @@ def test_filters_on_days_that_java_does_not_have(spark, url, java8):
         ):
             filters = [[name, op, day]]
             expected = stream.read(filters=filters).read_all().num_rows
-            df = segstore.read(spark, url, filters=filters)
+            df = segstore.spark.read(spark, url, filters=filters)
             assert df.count() == expected, filters
             assert not expected or "FileScan" in plan(df)
         many = [["d", "in", [days[2], days[6], None]]]
-        assert segstore.read(spark, url, filters=many).count() == 2
+        assert segstore.spark.read(spark, url, filters=many).count() == 2
     finally:
         spark.conf.unset("spark.sql.datetime.java8API.enabled")
 
@@ -220,20 +220,20 @@ def test_filters_take_the_literals_of_python(spark, url):
     make(url, pa.Table.from_pylist([row, other], pa.schema(list(fields.items()))))
     segstore.open(url).append(pa.Table.from_pylist([row], pa.schema(list(fields.items()))))
     for name, value in row.items():
-        found = segstore.read(spark, url, filters=((name, "==", value),), columns={"n"})
+        found = segstore.spark.read(spark, url, filters=((name, "==", value),), columns={"n"})
         assert {row.n for row in found.collect()} == ({3} if name in ("n", "f") else {3, 4})
         assert "BatchScan" in plan(found)  # the same literals reach the source's half
-    assert segstore.read(spark, url, filters=[["f", "==", math.nan]]).count() == 1
+    assert segstore.spark.read(spark, url, filters=[["f", "==", math.nan]]).count() == 1
     with pytest.raises(InvalidInputError, match="filters"):
-        segstore.read(spark, url, filters=[["n", "==", object]])
+        segstore.spark.read(spark, url, filters=[["n", "==", object]])
 
 
 def test_a_path_and_no_second_one(spark, url, tmp_path):
     make(url, numbers(0, 5))
-    segstore.write(segstore.read(spark, Path(tmp_path / "stream")), tmp_path / "copy")
-    assert segstore.read(spark, tmp_path / "copy").count() == 5
+    segstore.spark.write(segstore.spark.read(spark, Path(tmp_path / "stream")), tmp_path / "copy")
+    assert segstore.spark.read(spark, tmp_path / "copy").count() == 5
     with pytest.raises(InvalidInputError, match="twice"):
-        segstore.read(spark, url, path=f"{url}-2")
+        segstore.spark.read(spark, url, path=f"{url}-2")
 
 
 def test_names_that_only_java_holds_equal(spark, url):
@@ -241,7 +241,7 @@ def test_names_that_only_java_holds_equal(spark, url):
     pair = ("ı", "i")  # noqa: RUF001
     make(url, pa.table({name: pa.array([1, 2, 3], pa.int64()) for name in (*pair, "x")}))
     for options in ({"startCut": 1}, {"offsetColumn": "o"}):
-        df = segstore.read(spark, url, columns=["x"], **options)
+        df = segstore.spark.read(spark, url, columns=["x"], **options)
         theirs = spark.read.format("segstore").options(columns="x", **options).load(url)
         assert sorted(df.collect()) == sorted(theirs.collect())
 
@@ -256,7 +256,7 @@ def test_one_warning_for_whatever_file_and_what_to_do(spark, tmp_path):
             make(url, numbers(0, 5))
             next((tmp_path / name / "segments").rglob("*.parquet")).unlink()
             with pytest.raises(PySparkException, match="MISSING_OBJECT"):
-                segstore.read(spark, url).collect()
+                segstore.spark.read(spark, url).collect()
     texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
     assert len(texts) == 1
     assert "verify()" in texts[0]
@@ -264,9 +264,9 @@ def test_one_warning_for_whatever_file_and_what_to_do(spark, tmp_path):
 
 def test_a_text_of_other_collation_goes_through_the_source(spark, url):
     schema = StructType([StructField("t", StringType("UTF8_LCASE"), True)])
-    segstore.write(
+    segstore.spark.write(
         spark.createDataFrame([("A",), ("b",)], schema), url, segmentFormat="parquet", inlineBytes=0
     )
-    df = segstore.read(spark, url)
+    df = segstore.spark.read(spark, url)
     assert "FileScan" not in plan(df)
     assert df.where("t = 'a'").count() == source(spark, url).where("t = 'a'").count() == 1

@@ -1,4 +1,4 @@
-"""Where `segstore.read` lets Spark read the files itself: what Hadoop reaches, and its names."""
+"""Where `segstore.spark.read` lets Spark read the files: what Hadoop reaches, and its names."""
 
 import contextlib
 import os
@@ -56,11 +56,11 @@ def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
     hybrid._warned.clear()
     with session_settings(spark, broken):
         with pytest.warns(UserWarning, match="no.such.FileSystem"):
-            df = segstore.read(spark, url)
+            df = segstore.spark.read(spark, url)
         assert "FileScan parquet" not in plan(df)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert segstore.read(spark, url, startCut=3).count() == 47
+            assert segstore.spark.read(spark, url, startCut=3).count() == 47
 
 
 def test_s3_is_tried_as_hadoop_calls_it(spark):
@@ -87,16 +87,16 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
         "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
         f"fs.viewfs.mounttable.{bucket}.link./some/stream": f"file://{tmp_path}",
     }
-    segstore.register(spark, s3_server.options)
+    segstore.spark.register(spark, s3_server.options)
     try:
         with session_settings(spark, settings), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            df = segstore.read(spark, url, startCut=3, offsetColumn="o")
+            df = segstore.spark.read(spark, url, startCut=3, offsetColumn="o")
             assert plan(df).count("FileScan parquet") == 2
             assert {file.partition(":")[0] for file in df.inputFiles()} == {"s3a"}
             assert sorted((row.o, row.n) for row in df.collect()) == [(n, n) for n in range(3, 75)]
     finally:
-        segstore.register(spark)
+        segstore.spark.register(spark)
 
 
 def test_foreach_batch_reads_with_its_sessions_options(spark, tmp_path, s3_server):
@@ -111,21 +111,21 @@ def test_foreach_batch_reads_with_its_sessions_options(spark, tmp_path, s3_serve
         session = batch.sparkSession
         assert session is not spark
         found.append(session.read.format("segstore").load(url).count())
-        found.append(segstore.read(session, url).count())
+        found.append(segstore.spark.read(session, url).count())
 
-    segstore.register(spark, s3_server.options)
+    segstore.spark.register(spark, s3_server.options)
     try:
         events = spark.readStream.format("segstore").load(str(source))
         query = events.writeStream.foreachBatch(ask).trigger(availableNow=True)
         query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
         assert found == [50, 50]
-        assert segstore.read(spark, url).count() == 50
+        assert segstore.spark.read(spark, url).count() == 50
         with pytest.raises(segstore.SegstoreError):
-            segstore.read(spark.newSession(), url)  # what was registered is another session's
+            segstore.spark.read(spark.newSession(), url)  # what was registered is another session's
     finally:
-        segstore.register(spark)
+        segstore.spark.register(spark)
     with pytest.raises(segstore.SegstoreError):
-        segstore.read(spark, url)
+        segstore.spark.read(spark, url)
 
 
 def test_options_that_another_process_bound_are_asked_for(spark, url):
@@ -133,10 +133,10 @@ def test_options_that_another_process_bound_are_asked_for(spark, url):
     make(url, "p")
     with session_settings(spark, {"spark.segstore.bound": "elsewhere"}):
         with pytest.raises(segstore.SegstoreError, match="register"):
-            segstore.read(spark, url)
-        segstore.register(spark, {"endpoint_url": "http://127.0.0.1:1"})
-        assert segstore.read(spark, url).count() == 25
-    segstore.register(spark)
+            segstore.spark.read(spark, url)
+        segstore.spark.register(spark, {"endpoint_url": "http://127.0.0.1:1"})
+        assert segstore.spark.read(spark, url).count() == 25
+    segstore.spark.register(spark)
 
 
 @pytest.mark.sweep

@@ -72,7 +72,7 @@ def test_hybrid_scan_gives_what_python_reads(spark, tmp_path, data):
         offset_column="o",
         filters=json.dumps(asked["filters"]),
     ).read_all()
-    df = segstore.read(
+    df = segstore.spark.read(
         spark,
         url,
         startCut=start,
@@ -85,5 +85,5 @@ def test_hybrid_scan_gives_what_python_reads(spark, tmp_path, data):
     found = df.orderBy("o").toArrow().cast(expected.schema)
     # repr: NaN equals itself in it, and -0.0 is not 0.0.
     assert repr(found.to_pylist()) == repr(expected.to_pylist())
-    plain = segstore.read(spark, url, startCut=start, endCut=end, **asked)
+    plain = segstore.spark.read(spark, url, startCut=start, endCut=end, **asked)
     assert plain.count() == len(expected)

@@ -43,7 +43,7 @@ def column(first: int, data_type: pa.DataType, *, most: int) -> pa.Table:
 def both(spark: SparkSession, url: str, *filters: Any) -> tuple[DataFrame, DataFrame]:
     """Return what the hybrid scan and the source read."""
     source = spark.read.format("segstore").option("filters", json.dumps(list(filters)))
-    return segstore.read(spark, url, filters=list(filters)), source.load(url)
+    return segstore.spark.read(spark, url, filters=list(filters)), source.load(url)
 
 
 def check(spark: SparkSession, stream: Stream, *filters: Any) -> DataFrame:

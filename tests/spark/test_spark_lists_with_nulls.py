@@ -59,7 +59,7 @@ def test_nulls_in_lists_and_maps_are_read(spark, stream, url):
     """Spark's generated code reads elements before it asks whether they are null."""
     events = stream.read().read_all().to_pylist()
     files = [file.url for file in stream.scan().files()]
-    for frame in (segstore.read(spark, url), spark.read.parquet(*files)):
+    for frame in (segstore.spark.read(spark, url), spark.read.parquet(*files)):
         for name in VALUES:
             distinct = {repr(event[name]) for event in events}
             assert frame.select(name).distinct().count() == len(distinct)

@@ -76,7 +76,9 @@ def test_streams_below_a_path_are_a_dataframe(
     assert shown.pop("time").replace(tzinfo=UTC) == expected.pop("time")
     assert shown == expected
     assert (found[below].events, found["other"].code) == (30, "SEG_EMPTY_OBJECT")
-    sound = segstore.read(spark, folder, metadata="streams").where("code IS NULL").select("path")
+    sound = (
+        segstore.spark.read(spark, folder, metadata="streams").where("code IS NULL").select("path")
+    )
     assert [row.path for row in sound.collect()] == [below]
     with pytest.raises(AnalysisException, match="a metadata table is read as a whole"):
         reader.option("versionAsOf", 1).load(folder).count()

@@ -32,7 +32,7 @@ def test_spark_gives_what_was_written(spark, tmp_path, seed):
     filters = {"filters": look.conditions} if look.conditions else {}
     if look.columns is not None:
         options["columns"] = look.columns
-    for read in (_read_source, segstore.read):
+    for read in (_read_source, segstore.spark.read):
         found = read(spark, url, **options, **filters).orderBy("o").toArrow()
         wanted = rows_of(look.filtered(), look.names())
         assert rows_of(found, look.names()) == wanted, (read, look, twin.steps)

@@ -29,7 +29,7 @@ def untuned(spark):
 
 
 def test_register_sets_options_and_explains_their_cost(untuned):
-    said = segstore.register(untuned)
+    said = segstore.spark.register(untuned)
     assert dict(said.settings) == {SIZING: "2147483647"}
     assert untuned.conf.get(SIZING) == "2147483647"
     assert "lower that for wide rows" in str(said)
@@ -38,14 +38,14 @@ def test_register_sets_options_and_explains_their_cost(untuned):
 
 def test_register_leaves_the_users_own_value(untuned):
     untuned.conf.set(SIZING, "1000000")
-    said = segstore.register(untuned)
+    said = segstore.spark.register(untuned)
     assert dict(said.settings) == {}
     assert "nothing was set" in str(said)
     assert untuned.conf.get(SIZING) == "1000000"
 
 
 def test_register_without_tuning_sets_nothing(untuned):
-    assert dict(segstore.register(untuned, tune=False).settings) == {}
+    assert dict(segstore.spark.register(untuned, tune=False).settings) == {}
     assert untuned.conf.get(SIZING, None) is None
 
 
@@ -53,28 +53,28 @@ def test_register_twice_is_harmless_and_the_last_options_hold(spark, url, append
     append(spark.range(3))
     session = spark.newSession()
     reader = session.read.format("segstore")
-    segstore.register(session, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    segstore.spark.register(session, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     with pytest.raises(AnalysisException, match="SEGSTORE_NO_SUCH"):
         reader.load(url)
-    segstore.register(session)
-    segstore.register(session, storage_options={"auto_mkdir": True})
+    segstore.spark.register(session)
+    segstore.spark.register(session, storage_options={"auto_mkdir": True})
     assert reader.load(url).count() == 3
 
 
 def test_register_refuses_storage_options_that_are_no_mapping(spark):
     with pytest.raises(segstore.SegstoreError, match="give a dict"):
-        segstore.register(spark, storage_options="key=value")
+        segstore.spark.register(spark, storage_options="key=value")
 
 
 def test_register_concerns_one_session(spark, url, append):
     append(spark.range(3))
     other = spark.newSession()
-    segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    segstore.spark.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert spark.read.format("segstore").load(url).count() == 3
 
 
 def test_recommended_conf_is_for_builders(spark):
-    conf = segstore.recommended_conf()
+    conf = segstore.spark.recommended_conf()
     assert conf == {"spark.python.unix.domain.socket.enabled": "true", SIZING: "2147483647"}
     for name, value in conf.items():
         assert spark.sparkContext.getConf().get(name) == value
@@ -93,19 +93,19 @@ def test_write_tunes_just_that_write(untuned, url, monkeypatch):
         monkeypatch.setattr(conf, name, note)
     df = untuned.range(0, 100, 1, 1)
     for repeated in (False, True):
-        commit = segstore.write(df, url, writerId="etl", batchId=1)
+        commit = segstore.spark.write(df, url, writerId="etl", batchId=1)
         assert (commit.start, commit.end, commit.repeated) == (0, 100, repeated)
         assert [name for name, key in calls if key == SIZING] == ["set", "unset"]
         calls.clear()
     assert segstore.open(url).tail == 100
     assert untuned.conf.get(SIZING, None) is None
-    commit = segstore.write(df, url, mode="overwrite")
+    commit = segstore.spark.write(df, url, mode="overwrite")
     assert segstore.open(url).head == 100
     assert (commit.version, commit.start, commit.end, commit.repeated) == (2, 100, 200, False)
     assert segstore.open(url).outcome(commit.transaction).version == 2
     # Of the write, not of the newest version.
     segstore.open(url).append(pa.table({"id": [1]}))
-    other = segstore.write(df, url)
+    other = segstore.spark.write(df, url)
     segstore.open(url).append(pa.table({"id": [2]}))
     assert (other.start, other.end, other.rows) == (201, 301, 100)
 
@@ -113,33 +113,33 @@ def test_write_tunes_just_that_write(untuned, url, monkeypatch):
 def test_write_does_not_fail_where_its_commit_cannot_be_seen(spark, url, caplog):
     """Another process has bound the storage options to this session."""
     session = spark.newSession()
-    segstore.register(session)
+    segstore.spark.register(session)
     session.conf.set("spark.segstore.bound", "by another process")
-    assert segstore.write(session.range(3), url) is None
+    assert segstore.spark.write(session.range(3), url) is None
     assert "the write succeeded" in caplog.text
     assert segstore.open(url).tail == 3
 
 
 def test_write_restores_the_setting_when_it_fails(untuned, url):
     with pytest.raises(AnalysisException, match="did you mean compression"):
-        segstore.write(untuned.range(1), url, compresion="zstd")
+        segstore.spark.write(untuned.range(1), url, compresion="zstd")
     assert untuned.conf.get(SIZING, None) is None
     untuned.conf.set(SIZING, "1000000")
-    segstore.write(untuned.range(1), url)
+    segstore.spark.write(untuned.range(1), url)
     with pytest.raises(AnalysisException):
-        segstore.write(untuned.range(1), url, compresion="zstd")
+        segstore.spark.write(untuned.range(1), url, compresion="zstd")
     assert untuned.conf.get(SIZING) == "1000000"
 
 
 def test_write_refuses_other_modes(spark, url):
     for mode in ("errorifexists", "ignore", "complete"):
         with pytest.raises(segstore.SegstoreError, match="use append or overwrite"):
-            segstore.write(spark.range(1), url, mode=mode)
+            segstore.spark.write(spark.range(1), url, mode=mode)
     assert not segstore.exists(url)
 
 
 def test_plain_save_from_a_thread_is_sparks_own_error(spark, url):
-    """Why `segstore_ds.write` exists: in a thread Spark finds no Python source by itself."""
+    """Why `segstore.spark.write` exists: in a thread Spark finds no Python source by itself."""
     caught = []
 
     def save() -> None:
@@ -168,7 +168,7 @@ def in_a_new_thread(run):
 def test_register_activates_the_session_in_a_thread_that_has_none(spark, url):
     def save():
         before = active(spark)
-        segstore.register(spark)
+        segstore.spark.register(spark)
         spark.range(3).write.format("segstore").mode("append").save(url)
         return before, active(spark)
 
@@ -179,8 +179,8 @@ def test_register_activates_the_session_in_a_thread_that_has_none(spark, url):
 
 
 def test_register_leaves_a_threads_own_active_session(spark):
-    with segstore.activated(spark):
-        segstore.register(spark.newSession())
+    with segstore.spark.activated(spark):
+        segstore.spark.register(spark.newSession())
         assert active(spark).equals(spark._jsparkSession)
 
 
@@ -188,12 +188,12 @@ def test_activated_puts_back_what_the_thread_had(spark):
     other = spark.newSession()
 
     def fail():
-        with segstore.activated(other):
+        with segstore.spark.activated(other):
             assert active(spark).equals(other._jsparkSession)
             raise KeyError
 
     def nest():
-        with segstore.activated(spark):
+        with segstore.spark.activated(spark):
             with pytest.raises(KeyError):
                 fail()
             assert active(spark).equals(spark._jsparkSession)
@@ -205,7 +205,7 @@ def test_activated_puts_back_what_the_thread_had(spark):
 @pytest.mark.slow
 def test_forty_eight_saves_from_threads_all_find_the_format(spark, url):
     def save(n):
-        with segstore.activated(spark):
+        with segstore.spark.activated(spark):
             df = spark.range(n * 10, n * 10 + 10, 1, 1)
             df.write.format("segstore").mode("append").save(url)
 
@@ -219,8 +219,10 @@ def test_helpers_work_from_threads(spark, url, append, tmp_path):
     for _ in range(2):
         append(spark.range(3))
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(segstore.compact, spark, url).result() == 1
-        copied = pool.submit(segstore.copy, spark, url, f"file://{tmp_path}/copied", "c").result()
+        assert pool.submit(segstore.spark.compact, spark, url).result() == 1
+        copied = pool.submit(
+            segstore.spark.copy, spark, url, f"file://{tmp_path}/copied", "c"
+        ).result()
     assert copied.end == 6
 
 
@@ -231,9 +233,9 @@ def test_writes_from_four_threads_restore_the_setting(untuned, url):
         start.wait()
         if n == 3:
             with pytest.raises(AnalysisException):
-                segstore.write(untuned.range(1), url, compresion="zstd")
+                segstore.spark.write(untuned.range(1), url, compresion="zstd")
         else:
-            segstore.write(untuned.range(n * 100, n * 100 + 100), url)
+            segstore.spark.write(untuned.range(n * 100, n * 100 + 100), url)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, range(4)))
@@ -248,7 +250,9 @@ def test_twenty_jobs_at_once_lose_nothing(spark, url, load):
 
     def one(n: int) -> None:
         df = spark.range(n * 1000, n * 1000 + 300, 1, 2)
-        segstore.write(df, url, inlineBytes=0 if n % 2 else "64k", writerId=f"job{n}", batchId=1)
+        segstore.spark.write(
+            df, url, inlineBytes=0 if n % 2 else "64k", writerId=f"job{n}", batchId=1
+        )
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(one, range(20)))
@@ -278,7 +282,7 @@ def test_a_tuned_write_takes_the_values_of_python(spark, url):
         "batchId": None,
     }
     df = spark.range(5).selectExpr("id AS a", "id AS b").coalesce(1)
-    segstore.write(df, url, inlineBytes=0, **options)
+    segstore.spark.write(df, url, inlineBytes=0, **options)
     [segment] = segstore.open(url).segments().read_all().to_pylist()
     assert (segment["stats"], segment["end"]) == ('{"b":[0,4,0]}', 5)
 
@@ -305,7 +309,7 @@ def wait_until(done):
 def test_a_large_untuned_write_says_what_to_call(untuned, url, said):
     large = untuned.range(0, task_log.MANY_ROWS, 1, 2)
     large.limit(10).write.format("segstore").mode("append").save(url)
-    segstore.write(large, url)
+    segstore.spark.write(large, url)
     assert said() == 0
     large.write.format("segstore").mode("append").save(url)
     wait_until(lambda: said() == 1)
@@ -317,12 +321,12 @@ def test_a_process_says_once_that_writes_are_slow(caplog):
     for rows in (task_log.MANY_ROWS - 1, 0, 1, task_log.MANY_ROWS, 1):
         advice.add(rows)
     [record] = caplog.records
-    assert "segstore_ds.register(spark)" in record.getMessage()
+    assert "segstore.spark.register(spark)" in record.getMessage()
 
 
 @pytest.mark.slow
 def test_an_untuned_query_says_what_to_call_when_its_batches_add_up(untuned, tmp_path, url, said):
-    segstore.write(untuned.range(0, task_log.MANY_ROWS, 1, 2), f"{tmp_path}/source")
+    segstore.spark.write(untuned.range(0, task_log.MANY_ROWS, 1, 2), f"{tmp_path}/source")
     query = (
         untuned.readStream.format("segstore")
         .option("maxRowsPerTrigger", task_log.MANY_ROWS // 2)

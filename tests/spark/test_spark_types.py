@@ -161,14 +161,14 @@ def test_notes_of_sparks_plans_reach_no_other_session(spark, url, append, tmp_pa
     create_on(open_storage(old), to_stored(noted), spark_schema=noted.json())
     source = spark.read.format("segstore").load(old)
     follow = spark.readStream.format("segstore").load(old)
-    assert source.schema == segstore.read(spark, old).schema == follow.schema == clean
+    assert source.schema == segstore.spark.read(spark, old).schema == follow.schema == clean
     events = spark.sql(
         "SELECT * FROM VALUES (TIMESTAMP'2026-01-01 10:00:00', 'a'), "
         "(TIMESTAMP'2026-01-01 10:02:00', 'b') AS t(ts, user)"
     )
     window = F.session_window("ts", "5 minutes").alias("session_window")
     append(events.groupBy(window, "user").count(), inlineBytes=0, segmentFormat="parquet")
-    for found in (spark.read.format("segstore").load(url), segstore.read(spark, url)):
+    for found in (spark.read.format("segstore").load(url), segstore.spark.read(spark, url)):
         assert found.groupBy("session_window").count().count() == 2
 
 

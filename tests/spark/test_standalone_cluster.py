@@ -33,7 +33,7 @@ def spark(sessions: Sessions, cluster: Standalone) -> SparkSession:
     folders = (Path(segstore.__file__).parents[1], Path(__file__).parent)
     settings = {"spark.master": cluster.url, **executor_settings(*folders)}
     session = sessions.get("standalone", settings)
-    segstore.register(session)
+    segstore.spark.register(session)
     return session
 
 
@@ -58,7 +58,7 @@ def expected() -> list[dict[str, object]]:
 
 def test_a_write_keeps_every_event_once_and_in_order(spark, cluster, url):
     frame = spark.range(0, EVENTS, 1, SEGMENTS).selectExpr("id AS n", "concat('s', id) AS s")
-    cluster.lose_worker_during(spark, lambda: segstore.write(frame, url, inlineBytes=0))
+    cluster.lose_worker_during(spark, lambda: segstore.spark.write(frame, url, inlineBytes=0))
     assert events(url) == expected()
     assert segstore.open(url).version == 1  # the one commit that made it
 
@@ -68,8 +68,8 @@ def test_a_repeated_write_is_known_after_a_loss(spark, cluster, stream, url):
         "id AS n", "concat('s', id) AS s"
     )
     once = {"writerId": "etl", "batchId": 1, "inlineBytes": 0}
-    cluster.lose_worker_during(spark, lambda: segstore.write(more, url, **once))
-    segstore.write(more, url, **once)
+    cluster.lose_worker_during(spark, lambda: segstore.spark.write(more, url, **once))
+    segstore.spark.write(more, url, **once)
     assert stream.refresh().tail == EVENTS + 600
 
 
@@ -78,14 +78,14 @@ def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
     # Of a hybrid read, Spark reads the Parquet segments itself, in tasks of their own.
     spark.conf.set("spark.sql.files.minPartitionNum", SEGMENTS)
     read = spark.read.format("segstore").option("minPartitions", SEGMENTS)
-    frame = segstore.read(spark, url, minPartitions=SEGMENTS) if hybrid else read.load(url)
+    frame = segstore.spark.read(spark, url, minPartitions=SEGMENTS) if hybrid else read.load(url)
     rows = cluster.lose_worker_during(spark, frame.collect)
     assert sorted(row.n for row in rows) == list(range(EVENTS))
 
 
 def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     merged = cluster.lose_worker_during(
-        spark, lambda: segstore.compact(spark, url, compactRows=3 * ROWS)
+        spark, lambda: segstore.spark.compact(spark, url, compactRows=3 * ROWS)
     )
     assert (merged, len(stream.refresh().root.entries)) == (SEGMENTS // 3, SEGMENTS // 3)
     assert events(url) == expected()
@@ -93,7 +93,9 @@ def test_a_compaction_changes_no_event(spark, cluster, stream, url):
 
 def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
     monkeypatch.setattr(jobs, "TASK_BYTES", 1)
-    cluster.lose_worker_during(spark, lambda: segstore.copy(spark, url, url + "-copy", "night"))
+    cluster.lose_worker_during(
+        spark, lambda: segstore.spark.copy(spark, url, url + "-copy", "night")
+    )
     assert events(url + "-copy") == expected()
     segstore.open(url + "-copy").verify().check()
 
@@ -103,7 +105,7 @@ def test_a_copy_by_events_has_every_event_at_its_offset(spark, cluster, stream, 
         return rows.repartitionByRange(SEGMENTS, "n").sortWithinPartitions("n")
 
     cluster.lose_worker_during(
-        spark, lambda: segstore.copy(spark, url, url + "-copy", "night", in_many_tasks)
+        spark, lambda: segstore.spark.copy(spark, url, url + "-copy", "night", in_many_tasks)
     )
     assert events(url + "-copy") == expected()
     segstore.open(url + "-copy").verify().check()
@@ -112,7 +114,7 @@ def test_a_copy_by_events_has_every_event_at_its_offset(spark, cluster, stream, 
 def test_a_redaction_finds_every_event(spark, cluster, stream, url):
     filters = [["n", ">=", 10]]
     done = cluster.lose_worker_during(
-        spark, lambda: segstore.redact(spark, url, filters, columns=["s"], redact_id="r1")
+        spark, lambda: segstore.spark.redact(spark, url, filters, columns=["s"], redact_id="r1")
     )
     assert done.rows == EVENTS - 10
     assert [row["s"] for row in events(url)] == [f"s{n}" for n in range(10)] + [None] * (
@@ -127,7 +129,7 @@ def test_a_query_moves_every_event_once(spark, cluster, stream, url, tmp_path):
     writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").option("inlineBytes", 0)
 
     def run() -> None:
-        with segstore.activated(spark):
+        with segstore.spark.activated(spark):
             writer.trigger(availableNow=True).start().awaitTermination()
 
     cluster.lose_worker_during(spark, run)

@@ -65,8 +65,8 @@ def segstore_tail(url):
 
 
 def test_the_drivers_process_is_never_frozen(spark, url):
-    segstore.write(spark.range(3), url)
-    assert segstore.read(spark, url).count() == 3
+    segstore.spark.write(spark.range(3), url)
+    assert segstore.spark.read(spark, url).count() == 3
     freeze_worker()
     assert gc.get_freeze_count() == 0
 

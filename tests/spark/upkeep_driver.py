@@ -19,22 +19,22 @@ ROWS = 10
 def main(verb: str, source: str, target: str) -> None:
     """Run one job to its end."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config(map=segstore.recommended_conf()).getOrCreate()
-    segstore.register(spark)
+    spark = builder.config(map=segstore.spark.recommended_conf()).getOrCreate()
+    segstore.spark.register(spark)
     run(spark, verb, source, target)
 
 
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
     """Do the work, with a task per segment, or per ten events, that is copied."""
     if verb == "compact":
-        segstore.compact(spark, source, compactRows=4 * ROWS)
+        segstore.spark.compact(spark, source, compactRows=4 * ROWS)
         return
     with (
         patch.object(jobs, "TASK_BYTES", 1),
         patch.object(events, "PIECE_BYTES", 1),
         patch.object(events, "LEAST_PIECE_ROWS", ROWS),
     ):
-        segstore.copy(
+        segstore.spark.copy(
             spark, source, target, COPY_ID, mode="events" if verb == "events" else "segments"
         )
 

@@ -356,7 +356,7 @@ def test_retain_without_maxima_says_that_nobody_reads():
     reader = stream.readers.register("etl")
     assert why(stream.retain()) == [("reader", 0, "etl", "")]
     reader.publish(20)
-    assert stream.retain() == segstore.Retained(20, 20)
+    assert stream.retain() == segstore.reports.Retained(20, 20)
     assert why(stream.retain(max_bytes=0)) == [("no events", 20, "", "")]
 
 

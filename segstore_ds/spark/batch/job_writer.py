@@ -149,8 +149,8 @@ def _take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], CopiedRows
     if not fixed or column is None:
         raise InvalidInputError(
             "a copy by events needs the range of its rows, in offsets, and their offsetColumn",
-            remedy="use segstore.copy(spark, source, target, copy_id, transform); or load the "
-            "DataFrame with startCut, endCut and offsetColumn, and give the same ones here",
+            remedy="use segstore.spark.copy(spark, source, target, copy_id, transform); or load "
+            "the DataFrame with startCut, endCut and offsetColumn, and give the same ones here",
             startCut=cuts[0],
             endCut=cuts[1],
             offsetColumn=column,

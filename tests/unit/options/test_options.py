@@ -73,7 +73,7 @@ def test_wrong_value_error_names_the_expected_value(name: str, given: object) ->
 def test_copy_mode_clone_names_the_functions_to_use() -> None:
     """A clone takes no rows, so no write makes one."""
     for given in ("clone", " Clone"):
-        with pytest.raises(InvalidInputError, match=r"segstore.clone\(.*copy_to\(.*clone"):
+        with pytest.raises(InvalidInputError, match=r"segstore.spark.clone\(.*copy_to\(.*clone"):
             parse_options({"copyMode": given, "operation": "copy"}, WRITE)
     with pytest.raises(InvalidInputError, match="give one of segments, events"):
         parse_options({"copyMode": "cloned"}, WRITE)

@@ -1,0 +1,33 @@
+"""`segstore.reports`: what calls return and nobody constructs, for annotations."""
+
+from segstore_ds.cache.read_cache import ReadCounters
+from segstore_ds.compact.commit import Compaction
+from segstore_ds.copy.destination import Copied
+from segstore_ds.log.lookup import Outcome
+from segstore_ds.observe.figures import Metrics
+from segstore_ds.publish.snapshot import Published
+from segstore_ds.read.parquet_files import ParquetFile
+from segstore_ds.redact.report import Forgotten, Left, Redacted
+from segstore_ds.repair.verify import Problem, Report
+from segstore_ds.retention.drop import Dropped
+from segstore_ds.retention.plan import Maintenance
+from segstore_ds.retention.retained import Blocker, Retained
+
+__all__ = [
+    "Blocker",
+    "Compaction",
+    "Copied",
+    "Dropped",
+    "Forgotten",
+    "Left",
+    "Maintenance",
+    "Metrics",
+    "Outcome",
+    "ParquetFile",
+    "Problem",
+    "Published",
+    "ReadCounters",
+    "Redacted",
+    "Report",
+    "Retained",
+]
