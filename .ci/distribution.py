@@ -2,7 +2,8 @@
 
 The core is for environments that bring a Spark of their own, and for Python alone: the same files
 under another name, without pyspark among the requirements. Build it with SEGSTORE_DISTRIBUTION=core
-in the environment. All metadata stays in pyproject.toml.
+in the environment. The core is released as a wheel alone: hatchling runs no hook for a source
+distribution, so that would build the whole. All metadata stays in pyproject.toml.
 """
 
 import os
