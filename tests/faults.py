@@ -1,7 +1,7 @@
 """Storages that fail or crash on purpose, around any other storage.
 
 Every request is one numbered call: each verb, opening a staged object, each write to it and its
-commit; likewise for an object whose parts come in any order. `FaultStorage` injects a fault at the
+commit; as does an object whose parts come in any order. `FaultStorage` injects a fault at the
 n-th call, before or after its effect. A sweep over n until a run succeeds tries every place where a
 real storage can fail.
 

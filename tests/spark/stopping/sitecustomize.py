@@ -28,7 +28,7 @@ def _stop() -> None:
     temporary = f"{os.environ['STOPPED']}-{os.getpid()}"
     with open(temporary, "w") as file:  # noqa: PTH123 - a call that nothing here replaces
         file.write(str(os.getpid()))
-    os.rename(temporary, os.environ["STOPPED"])  # noqa: PTH104 - likewise
+    os.rename(temporary, os.environ["STOPPED"])  # noqa: PTH104 - the same
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
