@@ -7,7 +7,9 @@ After a commit the work is bounded: it looks only at the newest segments and rew
 `AUTO_BYTES` of them, so a commit never waits for the stream's whole history.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from segstore_ds.compact.commit import Compaction, Replacement, commit_groups, summarise
@@ -20,6 +22,7 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT, Layout
@@ -35,6 +38,8 @@ AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
 AUTO_PARQUET_BYTES = 4 << 20
 AUTO_PARQUET_ROWS = 1 << 18
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered
+# Runs the groups of a job, here or in an engine's tasks, and yields what replaces each, in order.
+Work = Callable[[CompactJob, Sequence[Group]], Iterable[Replacement]]
 
 
 def run_compact(
@@ -44,18 +49,20 @@ def run_compact(
     *,
     bounds: tuple[int, int] | None = None,
     progress: Progress = unheard,
+    work: Work | None = None,
 ) -> Compaction:
     """Compact a range of a stream, in as many commits as needed.
 
     `bounds` are ``(start, end)`` offsets; None means all listed events. A budget in `rules` bounds
     the whole call. If an error occurs, earlier commits of the call stay. Called again, it does
-    nothing.
+    nothing. `work` runs the groups elsewhere, many at once, so a commit may have more bytes.
     """
     total, conflicts = Compaction(context.log.refresh().version), 0
     rows = [0, 0]  # done, and planned so far
+    most_bytes = COMMIT_BYTES if work is None else sys.maxsize
 
-    def note(group: Group) -> None:
-        rows[0] += group.rows
+    def note(run: Replacement) -> None:
+        rows[0] += run.rows
         progress(rows[0], rows[1])
 
     for _ in range(ROUNDS):
@@ -68,8 +75,8 @@ def run_compact(
         commits = total.commits
         rows[1] = rows[0] + sum(group.rows for group in groups)
         try:
-            for batch in _batches(groups):
-                total += run_batch(context, job, batch, note=note)
+            for batch in _batches(groups, most_bytes):
+                total += run_batch(context, job, batch, note=note, work=work)
         except ConflictError:
             conflicts += 1
             if conflicts >= CONFLICTS:
@@ -80,11 +87,18 @@ def run_compact(
     return total
 
 
-def _batches(groups: Sequence[Group]) -> Iterator[list[Group]]:
+def bind_range(context: StreamContext, start: CutLike | None, end: CutLike) -> tuple[int, int]:
+    """Return the offsets between two cuts on the newest root; no start is the oldest segment."""
+    first = Cut("head") if start is None else parse_cut(start)
+    remedy = "start at 'head', or give no start"
+    return resolve_range(context, context.log.refresh(), first, parse_cut(end), remedy=remedy)
+
+
+def _batches(groups: Sequence[Group], most_bytes: int) -> Iterator[list[Group]]:
     batch: list[Group] = []
     for group in groups:
         size = sum(chosen.bytes for chosen in batch) + group.bytes
-        if batch and (size > COMMIT_BYTES or len(batch) >= COMMIT_GROUPS):
+        if batch and (size > most_bytes or len(batch) >= COMMIT_GROUPS):
             yield batch
             batch = []
         batch.append(group)
@@ -98,22 +112,34 @@ def run_batch(
     groups: Sequence[Group],
     *,
     attempts: int = COMMIT_ATTEMPTS,
-    note: Callable[[Group], None] | None = None,
+    note: Callable[[Replacement], None] | None = None,
+    work: Work | None = None,
 ) -> Compaction:
     """Write the outputs of some groups and replace them in one commit; `note` hears of each."""
     done: list[Replacement] = []
     nonce = context.clock.new_id()[:12]
     try:
-        for number, group in enumerate(groups):
-            done.append(run_group(job, group, number=number, nonce=nonce))
+        for run in work(job, groups) if work else run_groups(job, enumerate(groups), nonce):
+            done.append(run)
             if note is not None:
-                note(group)
+                note(run)
     except BaseException:
         delete_staged(context.storage, (output for run in done for output in run.outputs))
         raise
     transaction = context.clock.new_id()
     root, kept = commit_groups(context, done, transaction=transaction, attempts=attempts)
     return summarise(root, groups, done, kept)
+
+
+def run_groups(
+    job: CompactJob, rows: Iterable[tuple[int, Group]], nonce: str | None = None
+) -> Iterator[Replacement]:
+    """Write the outputs of numbered groups and yield what replaces each.
+
+    An engine's tasks may repeat it: without a nonce, each group that is run has its own.
+    """
+    for number, group in rows:
+        yield run_group(job, group, number=number, nonce=nonce or secrets.token_hex(6))
 
 
 def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:

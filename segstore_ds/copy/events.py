@@ -143,9 +143,6 @@ class EventsCopy:
         clear(self.to.storage, self.to.request.copy_id)
         return copied
 
-    def discard(self, _staged: Sequence[int]) -> None:
-        """Leave what was staged to the next attempt."""
-
     def _stage(self, context: StreamContext, bounds: Range) -> tuple[StagedSegment, ...]:
         while True:
             root = context.log.root

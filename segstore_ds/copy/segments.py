@@ -13,9 +13,8 @@ Several objects are copied at a time. If both folders are in one store, the stor
 itself and the copy is read back. Otherwise ranges are fetched and written at once, and an object
 gets its name when all its bytes were checked.
 
-An engine's tasks may copy the segments (`SegmentsCopy.run`). They receive only the offset and id of
-each and look it up in the version that was planned on, so no size, name or checksum comes from
-outside.
+An engine's tasks may copy the segments (`SegmentsCopy.run`), of a range of offsets each, which they
+look up in the version that was planned on.
 
 Source: the second approach of Pravega's copyStream.
 """
@@ -23,19 +22,18 @@ Source: the second approach of Pravega's copyStream.
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
 from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
+from segstore_ds.copy.staging import Range
 from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.errors import (
-    ConflictError,
     FormatError,
-    InvalidInputError,
+    InternalError,
     MissingObjectError,
     SnapshotExpiredError,
 )
@@ -57,6 +55,8 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter
 
+TASK_BYTES = 32 << 20  # of an engine's task, at least
+MOST_TASKS = 256
 _SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
 
 
@@ -220,41 +220,39 @@ class SegmentsCopy:
     job: CompactJob = field(repr=False)  # the source's folder, and the schemas of its epochs
     to: Destination  # the destination, with the source's version that is copied
 
-    def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedSegment]:
-        """Copy whole segments and yield what the destination is to list.
+    def spans(self) -> list[Range]:
+        """Return the ranges of whole segments that tasks copy, in order."""
+        root, spans, size = self.to.source, list[Range](), 0
+        listed = [*TableStatus(self.job.storage).segments(root, root.listed_start, root.tail)]
+        total = sum(placed.entry.bytes for placed in listed)
+        task_bytes = max(TASK_BYTES, total // MOST_TASKS)
+        for placed in listed:
+            if spans and size < task_bytes:
+                spans[-1] = (spans[-1][0], placed.end)
+            else:
+                spans.append((placed.start, placed.end))
+                size = 0
+            size += placed.entry.bytes
+        return spans
 
-        Of each row the `start` and `segment_id` count. A segment that has arrived before is reused.
+    def run(self, rows: Iterable[Range]) -> Iterator[SegmentEntry]:
+        """Copy the segments of ranges and yield what the destination is to list, in order.
+
+        It is safe to repeat, and to run twice at once: what has arrived whole is reused.
         """
-        if self.to.done is not None:
-            return
         status = TableStatus(self.job.storage)
         with self.copier() as copier:
-            for row in rows:
-                placed = self._find(status, row["start"], row["segment_id"])
-                yield PlacedSegment(placed.start, copier.copy(placed))
+            for span in rows:
+                for placed in status.segments(self.to.source, *span):
+                    yield copier.copy(placed)
 
-    def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
-        """Create the destination's first root, which lists the segments that tasks have copied."""
-        if self.to.done is not None:
-            return replace(self.to.done, repeated=True)
-        # A duplicated row was copied once, or by two attempts; only one of them counts.
-        ordered = sorted(
-            {placed.start: placed for placed in found}.values(), key=lambda placed: placed.start
-        )
-        if not ordered:
-            raise InvalidInputError(
-                "no segments to copy", remedy="write the rows of at least one segment"
-            )
-        for before, behind in pairwise(ordered):
-            if before.end != behind.start:
-                raise InvalidInputError(
-                    "the segments have a gap between them",
-                    remedy="write the rows of neighbouring segments",
-                    gap=f"[{before.end}, {behind.start})",
-                )
-        bounds = (max(ordered[0].start, self.to.source.head), ordered[-1].end)
-        entries = tuple(placed.entry for placed in ordered)
-        return self.commit_entries(entries, bounds, self.to.source.next_segment, clock=clock)
+    def commit(self, entries: Sequence[SegmentEntry], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+        """Create the destination's first root, which lists what tasks have copied, in order."""
+        root = self.to.source
+        if sum(entry.rows for entry in entries) != root.tail - root.listed_start:
+            raise InternalError("the segments that tasks copied are not those of the source")
+        bounds, following = (root.head, root.tail), root.next_segment
+        return self.commit_entries(tuple(entries), bounds, following, clock=clock)
 
     def commit_entries(
         self,
@@ -277,25 +275,9 @@ class SegmentsCopy:
             clock=clock,
         )
 
-    def discard(self, found: Sequence[PlacedSegment]) -> None:
-        """Leave what was copied to the next attempt."""
-
     def copier(self) -> SegmentCopier:
         """Return what copies segments to the destination."""
         return SegmentCopier(self.job, self.to.storage, self.to.source, token=self.to.request.token)
-
-    def _find(self, status: TableStatus, start: int, segment_id: int) -> PlacedSegment:
-        inside = self.to.source.listed_start <= start < self.to.source.tail
-        listed = [*status.segments(self.to.source, start, start + 1)] if inside else []
-        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
-            raise ConflictError(
-                "the source does not list this segment",
-                remedy="read metadata=segments again, and write its rows unchanged",
-                start=start,
-                segment_id=segment_id,
-                version=self.to.source.version,
-            )
-        return listed[0]
 
 
 def plan_copy_segments(

@@ -8,7 +8,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_size
-from segstore_ds.options.table import ANSWERS, NOTES, PEERS, TABLE, Option
+from segstore_ds.options.table import NOTES, PEERS, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
@@ -82,10 +82,6 @@ def parse_value(option: Option, value: Any) -> Any:
             words = {choice.lower(): choice for choice in option.choices}
             word = str(value).strip().lower()
             if word not in words:
-                if (answer := ANSWERS.get((option.name, word))) is not None:
-                    raise InvalidInputError(
-                        "not a value of the option", remedy=answer, option=option.name, value=value
-                    )
                 raise _wrong(option, value, "one of " + ", ".join(option.choices))
             return words[word]
     if not isinstance(value, str | int) or value == "":

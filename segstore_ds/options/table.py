@@ -18,7 +18,7 @@ FLUSH_SECONDS = 10.0
 LINGER_SECONDS = 0.005
 
 _READS, _WRITES = (READ, STREAM_READ), (WRITE, STREAM_WRITE)
-_ALL, _COMPACTS = (*_READS, *_WRITES), (*_WRITES, READ)
+_ALL = (*_READS, *_WRITES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ TABLE: tuple[Option, ...] = (
         "columns",
         "list",
         _READS,
-        "columns to read: a comma list or a JSON array; `[]` for `offsetColumn` and its like "
-        "alone, which read no segment",
+        "columns to read: a comma list or a JSON array; `[]` returns generated columns alone, such "
+        "as `offsetColumn`, and reads no data",
     ),
     Option(
         "filters",
@@ -187,7 +187,6 @@ TABLE: tuple[Option, ...] = (
             "writers",
             "readers",
             "tags",
-            "compactionPlan",
             "streams",
         ),
     ),
@@ -273,7 +272,7 @@ TABLE: tuple[Option, ...] = (
         "segmentBytes",
         "bytes",
         _WRITES,
-        "encoded bytes per segment, about; a merge has `compactBytes` instead",
+        "encoded bytes per segment, about",
         default=512 << 20,
         least=1,
         why="Less for engines that read one file per task",
@@ -336,33 +335,9 @@ TABLE: tuple[Option, ...] = (
         choices=("auto", "off"),
     ),
     Option(
-        "operation",
-        "choice",
-        (WRITE,),
-        "what the rows are: events (`append`), a plan (`compact`), segments (`copy`)",
-        default="append",
-        choices=("append", "compact", "copy"),
-    ),
-    Option("copyFrom", "text", (WRITE,), "the stream to copy; the destination must not exist yet"),
-    Option(
-        "copyMode",
-        "choice",
-        (WRITE,),
-        "what a copy's rows are: `segments`, or the source's `events`",
-        choices=("segments", "events"),
-    ),
-    Option(
-        "copyId",
-        "text",
-        (WRITE,),
-        "name of the copy: letters, digits and dashes. A repeated copy under its id resumes, "
-        "or does nothing if it is done",
-    ),
-    Option("seal", "bool", (WRITE,), "seal the copy after its last event", default=False),
-    Option(
         "compactRows",
         "int",
-        _COMPACTS,
+        (PYTHON,),
         "most events of a segment that compaction makes",
         default=16_777_216,
         least=1,
@@ -371,7 +346,7 @@ TABLE: tuple[Option, ...] = (
     Option(
         "compactBytes",
         "bytes",
-        _COMPACTS,
+        (PYTHON,),
         "most encoded bytes of a segment that compaction makes",
         default=128 << 20,
         least=1,
@@ -380,7 +355,7 @@ TABLE: tuple[Option, ...] = (
     Option(
         "compactMode",
         "choice",
-        _COMPACTS,
+        (PYTHON,),
         "`merge` decodes small frames and writes large ones, `stitch` joins Arrow frames "
         "unchanged and skips Parquet segments, `split` splits segments over the target, "
         "and frames over theirs within a segment",
@@ -411,17 +386,9 @@ segmentBytes: targetfilesize write.target-file-size-bytes maxrecordsperfile
 segmentFormat: write.format.default file.format
 statsColumns: dataskippingnumindexedcols delta.dataskippingstatscolumns
 compact: autooptimize autocompact delta.autooptimize.autocompact auto-compaction
-compactBytes: compaction.target-file-size rewrite-target-file-size-bytes
 """
 PEERS: Mapping[str, str] = {
     peer: ours
     for ours, _, peers in (line.partition(":") for line in _PEERS.splitlines())
     for peer in peers.split()
-}
-# And a word that is no value of an option.
-ANSWERS: Mapping[tuple[str, str], str] = {
-    ("copyMode", "clone"): (
-        "a clone takes no rows: segstore.spark.clone(spark, source, target, copy_id), "
-        'or Stream.copy_to(url, copy_id=..., mode="clone")'
-    )
 }

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,90 +14,94 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InvalidInputError, NotFoundError
-from segstore_ds.options import BY_NAME, READ, WRITE, parse_options
-from segstore_ds.reports import Copied, Redacted
-from segstore_ds.spark.active import activated
-from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_event_rows
-from segstore_ds.spark.batch.metadata_reader import PLAN
+from segstore_ds import Layout
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options import WRITE, default, parse_options
+from segstore_ds.reports import Compaction, Copied, Redacted
+from segstore_ds.spark.batch.copy_writer import plan_copied_rows
 from segstore_ds.spark.batch.writer import client_of
-from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
+    CompactRules,
+    CutLike,
     FilterLike,
     RowsCopy,
     Storage,
+    compact_stream,
     copy_events,
+    copy_segments,
     open_on,
-    plan_segments_copy,
     redact_stream,
 )
 
-TASK_BYTES = 32 << 20
+MOST_TASKS = 256
+SEGMENTS, EVENTS = "segments", "events"
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
-ROUNDS = 8
 _WHOLE = ("head", "tail")
 
 
 def launch(spark: SparkSession, run: Callable[[list[Any]], Iterator[Any]], rows: Any) -> list[Any]:
     """Run each row in a task and return the results; an attempt that fails is made again."""
+    packed = [pickle.dumps(row) for row in rows]  # a task unpacks only its own
 
     def run_row(number: int) -> bytes:
-        return pickle.dumps([*run([rows[number]])])
+        return pickle.dumps([*run([pickle.loads(packed[number])])])  # noqa: S301 - our own
 
     # Functions of Arrow batches need pandas, which a job has no other use for.
     task = udf(run_row, "binary", useArrow=False).asNondeterministic()
-    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
-    done = numbers.select(task("id")).collect() if rows else []
+    numbers = spark.range(0, len(packed), 1, max(1, min(len(packed), MOST_TASKS)))
+    done = numbers.select(task("id")).collect() if packed else []
     return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks
 
 
-@translate_errors
-def compact(spark: SparkSession, path: str, **options: Any) -> int:
-    """Compact a stream with Spark's tasks: plan, merge and commit until there is nothing to do.
+def compact(
+    spark: SparkSession,
+    url: str,
+    *,
+    start: CutLike | None = None,
+    end: CutLike = "tail",
+    mode: str = default("compactMode"),
+    target_rows: int = default("compactRows"),
+    target_bytes: int = default("compactBytes"),
+    minor: tuple[int, int] | None = None,
+    budget_bytes: int | None = None,
+    layout: Layout | None = None,
+    single_writer: bool = False,
+) -> Compaction:
+    """Compact a stream with Spark's tasks: they write the segments, this process plans and commits.
 
-    Each round is one commit. It is safe to repeat, and to run beside readers and writers.
+    As `segstore_ds.Stream.compact`, which says what is guaranteed and what the arguments mean.
 
     Args:
-        spark: A session with the format registered.
-        path: The stream.
-        options: As in docs/options.md, for example ``compactBytes="256m"``.
+        spark: A session with the format registered; this process opens the stream as well.
+        url: The stream.
+        start: Where to begin; None for the oldest segment.
+        end: Where to end.
+        mode: ``merge``, ``stitch`` or ``split``.
+        target_rows: Most events of a segment.
+        target_bytes: Most encoded bytes of a segment.
+        minor: Only runs of at least ``(small, medium)`` segments.
+        budget_bytes: Most encoded bytes to rewrite.
+        layout: Compression and frames of what is written.
+        single_writer: Allow a filesystem without exclusive create.
 
     Returns:
-        How many groups of segments were rewritten.
+        What was done.
 
     Raises:
-        InvalidInputError: An option or the location is not valid.
-        pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
+        SegstoreError: As `segstore_ds.Stream.compact`.
+        pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
     """
-    path = as_location(path)
-    reads, writes = _split(options, READ), _split(options, WRITE)
-    known = {*reads, *writes}
-    if known != {*options}:
-        raise InvalidInputError("unknown options", options=sorted({*options} - known))
-    total, planned = 0, -1
-    for _ in range(ROUNDS):
-        plan = spark.read.format("segstore").options(**reads, metadata=PLAN).load(path)
-        groups, version = plan.selectExpr("count(*)", "max(version)").collect()[0]
-        # Planned on the same version again: the result was no gain, so it was not committed.
-        if not groups or version == planned:
-            break
-        planned = version
-        writer = plan.write.format("segstore").mode("append")
-        with activated(spark):
-            writer.options(**writes, operation="compact").save(path)
-        total += groups
-    return total
-
-
-def _split(options: Mapping[str, Any], scope: str) -> dict[str, Any]:
-    def takes(name: str) -> bool:
-        option = BY_NAME.get(name.lower())
-        return option is not None and scope in option.scopes
-
-    return {name: value for name, value in options.items() if takes(name)}
+    return compact_stream(
+        _storage(spark, as_location(url), single_writer=single_writer),
+        CompactRules(mode, target_rows, target_bytes, minor, budget_bytes),
+        layout or Layout(),
+        (start, end),
+        partial(launch, spark),
+        client=_client(spark),
+    )
 
 
 def copy(
@@ -115,11 +119,11 @@ def copy(
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
 
-    By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies empty streams and
-    ranges). By events, they are written again and can be transformed on the way. The order is kept
-    if the transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The first
-    call binds the range. If it fails, the next call with the same id goes on where it stopped; if
-    the transformation was changed since, or can't be pickled, it begins again. Until all is there,
+    By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies ranges). By
+    events, they are written again and can be transformed on the way. The order is kept if the
+    transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The first call
+    binds the range. If it fails, the next call with the same id goes on where it stopped; if the
+    transformation was changed since, or can't be pickled, it begins again. Until all is there,
     there is no stream at the destination.
 
     Transformed events are the work of one Spark job for each 16 GiB or so, and go on after the last
@@ -154,17 +158,21 @@ def copy(
             mode=mode,
         )
     source, target = as_location(source), as_location(target)
-    options: dict[str, Any] = {"copyFrom": source, "copyId": copy_id}
-    options |= {"seal": seal, "singleWriter": single_writer}
-    if mode == EVENTS:
+    old, new = (_storage(spark, url, single_writer=single_writer) for url in (source, target))
+    if transform is None and mode == EVENTS:
         cuts = (str(start), str(end))
-        return _copy_events(spark, target, options, cuts, transform)
-    if transform is not None or (str(start), str(end)) != _WHOLE:
+        run = partial(launch, spark)
+        return copy_events(old, new, copy_id, cuts, run, seal=seal, client=_client(spark))
+    if transform is None and (str(start), str(end)) == _WHOLE:
+        run = partial(launch, spark)
+        return copy_segments(old, new, copy_id, run, seal=seal, client=_client(spark))
+    if transform is None or mode == SEGMENTS:
         raise InvalidInputError(
             'mode="segments" copies the whole stream unchanged',
             remedy='use mode="events", or Stream.copy_to for a range of segments',
         )
-    return _copy_segments(spark, target, options)
+    rows = CopiedRows(source, copy_id, seal, (str(start), str(end)))
+    return _copy_rows(spark, (old, new), target, rows, transform, single_writer=single_writer)
 
 
 def clone(
@@ -202,43 +210,32 @@ def clone(
     )
 
 
-def _copy_events(
+def _copy_rows(
     spark: SparkSession,
+    storages: tuple[Storage, Storage],
     target: str,
-    options: Mapping[str, Any],
-    cuts: tuple[str, str],
-    transform: Callable[[DataFrame], DataFrame] | None,
+    rows: CopiedRows,
+    transform: Callable[[DataFrame], DataFrame],
+    *,
+    single_writer: bool,
 ) -> Copied:
-    single = options["singleWriter"]
-    old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
-    if transform is None:
-        return copy_events(
-            old,
-            new,
-            options["copyId"],
-            cuts,
-            partial(launch, spark),
-            seal=options["seal"],
-            client=client_of({}),
-        )
-
-    asked = {**options, "copyMode": EVENTS}
-    schema = transform(_rows(spark, options)).schema
-    copied = CopiedRows(cuts, made_by=_made_by(transform, schema))
+    """Copy the events that a transformation makes, by as many jobs as there are pieces."""
+    options = as_texts({"singleWriter": single_writer})
+    reader = spark.read.format("segstore").options(**options)
+    schema = transform(reader.load(rows.source)).schema
+    rows = replace(rows, made_by=_made_by(transform, schema))
 
     def plan() -> RowsCopy:
-        return plan_event_rows(old, new, parse_options(asked, WRITE), schema, copied)
+        return plan_copied_rows(*storages, schema, rows, client=_client(spark))
 
     copy = plan().copy
     if copy.to.done is not None:
         return copy.to.done
     spans = copy.missing(JOB_PIECES)
     for span in spans:
-        rows = read_in_order(
-            spark, options["copyFrom"], singleWriter=single, startCut=span[0], endCut=span[1]
-        )
-        notes = HelperNotes(copied=replace(copied, made_by=copy.made_by, span=span))
-        save(transform(rows), target, "append", as_texts(asked) | notes.as_options())
+        read = read_in_order(spark, rows.source, **options, startCut=span[0], endCut=span[1])
+        notes = HelperNotes(copied=replace(rows, made_by=copy.made_by, span=span))
+        save(transform(read), target, "append", options | notes.as_options())
     if spans == [copy.bounds]:  # one job of everything has committed it
         return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
     return copy.commit()
@@ -258,34 +255,8 @@ def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) ->
     return hashlib.blake2b(code + text + schema.json().encode(), digest_size=6).hexdigest()
 
 
-def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any]) -> Copied:
-    single = options["singleWriter"]
-    old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
-
-    def find() -> Copied | None:
-        copy_id, seal = options["copyId"], options["seal"]
-        return plan_segments_copy(old, new, copy_id, seal=seal, client="").to.done
-
-    done = find()
-    if done is not None:
-        return done
-    rows = _rows(spark, options, metadata=SEGMENTS)
-    segments, encoded = rows.selectExpr("count(*)", "coalesce(sum(bytes), 0)").first() or (0, 0)
-    tasks = min(segments, MOST_TASKS, encoded // TASK_BYTES + 1)
-    if tasks > 1:
-        rows = rows.repartition(tasks)
-    writer = rows.write.format("segstore").mode("append")
-    with activated(spark):
-        writer.options(operation="copy", **options).save(target)
-    done = find()
-    if done is None:
-        raise NotFoundError("the copy was dropped in the meantime", url=new.url)
-    return replace(done, repeated=False)
-
-
-def _rows(spark: SparkSession, options: Mapping[str, Any], **asked: Any) -> DataFrame:
-    reader = spark.read.format("segstore").options(singleWriter=options["singleWriter"], **asked)
-    return reader.load(options["copyFrom"])
+def _client(spark: SparkSession) -> str:
+    return client_of(spark.conf.get("spark.app.id", None))
 
 
 def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> Storage:
@@ -293,10 +264,9 @@ def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> S
     return source.open_storage(parse_options({"path": url, "singleWriter": single_writer}, WRITE))
 
 
-@translate_errors
 def redact(
     spark: SparkSession,
-    path: str,
+    url: str,
     filters: FilterLike,
     *,
     columns: Sequence[str],
@@ -312,7 +282,7 @@ def redact(
 
     Args:
         spark: A session with the format registered; this process opens the stream as well.
-        path: The stream.
+        url: The stream.
         filters: Conditions that the events satisfy; at least one.
         columns: The columns to set to null.
         reason: What the stream keeps about it: a request's number, never the person.
@@ -328,7 +298,7 @@ def redact(
         pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
     """
     return redact_stream(
-        _storage(spark, as_location(path)),
+        _storage(spark, as_location(url)),
         filters,
         columns,
         partial(launch, spark),

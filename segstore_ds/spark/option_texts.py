@@ -29,17 +29,21 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """Which rows a write with ``copyMode=events`` brings.
+    """Which rows a write of a copy brings.
 
     Attributes:
+        source: The location of the source.
+        copy_id: The name of the copy.
+        seal: Whether the copy is sealed after its last event.
         cuts: The range of the source that was asked for.
-        column: The column with the rows' offsets, which are checked; None if they have none.
         span: The offsets that the rows are made of, if they are a part of the range.
         made_by: What tells their transformation from others.
     """
 
+    source: str
+    copy_id: str
+    seal: bool
     cuts: tuple[str, str]
-    column: str | None = None
     span: tuple[int, int] | None = None
     made_by: str | None = None
 

@@ -121,7 +121,7 @@ def write(
     Returns:
         The commit, with the offsets that the events got. It is looked up in the stream afterwards:
         None, and a warning in the log, if this process can't read the stream, as may be with Spark
-        Connect; and None for writes that are no append and no overwrite, such as a compaction.
+        Connect.
 
     Raises:
         InvalidInputError: Another mode, or not a location.
@@ -147,8 +147,6 @@ def save(df: DataFrame, location: str, mode: str, texts: Mapping[str, str]) -> N
 
 def _find_commit(spark: SparkSession, texts: Mapping[str, str], transaction: str) -> Commit | None:
     parsed = parse_options(texts, WRITE)
-    if parsed["operation"] == "compact" or parsed["copyFrom"] is not None:
-        return None
     storage = bound_source(spark)(texts).open_storage(parsed)
     return find_write(storage, transaction, parsed["writerId"], parsed["batchId"])
 

@@ -20,16 +20,15 @@ from pyspark.sql.types import StructType
 from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
-from segstore_ds.spark.batch.job_writer import is_job, plan_job_writer, plan_rows
+from segstore_ds.spark.batch.copy_writer import plan_copy_writer
 from segstore_ds.spark.batch.metadata_reader import (
-    PLAN,
     is_metadata_table,
     plan_metadata_reader,
     plan_streams_reader,
     table_schema,
 )
 from segstore_ds.spark.batch.reader import event_time_of, plan_reader, project
-from segstore_ds.spark.batch.writer import APPLICATION, plan_append_writer
+from segstore_ds.spark.batch.writer import client_of, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.option_texts import HelperNotes
 from segstore_ds.spark.schemas import from_stored
@@ -88,8 +87,6 @@ class SegstoreDataSource(DataSource):
             return table_schema(STREAMS)
         stream = self.open_stream(options)
         self._pinned = pin(stream)
-        if options["metadata"] == PLAN:
-            return table_schema(PLAN)
         if is_metadata_table(options["metadata"]):
             return table_schema(options["metadata"])
         reading = stream.plan_read(
@@ -123,8 +120,6 @@ class SegstoreDataSource(DataSource):
             stream = self.open_stream(options)
         else:
             stream = open_pinned(storage, self._pinned)
-        if options["metadata"] == PLAN:
-            return plan_rows(stream, options, schema)
         if is_metadata_table(options["metadata"]):
             return plan_metadata_reader(stream, options, schema)
         options = {**options, "columns": project(stream, options, schema)}
@@ -136,20 +131,17 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
-        more = {APPLICATION: self.bound_application}
-        if is_job(self.options):
-            writer = plan_job_writer(
-                self.options, self.open_storage, schema, overwrite=overwrite, more=more
-            )
-            if writer is not None:
-                return writer
-        options = {**parse_options(self.options, WRITE), **more}
+        options, told = parse_options(self.options, WRITE), HelperNotes.of(self.options)
+        client = client_of(self.bound_application)
+        if told.copied is not None:
+            return plan_copy_writer(self.open_storage, options, schema, told.copied, client=client)
         return plan_append_writer(
             self.open_storage(options),
             options,
             schema,
+            client=client,
             overwrite=overwrite,
-            transaction=HelperNotes.of(self.options).transaction,
+            transaction=told.transaction,
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -166,12 +158,13 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does, but for what ends only new batches.
         """
-        options = {**parse_options(self.options, STREAM_WRITE), APPLICATION: self.bound_application}
+        options = parse_options(self.options, STREAM_WRITE)
         given = {name.lower(): value for name, value in self.options.items()}
         writer = SegstoreStreamWriter(
             self.open_storage(options),
             options,
             schema,
+            client=client_of(self.bound_application),
             overwrite=overwrite,
             checkpoint=given.get("checkpointlocation"),
         )

@@ -6,23 +6,22 @@ are values that travel between the steps.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.compact.tasks import (
-    PLAN_SCHEMA,
-    CompactTasks,
-    plan_compact_tasks,
-    plan_compaction_rows,
-)
+from segstore_ds.compact.commit import Compaction, Replacement
+from segstore_ds.compact.plan import Group
+from segstore_ds.compact.rewrite import CompactJob
+from segstore_ds.compact.run import bind_range, run_compact, run_groups
 from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import ROWS, RowsCopy
 from segstore_ds.copy.event_rows import plan_rows_copy as _plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
-from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
+from segstore_ds.copy.segments import plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError
 from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
@@ -35,7 +34,7 @@ from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
 from segstore_ds.observe.watch import Watch
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.life import forget_tables
-from segstore_ds.read.cuts import parse_cut
+from segstore_ds.read.cuts import CutLike, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
@@ -66,10 +65,11 @@ __all__ = [
     "NAN",
     "STREAMS",
     "BatchPlan",
+    "CompactRules",
     "Condition",
+    "CutLike",
     "FilterLike",
     "Filters",
-    "Job",
     "MicroBatches",
     "ParquetPiece",
     "ReadTask",
@@ -82,9 +82,10 @@ __all__ = [
     "WriteRequest",
     "build_write",
     "commit_batch",
-    "commit_job",
     "commit_write",
+    "compact_stream",
     "copy_events",
+    "copy_segments",
     "discard_staged",
     "find_write",
     "list_streams_below",
@@ -94,11 +95,8 @@ __all__ = [
     "parse_cut",
     "pin",
     "plan_batch_write",
-    "plan_compaction",
-    "plan_compaction_job",
     "plan_parquet",
     "plan_rows_copy",
-    "plan_segments_copy",
     "plan_write",
     "redact_stream",
     "resolve_location",
@@ -106,14 +104,14 @@ __all__ = [
     "watch_streams",
 ]
 
-# Runs rows of a job in an engine's tasks and returns their results: what `Job.run` yields.
+# Runs rows of a job in an engine's tasks, any of them more than once, and returns their results in
+# the order of the rows.
 Launch = Callable[[Callable[[list[Any]], Iterator[Any]], Sequence[Any]], list[Any]]
 SEGMENTS, EVENTS = "segments", "events"  # how a stream is copied
 STREAMS = "streams"  # the only metadata table that is of a folder, not of a stream
-# The columns of each metadata table, and of a compaction's plan.
+# The columns of each metadata table.
 METADATA: Mapping[str, pa.Schema] = {
     **{name: table.schema for name, table in METADATA_TABLES.items()},
-    "compactionPlan": PLAN_SCHEMA,
     STREAMS: STREAMS_SCHEMA,
 }
 
@@ -160,7 +158,7 @@ def build_write(
         expected_version=options.get("expectedVersion"),
         merge_schema=options["mergeSchema"],
         replace_schema=options["overwriteSchema"],
-        compact=AutoRules(_rules(options), _layout(options)) if compact == "auto" else None,
+        compact=AutoRules(CompactRules(), _layout(options)) if compact == "auto" else None,
         key_columns=options["keyColumns"],
         time_column=options["timeColumn"],
     )
@@ -168,10 +166,6 @@ def build_write(
 
 def _client(client: str) -> str:
     return f"{client_name()} {client}"
-
-
-def _rules(options: Mapping[str, Any]) -> CompactRules:
-    return CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
 
 
 def _layout(options: Mapping[str, Any]) -> Layout:
@@ -305,54 +299,35 @@ def find_write(
     return Commit(version, transaction, start, row["tail"], attempts=row["attempts"])
 
 
-class Job(Protocol):
-    """Work that an engine spreads over its tasks; planned in one process, committed in another.
+def compact_stream(
+    storage: Storage,
+    rules: CompactRules,
+    layout: Layout,
+    cuts: tuple[CutLike | None, CutLike],
+    launch: Launch,
+    *,
+    client: str,
+) -> Compaction:
+    """Compact a stream in an engine's tasks, then start upkeep; raises as `Stream.compact`."""
+    context = replace(_open_to_commit(storage).context, client=_client(client))
 
-    Picklable. A compaction, a copy by segments and a copy by events are jobs.
-    """
+    def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
+        return launch(partial(run_groups, job), [*enumerate(groups)])
 
-    def run(self, rows: Iterable[Any], /) -> Iterator[Any]:
-        """Do some rows in a task and yield what the commit takes, picklable.
-
-        Any attempt of any task may be repeated, killed, or run twice at once.
-        """
-
-    def commit(self, results: Sequence[Any], /) -> Any:
-        """Commit what all tasks have done, once."""
-
-    def discard(self, results: Sequence[Any], /) -> None:
-        """Delete what tasks did for a commit that was never tried; never raises."""
-
-
-def commit_job(job: Job, results: Sequence[Any]) -> None:
-    """Commit what the tasks of a job have done; a compaction then starts upkeep."""
-    job.commit(results)
-    if isinstance(job, CompactTasks):
-        with best_effort("upkeep"):
-            AfterCommit(_open_to_commit(job.job.storage).context).keep_up()
+    bounds = bind_range(context, *cuts)
+    done = run_compact(context, rules, layout, bounds=bounds, work=work)
+    with best_effort("upkeep"):
+        AfterCommit(context).keep_up()
+    return done
 
 
-def plan_compaction(stream: Stream, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the compaction of a range as rows of ``METADATA["compactionPlan"]``."""
-    reading = stream.plan_read(options["startCut"], options["endCut"])
-    bounds = (reading.start, reading.end)
-    return plan_compaction_rows(stream.context, stream.root, _rules(options), bounds)
-
-
-def plan_compaction_job(
-    storage: Storage, options: Mapping[str, Any], *, client: str
-) -> CompactTasks:
-    """Fix what the tasks and the commit of a compaction share; its methods are their steps."""
-    context = open_on(storage).context
-    return plan_compact_tasks(context, _rules(options), _layout(options), client=_client(client))
-
-
-def plan_segments_copy(
-    source: Storage, target: Storage, copy_id: str, *, seal: bool, client: str
-) -> SegmentsCopy:
-    """Fix what a copy by segments copies; its methods are its steps. Raises as they do."""
+def copy_segments(
+    source: Storage, target: Storage, copy_id: str, launch: Launch, *, seal: bool, client: str
+) -> Copied:
+    """Copy a stream by segments in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
-    return plan_copy_segments(open_on(source).context, target, request, client=_client(client))
+    copy = plan_copy_segments(open_on(source).context, target, request, client=_client(client))
+    return copy.to.done or copy.commit(launch(copy.run, copy.spans()))
 
 
 def copy_events(
@@ -377,15 +352,16 @@ def copy_events(
 def plan_rows_copy(
     source: Storage,
     target: Storage,
-    options: Mapping[str, Any],
     write: WriteRequest,
+    copy_id: str,
     cuts: tuple[str, str],
     *,
+    seal: bool,
     span: tuple[int, int] | None,
     made_by: str | None,
 ) -> RowsCopy:
     """Fix what the tasks of a copy share whose rows a job makes of the source's events."""
-    request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
+    request = CopyRequest(copy_id, *cuts, seal, ROWS)
     return _plan_rows_copy(source, target, request, write, span=span, made_by=made_by)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.run import run_compact
+from segstore_ds.compact.run import bind_range, run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.destination import Copied, CopyRequest
@@ -39,14 +39,12 @@ from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import (
-    Cut,
     CutLike,
     Position,
     as_version_or_time,
     check_version,
     parse_cut,
     resolve_cut,
-    resolve_range,
     root_as_of,
 )
 from segstore_ds.read.event_time import EventTime
@@ -1098,10 +1096,7 @@ class Stream:
             SnapshotExpiredError: A segment was deleted while it was read, or a version was purged.
         """
         rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
-        first = Cut("head") if start is None else parse_cut(start)
-        remedy = "start at 'head', or give no start"
-        root = self._log.refresh()
-        bounds = resolve_range(self._context, root, first, parse_cut(end), remedy=remedy)
+        bounds = bind_range(self._context, start, end)
         done = run_compact(
             self._context, rules, as_layout(layout), bounds=bounds, progress=progress
         )

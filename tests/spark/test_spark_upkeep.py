@@ -43,8 +43,7 @@ def sink(spark, url, tmp_path):
 
 def compaction(spark, url, _tmp_path):
     """Merge segments in tasks."""
-    plan = spark.read.format("segstore").option("metadata", "compactionPlan").load(url)
-    plan.write.format("segstore").mode("append").options(operation="compact").save(url)
+    segstore.spark.compact(spark, url)
 
 
 @pytest.mark.parametrize("commit", [batch, sink, compaction])

@@ -131,18 +131,9 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "keyColumns": "id",
         "timeColumn": "id",
         "compact": "auto",
-        "operation": "append",
-        "copyFrom": "",
-        "copyMode": "segments",
-        "copyId": "",
-        "seal": "false",
-        "compactRows": "1",
-        "compactBytes": "1",
-        "compactMode": "stitch",
     }
     assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
-    for elsewhere in ("path", "copyFrom", "copyMode", "copyId", "seal"):
-        del values[elsewhere]
+    del values["path"]
     append(spark.range(0, 100, 1, 1), mode="overwrite", **values)
     report = segstore.open(url).verify()
     assert (report.segments, report.frames, report.rows) == (1, 10, 100)

@@ -10,7 +10,7 @@ from sessions import Sessions
 from standalone import Standalone, executor_settings
 
 import segstore_ds as segstore
-from segstore_ds.spark import jobs
+from segstore_ds.copy import segments
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified")]
 
@@ -85,14 +85,14 @@ def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
 
 def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     merged = cluster.lose_worker_during(
-        spark, lambda: segstore.spark.compact(spark, url, compactRows=3 * ROWS)
+        spark, lambda: segstore.spark.compact(spark, url, target_rows=3 * ROWS)
     )
-    assert (merged, len(stream.refresh().root.entries)) == (SEGMENTS // 3, SEGMENTS // 3)
+    assert (merged.groups, len(stream.refresh().root.entries)) == (SEGMENTS // 3, SEGMENTS // 3)
     assert events(url) == expected()
 
 
 def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
-    monkeypatch.setattr(jobs, "TASK_BYTES", 1)
+    monkeypatch.setattr(segments, "TASK_BYTES", 1)
     cluster.lose_worker_during(
         spark, lambda: segstore.spark.copy(spark, url, url + "-copy", "night")
     )

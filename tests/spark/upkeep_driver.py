@@ -9,8 +9,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
-from segstore_ds.copy import events
-from segstore_ds.spark import jobs
+from segstore_ds.copy import events, segments
 
 COPY_ID = "night"
 ROWS = 10
@@ -27,10 +26,10 @@ def main(verb: str, source: str, target: str) -> None:
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
     """Do the work, with a task per segment, or per ten events, that is copied."""
     if verb == "compact":
-        segstore.spark.compact(spark, source, compactRows=4 * ROWS)
+        segstore.spark.compact(spark, source, target_rows=4 * ROWS)
         return
     with (
-        patch.object(jobs, "TASK_BYTES", 1),
+        patch.object(segments, "TASK_BYTES", 1),
         patch.object(events, "PIECE_BYTES", 1),
         patch.object(events, "LEAST_PIECE_ROWS", ROWS),
     ):

@@ -20,7 +20,6 @@ from segstore_ds.stream.connector import (
     pin,
 )
 
-PLAN = "compactionPlan"  # a table that jobs.py reads
 EVENTS_ONLY = (
     "columns",
     "filters",
@@ -34,7 +33,7 @@ _STREAM_ONLY = ("versionAsOf", "timestampAsOf")
 
 def is_metadata_table(name: str | None) -> bool:
     """Tell whether the option names a metadata table of this module."""
-    return name in METADATA and name != PLAN
+    return name in METADATA
 
 
 def table_schema(name: str) -> StructType:

@@ -26,8 +26,6 @@ from segstore_ds.stream.connector import (
     plan_write,
 )
 
-APPLICATION = "application"  # a key beside the users' options: no option has this name
-
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
@@ -42,11 +40,12 @@ def plan_append_writer(
     options: Mapping[str, Any],
     schema: StructType,
     *,
+    client: str,
     overwrite: bool,
     transaction: str | None = None,
 ) -> "SegstoreWriter":
     """Plan a write from Spark's options, of a given transaction; raises as `Stream.plan_write`."""
-    request = build_request(options, schema, overwrite=overwrite)
+    request = build_request(options, schema, client=client, overwrite=overwrite)
     expected = (options["expectedTail"], options["expectedVersion"])
     create = options["createIfMissing"] and not any(expected)
     job = plan_write(storage, request, create=create)
@@ -67,6 +66,7 @@ def build_request(
     options: Mapping[str, Any],
     schema: StructType,
     *,
+    client: str,
     overwrite: bool = False,
     query: tuple[str, int, str] | None = None,
 ) -> WriteRequest:
@@ -75,18 +75,14 @@ def build_request(
         options,
         to_stored(schema),
         to_spark_json(schema),
-        client=client_of(options),
+        client=client,
         overwrite=overwrite,
         query=query,
     )
 
 
-def client_of(options: Mapping[str, Any]) -> str:
-    """Return what writes, for the history: Spark, and the application if it is known.
-
-    Under the key `APPLICATION` the options hold the id that `register` found in its session.
-    """
-    application = options.get(APPLICATION)
+def client_of(application: str | None) -> str:
+    """Return what writes, for the history: Spark, and the application if it is known."""
     suffix = f" app/{application}" if application else ""
     return f"pyspark/{pyspark.__version__}{suffix}"
 

@@ -62,12 +62,14 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         options: Mapping[str, Any],
         schema: StructType,
         *,
+        client: str,
         overwrite: bool,
         checkpoint: str | None = None,
     ) -> None:
         self._storage = storage
         self._options = options
         self._schema = schema
+        self._client = client
         self._overwrite = overwrite
         place = checkpoint.rstrip("/")[-CLAIM_LIMIT:] if checkpoint else ""
         self._claim = f"checkpoint:{place}" if place else ""
@@ -119,7 +121,13 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
 
     def _request(self, query_id: str = "", batch_id: int | None = None) -> WriteRequest:
         query = None if batch_id is None else (query_id, batch_id, self._claim)
-        return build_request(self._options, self._schema, overwrite=self._overwrite, query=query)
+        return build_request(
+            self._options,
+            self._schema,
+            client=self._client,
+            overwrite=self._overwrite,
+            query=query,
+        )
 
 
 def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:

@@ -1,13 +1,30 @@
-"""What a commit may rewrite: less if it must decode and encode Parquet."""
+"""What a commit may rewrite, and groups that other processes run."""
+
+import pickle
+import uuid
+from collections.abc import Sequence
 
 import pytest
+from stream_kit import SCHEMA, numbers, values
 
-from segstore_ds.compact.plan import plan_groups
-from segstore_ds.compact.run import AUTO_PARQUET_BYTES, AUTO_PARQUET_ROWS, plan_auto
+from segstore_ds.compact.commit import Replacement
+from segstore_ds.compact.plan import Group, plan_groups
+from segstore_ds.compact.rewrite import CompactJob
+from segstore_ds.compact.run import (
+    AUTO_PARQUET_BYTES,
+    AUTO_PARQUET_ROWS,
+    Work,
+    plan_auto,
+    run_compact,
+    run_groups,
+)
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.layout import Layout
 
 
 def placed(count: int, form: str, *, rows: int, size: int) -> list[PlacedSegment]:
@@ -46,3 +63,55 @@ def test_arrow_frames_are_not_bounded_by_rows():
 def test_own_targets_still_hold():
     rules = plan_auto(CompactRules(target_rows=10, target_bytes=1000), parquet=True)
     assert (rules.target_rows, rules.budget_bytes) == (10, 1000)
+
+
+def small_appends() -> Stream:
+    """Return a stream of three commits of ten events each, which are in the commit files."""
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
+    for first in (0, 10, 20):
+        stream.append(numbers(first, first + 10))
+    assert all(entry.frame for entry in stream.root.entries)
+    return stream
+
+
+def elsewhere(stream: Stream, *, compacted: bool = False) -> Work:
+    """Return what runs groups as another process gets them, each twice; others commit meanwhile."""
+
+    def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
+        if compacted:
+            stream.compact()
+        else:
+            stream.append(numbers(stream.tail, stream.tail + 10))
+        job, rows = pickle.loads(pickle.dumps((job, [*enumerate(groups)])))  # noqa: S301 - ours
+        lost = [*run_groups(job, rows)]
+        done = [*run_groups(job, rows)]
+        assert {lost[0].outputs[0].path}.isdisjoint({done[0].outputs[0].path})
+        return done
+
+    return work
+
+
+def test_groups_that_tasks_run_are_rebased_over_appends() -> None:
+    """Tasks read events of commit files from the job; appends meanwhile stay as they are."""
+    stream = small_appends()
+    rules = CompactRules(target_rows=30)
+    done = run_compact(stream.context, rules, Layout(), bounds=(0, 30), work=elsewhere(stream))
+    assert (done.groups, done.commits) == (1, 1)
+    assert [entry.rows for entry in stream.refresh().root.entries] == [
+        30,
+        *[10] * (stream.tail // 10 - 3),
+    ]
+    assert values(stream) == [*range(stream.tail)]
+    stream.verify().check()
+
+
+def test_groups_that_others_have_compacted_are_refused() -> None:
+    """Tasks merge inline segments that the newest root no longer lists."""
+    stream = small_appends()
+    other = Stream.at_root(stream.storage, stream.root)
+    work = elsewhere(other, compacted=True)
+    done = run_compact(stream.context, CompactRules(), Layout(), work=work)
+    assert done.commits == 0
+    assert not any(entry.frame for entry in stream.refresh().root.entries)
+    assert values(stream) == [*range(30)]
+    stream.verify().check()

@@ -6,11 +6,12 @@ import uuid
 import pytest
 from stream_kit import make_stream, numbers, values
 
+from segstore_ds.copy import segments
 from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.errors import (
     AlreadyExistsError,
-    ConflictError,
+    InternalError,
     InvalidInputError,
     NotFoundError,
     SealedError,
@@ -26,81 +27,74 @@ def _target() -> Storage:
     return open_storage(f"memory://{uuid.uuid4().hex}")
 
 
-def _named(stream: Stream) -> list[dict[str, int]]:
-    rows = stream.segments().read_all().select(["start", "segment_id"]).to_pylist()
-    return [{**row, "rows": -1} for row in rows]  # no other column counts
-
-
 def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> SegmentsCopy:
     source = open_on(open_storage(stream.url))
     return plan_copy_segments(source.context, target, request, client="")
 
 
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each task one segment."""
+    monkeypatch.setattr(segments, "TASK_BYTES", 1)
+
+
 def test_driver_lists_the_segments_that_tasks_copied() -> None:
-    """Order, doubled rows and concurrent appends to the source change nothing."""
+    """Tasks that run in any order or twice, and appends to the source meanwhile, change nothing."""
     stream, _ = make_stream(6)
     stream.truncate(5)
     target = _target()
     job = pickle.loads(pickle.dumps(_plan(stream, target)))  # noqa: S301 - our own
-    wanted = _named(stream)
+    spans = job.spans()
+    assert spans == [(10 * n, 10 * n + 10) for n in range(6)]
+    ids = [entry.segment_id for entry in stream.root.entries]
     stream.append(numbers(60, 70))
-    found = [
-        *job.run(wanted[3:]),
-        *job.run(wanted[:3]),
-        *job.run(wanted[2:4]),
-    ]
+    behind = [*job.run(spans[3:])]
+    found = [*job.run(spans[:3]), *job.run(spans[3:])]
+    assert behind == found[3:]
     with pytest.raises(NotFoundError):
         open_on(target)
+    with pytest.raises(InternalError):
+        job.commit(found[1:])
     done = job.commit(found)
     copy = open_on(target)
     assert (done.start, done.end, done.segments) == (5, 60, 6)
-    assert (copy.head, _named(copy)) == (5, wanted)
+    assert (copy.head, [entry.segment_id for entry in copy.root.entries]) == (5, ids)
     assert values(copy, offset=True) == [(n, n) for n in range(5, 60)]
     copy.append(numbers(60, 61))
     copy.verify().check()
-    again = _plan(stream, target)
-    assert again.to.done is not None
-    assert again.commit([]).repeated
+    again = _plan(stream, target).to.done
+    assert again is not None
+    assert again.repeated
+
+
+def test_tasks_get_several_small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are not more of them than an engine takes."""
+    stream, _ = make_stream(6)
+    size = max(entry.bytes for entry in stream.root.entries)
+    monkeypatch.setattr(segments, "TASK_BYTES", size + 1)
+    assert _plan(stream, _target()).spans() == [(0, 20), (20, 40), (40, 60)]
+    monkeypatch.setattr(segments, "TASK_BYTES", 1)
+    monkeypatch.setattr(segments, "MOST_TASKS", 2)
+    assert len(_plan(stream, _target()).spans()) == 2
 
 
 def test_a_second_attempt_takes_what_has_arrived() -> None:
     """A job that failed deletes nothing, and nothing is copied twice."""
     stream, _ = make_stream(3)
     target = _target()
-    first = [*_plan(stream, target).run(_named(stream))]
-    second = [*_plan(stream, target).run(_named(stream))]
-    assert [segment.entry.path for segment in first] == [segment.entry.path for segment in second]
+    first, second = (_plan(stream, target) for _ in range(2))
+    paths = [[entry.path for entry in job.run(job.spans())] for job in (first, second)]
+    assert paths[0] == paths[1]
 
 
-def test_a_range_may_be_copied_but_no_gap() -> None:
-    """Neighbouring rows are a copy of that range; others are refused by the commit."""
+def test_a_sealed_copy_takes_no_events() -> None:
+    """It is sealed by its first commit."""
     stream, _ = make_stream(5)
-    wanted, target = _named(stream), _target()
+    target = _target()
     job = _plan(stream, target, CopyRequest("c", "segments", "segments", seal=True))
-    found = [*job.run(wanted)]
-    with pytest.raises(InvalidInputError, match=r"gap='\[10, 20\)'"):
-        job.commit([found[0], *found[2:]])
-    with pytest.raises(InvalidInputError, match="no segments"):
-        job.commit([])
-    job.commit(found[1:3])
-    copy = open_on(target)
-    assert values(copy, offset=True) == [(n, n) for n in range(10, 30)]
+    job.commit([*job.run(job.spans())])
     with pytest.raises(SealedError):
-        copy.append(numbers(0, 1))
-
-
-def test_altered_and_stale_rows_are_refused() -> None:
-    """A row counts only as far as the source lists such a segment there."""
-    stream, _ = make_stream(4)
-    wanted = _named(stream)
-    job = _plan(stream, _target())
-    ids = [row["segment_id"] for row in wanted]
-    for start, segment in ((0, ids[1]), (5, ids[0]), (999, 1)):
-        with pytest.raises(ConflictError, match="does not list"):
-            [*job.run([{"start": start, "segment_id": segment}])]
-    stream.compact()
-    with pytest.raises(ConflictError, match="rows unchanged"):
-        [*_plan(stream, _target()).run(wanted)]
+        open_on(target).append(numbers(0, 1))
 
 
 def test_destinations_that_are_taken_are_refused() -> None:
@@ -113,7 +107,7 @@ def test_destinations_that_are_taken_are_refused() -> None:
         _plan(stream, open_storage(stream.url))
     target = _target()
     job, rival = _plan(stream, target), _plan(stream, target, CopyRequest("d", "x", "x"))
-    found = [*job.run(_named(stream))]
-    rival.commit([*rival.run(_named(stream))])
+    found = [*job.run(job.spans())]
+    rival.commit([*rival.run(rival.spans())])
     with pytest.raises(AlreadyExistsError):
         job.commit(found)

@@ -70,15 +70,6 @@ def test_wrong_value_error_names_the_expected_value(name: str, given: object) ->
         parse_options({name: given}, READ)
 
 
-def test_copy_mode_clone_names_the_functions_to_use() -> None:
-    """A clone takes no rows, so no write makes one."""
-    for given in ("clone", " Clone"):
-        with pytest.raises(InvalidInputError, match=r"segstore.spark.clone\(.*copy_to\(.*clone"):
-            parse_options({"copyMode": given, "operation": "copy"}, WRITE)
-    with pytest.raises(InvalidInputError, match="give one of segments, events"):
-        parse_options({"copyMode": "cloned"}, WRITE)
-
-
 def test_unknown_option_names_the_nearest() -> None:
     """A slip of the pen is answered with the name that was meant."""
     with pytest.raises(InvalidInputError, match="did you mean startCut"):
@@ -99,11 +90,9 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
     """A stream read has limits, a stream write is numbered by Spark."""
     assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
     batches = set(parse_options({}, READ)) - set(parse_options({}, STREAM_READ))
-    planning = {"metadata", "compactRows", "compactBytes", "compactMode"}
-    assert batches == {"versionAsOf", "timestampAsOf"} | planning
+    assert batches == {"versionAsOf", "timestampAsOf", "metadata"}
     batches = set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE))
-    copying = {"operation", "copyFrom", "copyMode", "copyId", "seal"}
-    assert batches == {"batchId", "expectedTail", "expectedVersion"} | copying
+    assert batches == {"batchId", "expectedTail", "expectedVersion"}
     with pytest.raises(InvalidInputError, match="belongs to a stream read, not to a read"):
         parse_options({"maxRowsPerTrigger": "7"}, READ)
     with pytest.raises(InvalidInputError, match="belongs to a write, not to a stream write"):
