@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import TIME_COLUMN, Root, property_of
@@ -82,6 +82,22 @@ _MOST = 8  # each takes its share of a frame's bytes
 def key_columns_of(root: Root) -> tuple[str, ...]:
     """Return the key columns of a stream; a CorruptionError if the property can't be read."""
     return property_of(root, KEY_COLUMNS, tuple[str, ...]) or ()
+
+
+def refuse_lost_keys(root: Root, schema: pa.Schema, merged: pa.Schema) -> None:
+    """Raise SchemaMismatchError if a merge makes a key column one that can't be a key."""
+    for name in key_columns_of(root) if merged is not schema else ():
+        if name in schema.names and has_filter(schema.field(name).type):
+            wider = merged.field(name).type
+            if not has_filter(wider):
+                raise SchemaMismatchError(
+                    "a key column would become a column that can't be a key",
+                    remedy="cast the data to the column's type; or first choose others with "
+                    "settings.update(key_columns=[...])",
+                    column=name,
+                    stream_type=str(schema.field(name).type),
+                    type=str(wider),
+                )
 
 
 def inherited_properties(source: Root) -> dict[str, str]:

@@ -52,6 +52,23 @@ class ColumnStats:
 
 Stats = Mapping[str, ColumnStats]
 
+EXACT_FLOAT = 1 << 53  # up to it a double holds every whole number
+
+
+def in_type(stats: ColumnStats, data_type: pa.DataType) -> ColumnStats:
+    """Return a column's statistics as of the type that it was widened to.
+
+    >>> in_type(ColumnStats(-3, 1 << 60, 0), pa.float64())
+    ColumnStats(min=-3.0, max=None, nulls=0)
+    """
+    if type(stats.min) is not int is not type(stats.max) or not t.is_floating(data_type):
+        return stats
+    low, high = (
+        float(bound) if type(bound) is int and abs(bound) <= EXACT_FLOAT else None
+        for bound in (stats.min, stats.max)
+    )
+    return ColumnStats(low, high, stats.nulls)
+
 
 def has_stats(data_type: pa.DataType) -> bool:
     """Tell whether columns of a type in normal form get statistics: all but the nested types."""

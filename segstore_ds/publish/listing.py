@@ -82,17 +82,18 @@ def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folde
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:
-    """Tell for each epoch whether its files hold a decimal of another scale than is read now.
+    """Tell for each epoch whether its files hold a column that other engines would not widen.
 
-    Readers widen everything else by themselves, and fill in columns and fields that are missing.
+    That is a decimal of another scale than is read now, or an integer that is a float now. Readers
+    widen everything else by themselves, and fill in columns and fields that are missing.
     """
     schema = epoch_schema(status, root.epoch)
     return {
-        epoch.number: any(_rescaled(schema, epoch_schema(status, epoch))) for epoch in root.epochs
+        epoch.number: any(_recast(schema, epoch_schema(status, epoch))) for epoch in root.epochs
     }
 
 
-def _rescaled(now: pa.Schema | pa.DataType, then: pa.Schema | pa.DataType) -> Iterator[bool]:
+def _recast(now: pa.Schema | pa.DataType, then: pa.Schema | pa.DataType) -> Iterator[bool]:
     fields, stored = _fields(now), {field.name: field.type for field in _fields(then)}
     for field in fields:
         old = stored.get(field.name)
@@ -100,7 +101,8 @@ def _rescaled(now: pa.Schema | pa.DataType, then: pa.Schema | pa.DataType) -> It
             continue
         if t.is_decimal(field.type) and t.is_decimal(old):
             yield field.type.scale != old.scale
-        yield from _rescaled(field.type, old)
+        yield t.is_floating(field.type) and t.is_integer(old)
+        yield from _recast(field.type, old)
 
 
 def _fields(kind: pa.Schema | pa.DataType) -> list[pa.Field]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.statistics import ColumnStats, Stats, bound_type
+from segstore_ds.format.statistics import ColumnStats, Stats, bound_type, in_type
 from segstore_ds.read.filter_literals import typed_array
 
 # How pyarrow shows a call without a column in a serialized expression: a constant that it computes.
@@ -161,7 +161,7 @@ def _guarantees(
     values = pc.field(column.name)
     if stats.nulls >= rows:
         return [values.is_null()]
-    kind = bound_type(column.type) if bounded else None
+    stats, kind = in_type(stats, column.type), bound_type(column.type) if bounded else None
     found = []
     if stats.min is not None and type(stats.min) is kind:
         found.append(values >= typed_array([stats.min], column.type)[0])

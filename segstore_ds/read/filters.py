@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.statistics import ColumnStats, Stats
+from segstore_ds.format.statistics import ColumnStats, Stats, in_type
 from segstore_ds.read.expressions import bind
 from segstore_ds.read.filter_literals import NAN, Literal, parse_literal, typed_array
 from segstore_ds.read.filter_text import Join, parse_text
@@ -75,6 +75,7 @@ class Condition:
             return stats.nulls > 0
         if stats.nulls >= rows:
             return False
+        stats = in_type(stats, self.type)
         if self.op == "is not null" or (stats.min is None and stats.max is None):
             return True
         if self.op == "in":

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.statistics import Stats
+from segstore_ds.format.statistics import EXACT_FLOAT, Stats
 from segstore_ds.read.expressions import no_rows
 from segstore_ds.read.filters import Filters, all_of, parse_filters
 from segstore_ds.read.frames import check_texts, load
@@ -25,8 +25,6 @@ _OPS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": "
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
-_EXACT_FLOAT = 1 << 53  # below it a float holds every whole number
-
 _EVERYTHING = Filters()
 
 
@@ -203,7 +201,7 @@ class _Reader:
     def _compare_as_float(self, node: Any, op: str, value: Any) -> Filters:
         """Return how whole numbers compare that Polars compares as floats."""
         column = self._whole_number(node, "Float64")
-        if column is None or not isinstance(value, float) or not abs(value) < _EXACT_FLOAT:
+        if column is None or not isinstance(value, float) or not abs(value) < EXACT_FLOAT:
             return _EVERYTHING
         if value.is_integer():
             return self._condition(column, op, int(value))

@@ -22,7 +22,7 @@ from segstore_ds.format.bloom import Filters as FrameFilters
 from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, may_hold
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
-from segstore_ds.format.parts.stats import label_of, lacking_epochs
+from segstore_ds.format.parts.stats import labels_of, lacking_epochs
 from segstore_ds.format.root import PartRef
 from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
 from segstore_ds.read.filters import Condition, Filters
@@ -88,8 +88,7 @@ def segments_to_read(
 
 def _names(filters: Filters, schema: pa.Schema) -> dict[str, str]:
     """Return the names of the filtered columns by the label that their statistics have."""
-    labels = {name: label_of(schema.field(name)) for name in filters.columns}
-    return {label: name for name, label in labels.items() if label is not None}
+    return {label: name for name in filters.columns for label in labels_of(schema.field(name))}
 
 
 def _by_numbers(
@@ -101,7 +100,7 @@ def _by_numbers(
         lacking = lacking_epochs(schemas, condition.column)
         if lacking and condition.op != "is null":
             kept &= ~np.isin(run.columns.epochs, lacking)  # its values are null there
-        column = run.load_stats().columns.get(label_of(schema.field(condition.column)) or "")
+        column = run.load_stats().column(schema.field(condition.column))
         if column is not None and _is_number(condition):
             kept &= _between(condition, column, run.columns.rows)
     return kept
@@ -154,7 +153,7 @@ def time_bounds(
     pieces = []
     for run in runs:
         absent = np.isin(run.columns.epochs, lacking)
-        column = run.load_stats().columns.get(label_of(field) or "")
+        column = run.load_stats().column(field)
         if column is None:
             rows = len(run.columns)
             low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
+from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
 from segstore_ds.format.root import BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
@@ -109,6 +110,7 @@ def plan_epochs(
         return _extend(root, status, [(change.schema, change.spark)]), root.epoch.number + 1
     # The job was planned on an older schema: its bytes fit if they convert to the newest one.
     merged = plan_schema(newest, change.schema, merge=True)
+    refuse_lost_keys(root, newest, merged)
     for epoch in reversed(root.epochs):
         if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
             return root.epochs, epoch.number

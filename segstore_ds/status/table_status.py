@@ -18,6 +18,7 @@ from functools import partial
 from typing import Self
 
 import numpy as np
+import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
@@ -26,7 +27,7 @@ from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
-from segstore_ds.format.parts.stats import Schemas, StatsColumns, label_of, lacking_epochs
+from segstore_ds.format.parts.stats import Schemas, StatsColumns, labels_of, lacking_epochs
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import (
     TIME_COLUMN,
@@ -328,15 +329,14 @@ class TableStatus(SchemaTexts):
         self, root: Root, columns: SegmentColumns, stats: StatsColumns, schema_of: Schemas
     ) -> str | None:
         """Return the bounds of the time column over segments, as the row of their part has them."""
-        label = _time_label(root, schema_of)
-        if label is None:
+        field = _time_field(root, schema_of)
+        if field is None:
             return None
-        name = label.partition(":")[2]
         lacking = lacking_epochs(
-            {n: schema_of(n) for n in np.unique(columns.epochs).tolist()}, name
+            {n: schema_of(n) for n in np.unique(columns.epochs).tolist()}, field.name
         )
-        found = stats.joined(label, columns.rows, np.isin(columns.epochs, lacking))
-        return None if found is None else build_json(to_json({label: found})).decode()
+        found = stats.joined(field, columns.rows, np.isin(columns.epochs, lacking))
+        return None if found is None else build_json(to_json({labels_of(field)[0]: found})).decode()
 
     def add_filters(
         self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int
@@ -367,17 +367,17 @@ class TableStatus(SchemaTexts):
 
     def lacks_bounds(self, root: Root) -> bool:
         """Tell whether a part that a root itself names has no bounds of the time column."""
-        label = _time_label(root, self.schemas_of(root))
-        return label is not None and any(_lacks(part, label) for part in root.parts)
+        field = _time_field(root, self.schemas_of(root))
+        return field is not None and any(_lacks(part, field) for part in root.parts)
 
     def add_bounds(self, root: Root) -> Root:
         """Return the root with bounds of the time column where its parts lack them.
 
         A part that can't be read stays without.
         """
-        label, parts = _time_label(root, self.schemas_of(root)), [*root.parts]
+        field, parts = _time_field(root, self.schemas_of(root)), [*root.parts]
         for place, part in enumerate(parts):
-            if label is not None and _lacks(part, label):
+            if field is not None and _lacks(part, field):
                 with suppress(FormatError):
                     parts[place] = replace(part, stats=self.bounds(root, part))
         return replace(root, parts=tuple(parts))
@@ -403,15 +403,14 @@ class TableStatus(SchemaTexts):
         return self.table.change(root, slot, gone, lists=lists)
 
 
-def _time_label(root: Root, schema_of: Schemas) -> str | None:
+def _time_field(root: Root, schema_of: Schemas) -> pa.Field | None:
     if TIME_COLUMN not in root.properties:
         return None
-    field = find_time_field(root, schema_of(root.epoch.number))
-    return None if field is None else label_of(field)
+    return find_time_field(root, schema_of(root.epoch.number))
 
 
-def _lacks(part: PartRef, label: str) -> bool:
-    return part.stats is None or label not in part.stats
+def _lacks(part: PartRef, field: pa.Field) -> bool:
+    return part.stats is None or not any(label in part.stats for label in labels_of(field))
 
 
 def parts_and_lists(root: Root) -> tuple[PartRef, ...]:

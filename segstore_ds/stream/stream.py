@@ -287,8 +287,9 @@ class Stream:
                 which keeps those committed first and drops these, with a warning in the log.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
-            merge_schema: Allow new columns, missing columns and wider types. New columns of events
-                get the types that Arrow finds in their values.
+            merge_schema: Allow new columns, missing columns and wider types, such as doubles where
+                there were integers of at most 32 bits. New columns of events get the types that
+                Arrow finds in their values.
             layout: Sizes and compression.
             compact: ``auto`` merges the newest small segments afterwards: the work is bounded, and
                 its failure never fails the commit. ``off`` leaves them to `compact`.
@@ -1246,8 +1247,8 @@ class Stream:
         """Publish the stream as a table over its own Parquet files, or bring that up to date.
 
         The stream's location is the table's. Nothing is copied but segments that other engines
-        can't read as they are: one that the head divides, and columns of decimals whose scale has
-        grown since. Events that are in no Parquet file yet are not in the table: `lag` and `reason`
+        can't read as they are: one that the head divides, decimals whose scale has grown since, and
+        integers that became doubles. Events that are in no Parquet file yet are not in the table: `lag` and `reason`
         of the answer say so. Row ids are offsets.
 
         Only segstore can write a Delta table: its protocol says so. Iceberg has no way to refuse

@@ -14,7 +14,7 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
+from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys, time_column_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -153,8 +153,12 @@ def _staged_schema(context: StreamContext, request: WriteRequest) -> pa.Schema:
     incoming, merge = SchemaKey(request.schema), request.merge_schema
 
     def plan() -> pa.Schema:
-        text, _ = context.status.schema_texts(context.log.root.epoch)
-        return _fitted(text, incoming, merge)
+        root = context.log.root
+        text, _ = context.status.schema_texts(root.epoch)
+        staged = _fitted(text, incoming, merge)
+        if merge:
+            refuse_lost_keys(root, decode_schema(text), staged)
+        return staged
 
     try:
         return plan()

@@ -59,13 +59,15 @@ class Program:
         self.stream.append(data, layout=layout, merge_schema=True)
 
     def widen(self, form: str, scale: int) -> None:
-        """Add events with a decimal of any scale, where it is wider than before."""
+        """Add events with a decimal of any scale, where it is wider, and a whole number."""
         names = self.stream.schema.names
         kind = pa.decimal128(20 + scale, scale)
         if "d" in names and self.stream.schema.field("d").type.scale > scale:
             return
         self.made += 1
         data = rows_of(1, self.made).append_column("d", pa.array([Decimal("1.5")], kind))
+        kind = pa.int32() if scale < 6 else pa.float64()
+        data = data.append_column("x", pa.array([scale], kind))
         layout = Layout(inline_bytes=0, segment_format=form)
         self.stream.append(data, layout=layout, merge_schema=True)
 
@@ -108,6 +110,7 @@ class Program:
         names = self.stream.schema.names
         wanted = self.stream.read(found.head, found.tail).read_all().to_pylist()
         assert [{name: row.get(name) for name in names} for row in rows] == wanted
+        assert [type(row.get("x")) for row in rows] == [type(row.get("x")) for row in wanted]
 
     def at(self, tenth: int) -> int:
         """Return an offset of a kept event."""

@@ -188,6 +188,20 @@ def test_merge_schema_adds_widens_and_keeps_comments(spark, append, load):
     ]
 
 
+def test_merge_schema_widens_integers_to_doubles(spark, append, load):
+    append(spark.sql("SELECT 1 AS a, array(2S) AS l"))
+    doubles = spark.sql("SELECT 0.5D AS a, array(0.5D) AS l")
+    assert "mergeSchema" in error(lambda: append(doubles))
+    append(doubles, mergeSchema="true")
+    append(spark.sql("SELECT 3S AS a, array(null, 4) AS l"))
+    assert "cast the column" in error(lambda: append(spark.sql("SELECT 3L AS a, array(4) AS l")))
+    df = load()
+    assert df.schema.simpleString() == "struct<a:double,l:array<double>>"
+    rows = [(1.0, [2.0]), (0.5, [0.5]), (3.0, [None, 4.0])]
+    assert [(row.a, row.l) for row in df.collect()] == rows
+    assert df.where("a > 0.7").count() == 2
+
+
 def test_merge_schema_reaches_into_structs(spark, append, load):
     append(spark.sql("SELECT struct(1 AS x) AS s"))
     assert "mergeSchema" in error(lambda: append(spark.sql("SELECT struct(1 AS x, 2 AS y) AS s")))

@@ -10,7 +10,7 @@ import pytest
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
-from segstore_ds.errors import FormatError, InvalidInputError
+from segstore_ds.errors import FormatError, InvalidInputError, SchemaMismatchError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.read.segments import open_segment
@@ -220,6 +220,27 @@ def test_damage_of_filters_is_an_error_or_changes_nothing(tmp_path: Any, form: s
     assert errors > 20
     path.write_bytes(whole)
     assert looked_up(stream, asked)[0] == found
+
+
+def test_a_key_column_does_not_become_a_double(tmp_path: Any) -> None:
+    """Doubles have no filters; not in a race with the choice of the key columns, either."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, key_columns=["n"], upkeep=None)
+    stream.append(events(0))
+    kinds = [pa.string(), pa.float64(), pa.float64()]
+    doubles = pa.table(
+        [["a"], [0.5], [0.5]], schema=pa.schema(zip(SCHEMA.names, kinds, strict=True))
+    )
+    with pytest.raises(SchemaMismatchError, match=r"can't be a key.*'n'.*key_columns"):
+        stream.append(doubles, merge_schema=True)
+    stream.settings.update(key_columns=None)
+    job = stream.plan_write(doubles.schema, merge_schema=True)
+    task = job.stage(0, "a", doubles.to_batches())
+    stream.settings.update(key_columns=["n"])
+    with pytest.raises(SchemaMismatchError, match="can't be a key"):
+        stream.commit(job, [task])
+    stream.settings.update(key_columns=None)
+    stream.append(doubles, merge_schema=True)
+    assert stream.count(filters="n == 499.0 or n == 0.5") == 2
 
 
 class _Meeting(WrappedStorage):

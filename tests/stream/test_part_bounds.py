@@ -78,6 +78,33 @@ def test_lookup_fetches_the_parts_that_may_hold_it() -> None:
     assert stream.verify().ok
 
 
+def test_whole_numbers_that_became_doubles_are_pruned_as_before() -> None:
+    """By the bounds of parts and of segments, in the types in which they were written."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    narrow, wide = (pa.schema([("n", kind), ("x", kind)]) for kind in (pa.int32(), pa.float64()))
+    stream = create_on(storage, narrow, upkeep=None, time_column="n")
+    layout = replace(LAYOUT, stats_columns=None)
+    for n in range(13):
+        values = [10 * n + 1, 10 * n - 1]
+        schema = wide if n == 10 else narrow
+        stream.append(pa.table([values, values], schema), layout=layout, merge_schema=True)
+    assert bounds(stream)[:2] == [(-1, 31), (39, 71)]
+    for filters, found, parts in (
+        ("n > 40.5 and n < 50", 2, 1),
+        ("n == 41.5", 0, 1),
+        ("n > 31.5 and n < 38.5", 0, 0),
+        ([["n", "in", [41.0, 45.5]]], 1, 1),
+    ):
+        assert fetched(stream, lambda s, f=filters: s.count(filters=f)) == (found, parts), filters
+    assert fetched(stream, lambda s: s.position("eventtime:35").offset) == (8, 1)
+    for filters, segments in (("x > 40.5 and x < 50", 2), ("x == 41.5", 0), ("x >= 121.0", 1)):
+        watched = FaultStorage(stream.storage)
+        open_on(watched).count(filters=filters, read_cache_bytes=0)
+        opened = {call for call in watched.calls if "segments/" in call}
+        assert len(opened) == segments, filters
+    assert stream.verify().ok
+
+
 def test_part_without_times_is_in_no_interval() -> None:
     stream = make(0)
     for values in [[None], [None, None], [3]] * 4:

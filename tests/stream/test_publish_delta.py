@@ -14,6 +14,7 @@ import deltalake
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import segstore_ds as segstore
@@ -208,6 +209,21 @@ def test_columns_are_added_widened_and_left_out(stream: Stream) -> None:
         stream.publish("delta", strict=True)
     assert stream.publish("delta").left_out == {"took": "duration[us]"}
     assert query(stream, "select max(i) as i, count(*) as c from t") == [{"i": 2**40, "c": 40}]
+
+
+def test_integers_that_became_doubles_are_rewritten(stream: Stream) -> None:
+    """Also nested ones: Delta's readers need a feature to read integers as doubles."""
+    for kind in (pa.int16(), pa.float64(), pa.int32()):
+        start = stream.tail
+        data = events(start, start + 10).append_column("x", pa.array([3] * 10, kind))
+        deep = pa.array([[{"y": 3}]] * 10, pa.list_(pa.struct([("y", kind)])))
+        stream.append(data.append_column("deep", deep), layout=SETTLED, merge_schema=True)
+        check(stream)
+    assert query(stream, "select sum(x) as x from t where x > 0.7") == [{"x": 90.0}]
+    for place, uri in enumerate(sorted(table_of(stream).file_uris())):
+        stored = pq.read_schema(uri.removeprefix("file://"))
+        assert stored.field("x").type == pa.float64(), place
+        assert stored.field("deep").type.value_type.field("y").type == pa.float64(), place
 
 
 def test_checkpoints_hold_the_whole_table(stream: Stream) -> None:

@@ -176,6 +176,20 @@ def test_columns_of_iceberg_follow_the_schema(stream: Stream) -> None:
     assert table_of(stream).scan().count() == 40
 
 
+def test_integers_that_became_doubles_are_a_new_column_of_iceberg(stream: Stream) -> None:
+    """It widens no integer to a double: the column has another id, and the files are rewritten."""
+    ids = []
+    for kind in (pa.int16(), pa.float64(), pa.int32()):
+        start = stream.tail
+        data = events(start, start + 10).append_column("x", pa.array([3] * 10, kind))
+        deep = pa.array([[{"y": 3}]] * 10, pa.list_(pa.struct([("y", kind)])))
+        stream.append(data.append_column("deep", deep), layout=SETTLED, merge_schema=True)
+        check(stream)
+        assert table_of(stream).scan(row_filter="x > 0.7").count() == stream.tail
+        ids.append(table_of(stream).schema().find_field("x").field_id)
+    assert ids[0] != ids[1] == ids[2]
+
+
 def test_catalog_of_pyiceberg_takes_the_table(stream: Stream, tmp_path: Path) -> None:
     """A catalog needs one call, with the location of the newest metadata."""
     stream.append(events(0, 20), layout=SETTLED)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, values, wait
 from virtual_time import TimedStorage
@@ -34,6 +35,21 @@ def truncate(stream: Stream, _: TimedStorage) -> None:
 
 def seal(stream: Stream, _: TimedStorage) -> None:
     stream.seal()
+
+
+def test_a_repeated_batch_may_be_of_a_wider_type() -> None:
+    """Whole numbers are not compared with doubles, and nothing is committed twice."""
+    stream, _ = make_stream(0)
+    rows = pa.table({"n": [1], "s": ["a"], "x": pa.array([7], pa.int32())})
+    stream.append(rows, writer_id="query", batch_id=7, merge_schema=True)
+    wider = rows.set_column(2, "x", pa.array([7.0]))
+    for data in (wider, rows):
+        again = stream.append(data, writer_id="query", batch_id=7, merge_schema=True)
+        assert again.repeated
+        stream.append(wider, merge_schema=True)
+    assert stream.tail == 3
+    with pytest.raises(WriterConflictError):
+        stream.append(rows.slice(1), writer_id="query", batch_id=7, merge_schema=True)
 
 
 @pytest.mark.parametrize("change", [compact, restore, expire, truncate, seal])

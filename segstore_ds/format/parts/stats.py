@@ -9,18 +9,27 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.batch_fingerprint import kind_of
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json
-from segstore_ds.format.statistics import Bound, ColumnStats, bound_type, encode_bound, from_json
+from segstore_ds.format.statistics import (
+    EXACT_FLOAT,
+    Bound,
+    ColumnStats,
+    bound_type,
+    encode_bound,
+    from_json,
+)
 
 _STORED: Mapping[str, pa.DataType] = {  # On disk, by the kind of a label.
     **dict.fromkeys(("int", "date", "time", "duration", "timestamp", "timestamp_ntz"), pa.int64()),
@@ -46,6 +55,17 @@ def label_of(field: pa.Field) -> str | None:
     return None if kind is None else f"{kind}:{field.name}"
 
 
+def labels_of(field: pa.Field) -> list[str]:
+    """Return the labels that a column has in any epoch: a float may have been an integer.
+
+    >>> labels_of(pa.field("x", pa.float64()))
+    ['float:x', 'int:x']
+    """
+    label = label_of(field)
+    both = [label, f"int:{field.name}" if t.is_floating(field.type) else None]
+    return [each for each in both if each is not None]
+
+
 def lacking_epochs(schemas: Mapping[int, pa.Schema], name: str) -> list[int]:
     """Return the epochs whose schema lacks a column: there its values are null."""
     return [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
@@ -69,6 +89,18 @@ class StatsColumns:
             label: column.slice(start, end - start) for label, column in self.columns.items()
         }
         return StatsColumns(end - start, columns)
+
+    def column(self, field: pa.Field) -> pa.StructArray | None:
+        """Return the statistics of a column as of its type now, whatever it was in older epochs."""
+        found = [self.columns[label] for label in labels_of(field) if label in self.columns]
+        if f"int:{field.name}" not in self.columns or not t.is_floating(field.type):
+            return found[0] if found else None
+        sides = zip(*map(_as_floats, found), strict=True)
+        return pa.StructArray.from_arrays(
+            [pc.coalesce(*side) for side in sides],
+            fields=list(_struct(pa.float64())),
+            mask=reduce(pc.and_, (column.is_null() for column in found)),
+        )
 
     def within(self, most_bytes: int) -> "StatsColumns":
         """Return the columns that most segments have, as many as fit in memory of a size."""
@@ -111,12 +143,14 @@ class StatsColumns:
                     own.append(f"{name}:[{show(low)},{show(high)},{nulls}]")
         return [f"{{{','.join(own)}}}" if own else None for own in cells]
 
-    def joined(self, label: str, counts: Ints, absent: npt.NDArray[np.bool_]) -> ColumnStats | None:
+    def joined(
+        self, field: pa.Field, counts: Ints, absent: npt.NDArray[np.bool_]
+    ) -> ColumnStats | None:
         """Return the statistics of a column of numbers over all segments; None if unknown.
 
         `counts` are the segments' events; `absent` segments lack the column: its values are null.
         """
-        column = self.columns.get(label)
+        column = self.column(field)
         if column is None:
             return ColumnStats(None, None, int(counts.sum())) if absent.all() else None
         low, high, nulls = column.flatten()
@@ -229,6 +263,17 @@ def _stored(bound: Bound | None) -> Any:
 
 def _name_of(label: str) -> str:
     return label.partition(":")[2]
+
+
+def _as_floats(column: pa.StructArray) -> list[pa.Array]:
+    """Return `min`, `max` and `nulls`, bounds of integers as floats; unknown where not exact."""
+    *bounds, nulls = column.flatten()
+    for side, bound in enumerate(bounds):
+        if t.is_integer(bound.type):
+            least, most = (pc.less_equal(-EXACT_FLOAT, bound), pc.less_equal(bound, EXACT_FLOAT))
+            exact = pc.if_else(pc.and_(least, most), bound, pa.scalar(None, bound.type))
+            bounds[side] = exact.cast(pa.float64())
+    return [*bounds, nulls]
 
 
 def _show(bound: Any) -> str:

@@ -23,6 +23,7 @@ _DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PAR
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 FLOATS = (pa.float32(), pa.float64())
+EXACT_IN_DOUBLE = INTEGERS[:3]  # a double holds each of their values
 _PLAIN = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

@@ -1,8 +1,9 @@
 """The contract between a stream's schema and incoming data: what fits, what needs a merge.
 
-A type widens only within its family (integers, floats, decimals that lose no digits). Null fits
-every type, and nested types are compared field by field. Any other change would alter the meaning
-of stored values and is refused.
+A type widens only within its family (integers, floats, decimals that lose no digits), but for
+integers of at most 32 bits, which a double holds exactly. Null fits every type, and nested types
+are compared field by field. Any other change would alter the meaning of stored values and is
+refused.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.normal_form import (
+    EXACT_IN_DOUBLE,
     FLOATS,
     INTEGERS,
     MAX_PRECISION,
@@ -115,6 +117,8 @@ def _merge_scalar(current: pa.DataType, incoming: pa.DataType) -> pa.DataType | 
     for family in (INTEGERS, FLOATS):
         if current in family and incoming in family:
             return family[max(family.index(current), family.index(incoming))]
+    if pa.float64() in (current, incoming) and {current, incoming} & {*EXACT_IN_DOUBLE}:
+        return pa.float64()
     if t.is_decimal(current) and t.is_decimal(incoming):
         scale = max(current.scale, incoming.scale)
         whole = max(current.precision - current.scale, incoming.precision - incoming.scale)
