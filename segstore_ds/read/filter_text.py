@@ -45,10 +45,10 @@ class Join(NamedTuple):
 def parse_text(text: str, join: Join) -> Any:
     """Return what `join` makes of a text; an InvalidInputError says what is not understood."""
     try:
-        tree = ast.parse(_as_python(text), mode="eval")
+        tree = ast.parse(python := _as_python(text), mode="eval")
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise _refused(text, "it is no expression") from error
-    return _Reader(text, join).read(tree.body, truth=True)
+    return _Reader(text, python.encode(), join).read(tree.body, truth=True)
 
 
 def _as_python(text: str) -> str:
@@ -59,8 +59,8 @@ def _as_python(text: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, join: Join) -> None:
-        self._text, self._join = text, join
+    def __init__(self, text: str, python: bytes, join: Join) -> None:
+        self._text, self._python, self._join = text, python, join
 
     def read(self, node: ast.expr, *, truth: bool) -> Any:
         """Return the filter that a node, or its negation, is."""
@@ -92,7 +92,10 @@ class _Reader:
                     raise self._not_understood(node)
                 found.append(self._leaf(column, op))
             else:
-                found.append(self._leaf(column, op, self._literal(other)))
+                literal = self._literal(other)
+                if op in {"in", "not in"} and not isinstance(literal, list | tuple):
+                    literal = self._only_literal(literal, other)
+                found.append(self._leaf(column, op, literal))
             left = right
         return (self._join.every if truth else self._join.some)(found)
 
@@ -115,6 +118,11 @@ class _Reader:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError) as error:
             raise self._not_understood(node) from error
+
+    def _only_literal(self, literal: Any, node: ast.expr) -> Any:
+        """Return a literal in parentheses as the list that it is in SQL, though not in Python."""
+        enclosed = self._python[: node.col_offset].rstrip().endswith(b"(")
+        return [literal] if enclosed else literal
 
     def _not_understood(self, node: ast.expr) -> InvalidInputError:
         part = ast.unparse(node)

@@ -43,7 +43,13 @@ class PolarsExpression(Protocol):
         """What the expression consists of."""
 
 
-FilterLike: TypeAlias = str | Sequence[Sequence[Any]] | ArrowExpression | PolarsExpression | None
+FilterLike: TypeAlias = (
+    str
+    | Sequence[Sequence[Any] | ArrowExpression | PolarsExpression]
+    | ArrowExpression
+    | PolarsExpression
+    | None
+)
 
 Operand = Literal | tuple[Literal | None, ...] | None
 
@@ -283,7 +289,7 @@ _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     """Parse filters: a text, lists of ``[column, op, literal]``, or an expression.
 
-    Expressions are those of Arrow and of Polars.
+    Expressions are those of Arrow and of Polars, also among the conditions of a list.
 
     A text is an expression such as ``n > 3 and user == 'ada'``, or JSON of such lists. Filters that
     were parsed before stay. Of lists of such lists one must hold. The null tests take no
@@ -305,7 +311,9 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     if not isinstance(conditions, list | tuple):
         raise InvalidInputError("filters are not a list", remedy=_EXAMPLE, filters=conditions)
     if not _are_alternatives(conditions):
-        return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
+        return all_of(
+            [_bind_expression(each, schema) or _leaf(schema, each) for each in conditions]
+        )
     found = [parse_filters(conditions, schema) for conditions in conditions]
     return some_of(found)
 

@@ -23,14 +23,14 @@ from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
 from segstore_ds.write.create import run_create
-from segstore_ds.write.inputs import schema_of
+from segstore_ds.write.inputs import Data, schema_of
 
 
 def create(
     url: str | os.PathLike[str],
     schema: pa.Schema | None = None,
     *,
-    like: Any = None,
+    like: Data | None = None,
     storage_options: Mapping[str, Any] | None = None,
     spark_schema: str | None = None,
     single_writer: bool = False,

@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import pyarrow as pa
 
@@ -22,6 +22,12 @@ from segstore_ds.read.plan import Reading, ReadTask, split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.storage import Storage
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    from pyarrow import dataset
 
 AsOf = int | str | dt.datetime | None
 
@@ -163,7 +169,7 @@ class Scan:
         """Return the events as a table of Arrow, all of them in memory."""
         return self.to_reader().read_all()
 
-    def to_pandas(self, **how: Any) -> Any:
+    def to_pandas(self, **how: Any) -> "pd.DataFrame":
         """Return the events as a DataFrame of pandas, all of them in memory.
 
         Args:
@@ -172,7 +178,7 @@ class Scan:
         load("pandas")
         return self.to_reader().read_pandas(**how)
 
-    def to_polars(self) -> Any:
+    def to_polars(self) -> "pl.LazyFrame":
         """Return the events as a LazyFrame of Polars, which reads when it is collected.
 
         It reads only the columns, rows and segments that a query needs. On a local disk Polars
@@ -184,7 +190,9 @@ class Scan:
         frame = import_module("segstore_ds.stream.polars_scan").scan_events(self)
         return frame if self.limit is None else frame.head(self.limit)
 
-    def to_duckdb(self, connection: Any = None) -> Any:
+    def to_duckdb(
+        self, connection: "duckdb.DuckDBPyConnection | None" = None
+    ) -> "duckdb.DuckDBPyRelation":
         """Return the events as a relation of DuckDB, all of them in memory.
 
         Args:
@@ -192,7 +200,7 @@ class Scan:
         """
         return (connection or load("duckdb")).from_arrow(self.to_arrow())
 
-    def to_dataset(self) -> Any:
+    def to_dataset(self) -> "dataset.Dataset":
         """Return the events as a `pyarrow.dataset.Dataset`, for other libraries.
 
         It is read only as far as a scanner wants columns and events. Picklable.

@@ -1,13 +1,14 @@
 """`Stream`: everything that can be done with one stream, each method a call of its verb."""
 
 import datetime as dt
+import operator
 import os
 import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
 
@@ -74,11 +75,14 @@ from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
 from segstore_ds.stream.tables import Rows
 from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
-from segstore_ds.write.inputs import as_input, writer_key
+from segstore_ds.write.inputs import Data, as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout
 from segstore_ds.write.request import AutoRules, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def client_name() -> str:
@@ -257,7 +261,7 @@ class Stream:
 
     def append(
         self,
-        data: Any,
+        data: Data,
         *,
         writer_id: str | None = None,
         batch_id: int | None = None,
@@ -278,7 +282,7 @@ class Stream:
         Args:
             data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
                 `__arrow_c_stream__` (pandas, Polars, DuckDB); a Polars LazyFrame; or events as a
-                dict or a list of dicts, whose values must fit their columns exactly and whose
+                dict or an iterable of dicts, whose values must fit their columns exactly and whose
                 missing columns are null.
             writer_id: Name of an idempotent writer.
             batch_id: Number of its batch; grows.
@@ -321,7 +325,7 @@ class Stream:
 
     def overwrite(
         self,
-        data: Any,
+        data: Data,
         *,
         writer_id: str | None = None,
         batch_id: int | None = None,
@@ -577,17 +581,28 @@ class Stream:
         return iter(self.scan())
 
     def __getitem__(self, offsets: slice) -> Scan:
-        """Return the scan of some offsets; negative ones count from the tail, as in a list."""
+        """Return the scan of some offsets; negative ones count from the tail, as in a list.
+
+        Nor is one beyond the tail an error; one below the head is, since those events are gone.
+        """
         if not isinstance(offsets, slice) or offsets.step not in (None, 1):
             raise InvalidInputError(
                 "not a range of offsets", remedy="write stream[100:200]", offsets=offsets
             )
-        tail = self._log.refresh().tail
-        start, end = (
-            max(tail + cut, 0) if isinstance(cut, int) and cut < 0 else cut
-            for cut in (offsets.start, offsets.stop)
-        )
-        return self.scan("head" if start is None else start, "tail" if end is None else end)
+        root = self._log.refresh()
+        head, tail = root.head, root.tail
+
+        def within(cut: Any) -> Any:
+            if not isinstance(cut, SupportsIndex) or isinstance(cut, bool):
+                return cut  # a word, a time or a position
+            number = operator.index(cut)
+            return max(tail + number, head) if number < 0 else min(number, tail)
+
+        start = head if offsets.start is None else within(offsets.start)
+        end = tail if offsets.stop is None else within(offsets.stop)
+        if isinstance(start, int) and isinstance(end, int):
+            end = max(start, end)
+        return Scan.of(self._context, root, ReadRequest(start, end))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -783,7 +798,7 @@ class Stream:
         """
         return build_page(describe(self._context, storage=storage))
 
-    def plot(self, *, storage: bool = True) -> Any:
+    def plot(self, *, storage: bool = True) -> "Figure":
         """Return the content of `to_html` as a Figure of matplotlib (the extra `plot`).
 
         Four plots: segments by offset and size, what readers have not passed, the growth and the
@@ -798,7 +813,8 @@ class Stream:
             raise InvalidInputError(
                 "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"
             ) from error
-        return drawing.build_figure(describe(self._context, storage=storage))
+        figure: Figure = drawing.build_figure(describe(self._context, storage=storage))
+        return figure
 
     def segments(self) -> Rows:
         """Return the segments that hold kept events, one row each, in offset order."""
@@ -1248,8 +1264,8 @@ class Stream:
 
         The stream's location is the table's. Nothing is copied but segments that other engines
         can't read as they are: one that the head divides, decimals whose scale has grown since, and
-        integers that became doubles. Events that are in no Parquet file yet are not in the table: `lag` and `reason`
-        of the answer say so. Row ids are offsets.
+        integers that became doubles. Events that are in no Parquet file yet are not in the table:
+        `lag` and `reason` of the answer say so. Row ids are offsets.
 
         Only segstore can write a Delta table: its protocol says so. Iceberg has no way to refuse
         foreign writers; and a program that ignores Delta's protocol could delete the stream's

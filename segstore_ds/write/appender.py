@@ -39,7 +39,7 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_group import EventGroup
 from segstore_ds.write.event_rows import EventRows
-from segstore_ds.write.inputs import ArrowInput, as_input
+from segstore_ds.write.inputs import ArrowInput, Data, as_input
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.staged import StagedTask
 
@@ -131,7 +131,7 @@ class LiveAppender:
                 total.add(group.counters)
             return total
 
-    def append(self, data: Any) -> int:
+    def append(self, data: Data) -> int:
         """Take one event or many; flushes when a limit is reached.
 
         The events can be read by `read` at once, but are durable only after a flush, or when `wait`

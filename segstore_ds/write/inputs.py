@@ -5,7 +5,7 @@ import operator
 import re
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +23,48 @@ from segstore_ds.options.arguments import check_option
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.write.event_rows import EventRows, with_new_columns
 
+
+class ArrowStream(Protocol):
+    """A Table or reader of pyarrow, a DataFrame of pandas or Polars, a stream, a scan."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Hand the rows over."""
+
+
+class ArrowArray(Protocol):
+    """A RecordBatch of pyarrow."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
+        """Hand the rows over."""
+
+
+class LazyFrame(Protocol):
+    """A query of Polars."""
+
+    def collect_schema(self) -> Any:
+        """Return the columns."""
+
+    def collect(self) -> Any:
+        """Run the query."""
+
+
+class Relation(Protocol):
+    """A query of DuckDB, whose types don't say that it is an `ArrowStream`."""
+
+    def to_arrow_table(self) -> Any:
+        """Run the query."""
+
+
+# What `as_input` takes. Libraries without types, such as pyarrow, are anything to a type checker.
+Data: TypeAlias = (
+    ArrowStream
+    | ArrowArray
+    | LazyFrame
+    | Relation
+    | Mapping[str, Any]
+    | Iterable[Mapping[str, Any] | ArrowArray]
+)
+
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 # After these errors the data may be committed, so the caller must not give it again as it is.
@@ -36,25 +78,21 @@ _ONCE = "a reader or generator can be read only once: pass the data again"
 
 
 class ArrowInput:
-    """A caller's Arrow data, in order.
-
-    `source` is the caller's object if it may be readable only once; `taken` says that a batch was
-    already taken from it.
-    """
+    """A caller's Arrow data, in order; `source` is their object if it may be readable only once."""
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        batches: Iterable[Any],
-        *,
-        source: object | None = None,
-        taken: bool = False,
+        self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
     ) -> None:
         refuse_unnamed_index(schema)
         self.schema = schema
         self._batches = batches
         self._source = source
-        self._taken = taken
+        self._taken = False
+
+    def once(self, source: object | None) -> Self:
+        """Note that something was already taken from the caller's object."""
+        self._source, self._taken = source, True
+        return self
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches, once; all must be RecordBatches with the columns of the first."""
@@ -120,8 +158,8 @@ def as_input(
     """Return Arrow data of any form as schema and batches.
 
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
-    `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or a
-    list of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
+    `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or an
+    iterable of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
     columns that it lacks. Nothing is taken from a reader. The first batch is taken from a
     generator, because only that batch has the schema.
     """
@@ -129,21 +167,29 @@ def as_input(
         raise InvalidInputError(
             "the input was already consumed", remedy=_ONCE, type=type(data).__name__
         )
-    events = [data] if isinstance(data, Mapping) else data
-    if isinstance(events, list | tuple) and events and isinstance(events[0], Mapping):
-        return _of_events(events, events_schema, new_columns=new_columns)
+    if isinstance(data, Mapping):
+        return _of_events([data], events_schema, new_columns=new_columns)
     if is_lazy(data):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
         return ArrowInput(data.schema, data, source=data)
-    if isinstance(data, pa.RecordBatch):
-        return ArrowInput(data.schema, [data])
-    if isinstance(data, pa.Table):
+    if isinstance(data, pa.RecordBatch | pa.Table):
         # Not through Arrow's C interface: it refuses deep nesting without an explanation.
-        return ArrowInput(data.schema, data.to_batches())
+        whole = isinstance(data, pa.RecordBatch)
+        return ArrowInput(data.schema, [data] if whole else data.to_batches())
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
-    return _of_iterable(data)
+    items = iter(data) if isinstance(data, Iterable) else iter(())
+    source = data if items is data else None
+    first = next(items, None)
+    if isinstance(first, Mapping):
+        _remember(source)
+        found = _of_events([first, *items], events_schema, new_columns=new_columns)
+        return found.once(source)
+    if not isinstance(first, pa.RecordBatch):
+        raise _not_arrow(data)
+    _remember(source)
+    return ArrowInput(first.schema, itertools.chain([first], items)).once(source)
 
 
 def is_lazy(data: Any) -> bool:
@@ -192,16 +238,6 @@ def _of_interface(data: Any) -> ArrowInput:
         raise _not_arrow(data) from error
     # Data without a length may be a query (repeatable) or a stream (not): assume a stream.
     return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)
-
-
-def _of_iterable(data: Any) -> ArrowInput:
-    batches = iter(data) if isinstance(data, Iterable) else iter(())
-    source = data if batches is data else None
-    first = next(batches, None)
-    if not isinstance(first, pa.RecordBatch):
-        raise _not_arrow(data)
-    _remember(source)
-    return ArrowInput(first.schema, itertools.chain([first], batches), source=source, taken=True)
 
 
 def _not_arrow(data: Any) -> InvalidInputError:

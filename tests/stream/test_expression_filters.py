@@ -117,6 +117,8 @@ def test_an_expression_of_polars_looks_at_one_event(stream):
 
 
 def test_expressions_of_both_libraries_hold_together(stream):
+    several = [pl.col("n") > 3, pc.field("n") < 8, ["n", "!=", 5]]
+    assert numbers(stream, several) == [4, 6, 7]
     scan = stream.scan(filters=(pl.col("n") > 3) & pl.col("word").str.ends_with("4"), limit=5)
     assert pickle.loads(pickle.dumps(scan)).to_arrow() == scan.to_arrow()  # noqa: S301 - our own
     events = stream.scan(filters=pl.col("n") >= 40).to_dataset()

@@ -11,7 +11,7 @@ import pytest
 from stream_kit import make_stream, values
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.errors import ConflictError, InvalidInputError, SchemaMismatchError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ROWS = [{"n": 1, "s": "a"}, {"n": 2, "s": None}]
@@ -49,6 +49,20 @@ def test_an_event_is_a_dict_whose_missing_columns_are_null():
         5001,
         [{"n": 5, "s": None}],
     )
+
+
+def test_events_come_from_a_generator_once():
+    stream = make(schema=SCHEMA)
+    events = ({"n": n} for n in range(3))
+    stream.append(events)
+    with pytest.raises(InvalidInputError, match="already consumed"):
+        stream.append(events)
+    with pytest.raises(ConflictError) as failed:
+        stream.append(({"n": n} for n in range(3)), expected_tail=7)
+    assert not failed.value.retryable
+    with stream.appender() as appender:
+        appender.append({"n": n, "s": "x"} for n in range(3, 5))
+    assert values(stream) == [*range(5)]
 
 
 @pytest.mark.parametrize(

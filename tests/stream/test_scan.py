@@ -6,13 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, TruncatedError
 
 ROWS = [{"n": n, "user": "ada" if n % 3 == 0 else "bob", "ok": n % 2 == 0} for n in range(300)]
 
@@ -108,12 +109,24 @@ def test_a_stream_is_what_arrow_and_polars_take(stream):
     assert numbers(stream[100:200]) == [*range(100, 200)]
     assert numbers(stream[-10:]) == [*range(290, 300)]
     assert numbers(stream[:-295]) == [*range(5)]
+    assert numbers(stream[np.int64(-2) : 1000]) == [298, 299]
+    assert not numbers(stream[200:100])
+    assert not numbers(stream[400:])
     for wrong in (5, slice(0, 10, 2), "n"):
         with pytest.raises(InvalidInputError, match="not a range of offsets"):
             stream[wrong]
     empty = segstore.create(f"{stream.url}-empty", stream.schema)
     assert empty
     assert len(empty) == 0
+
+
+def test_a_slice_is_of_kept_events(stream):
+    """As of a list, but that an offset below the head is an error: there were events."""
+    stream.truncate(10)
+    assert numbers(stream[-400:12]) == numbers(stream[:12]) == [10, 11]
+    assert not numbers(stream[:5])
+    with pytest.raises(TruncatedError):
+        stream[5:12]
 
 
 def test_threads_share_a_scan(stream):
@@ -142,6 +155,8 @@ def test_threads_share_a_scan(stream):
         ("n > -1 and n < 1 and col('user') == 'ada'", [0]),
         ("(n == 1 or n == 2) and (ok == true or n == 9)", [2]),
         ("3 > n > 0", [1, 2]),
+        ("user IN ( 'eve' ) or n in (7)", [7]),
+        ("ok and n not in ((4)) and n < 5", [0, 2]),
         ('["n", "==", 5]', None),
         ('[["n", "==", 5]]', [5]),
     ],
@@ -157,7 +172,8 @@ def test_filters_as_a_text(stream, text, wanted):
 @pytest.mark.parametrize(
     "text",
     ["n >", "n > m", "n + 1 > 3", "f(n)", "n > 3 & ok", "__import__('os').system('true')", "3 > 2",
-     "n is 3", "lambda: 1", "not user.startswith('a')", "n == 'x' if ok else 3", "(n"],
+     "n is 3", "lambda: 1", "not user.startswith('a')", "n == 'x' if ok else 3", "(n",
+     "user in 'ada'"],
 )  # fmt: skip
 def test_texts_that_are_no_filters_are_refused(stream, text):
     with pytest.raises(InvalidInputError, match=r"not understood|does not fit"):
