@@ -53,7 +53,7 @@ def _spark() -> Any:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         raise import_module(f"{__name__}.errors").InvalidInputError(
-            "this needs Spark 4.2 or newer, which is not installed here",
+            "this needs Spark 4.0 or newer, which is not installed here",
             remedy="pip install segstore-ds, or the core in an environment with that Spark",
         ) from error
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     CharType,
@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.spark.versions import to_arrow
 
 CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata
 # What Spark notes about a column for the plan at hand. In a later session a watermark would drop
@@ -69,7 +70,7 @@ def to_stored(schema: StructType) -> pa.Schema:
                 type=data_type.simpleString(),
             )
     try:
-        arrow = to_arrow_schema(_plain_struct(schema), timezone="UTC")
+        arrow = to_arrow(_plain_struct(schema))
     except PySparkException as error:
         raise SchemaMismatchError(
             "column has a type that can't be stored", remedy="cast it", reason=str(error)
@@ -102,11 +103,6 @@ def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
 def is_nullable(data_type: DataType) -> bool:
     """Tell whether everything inside a type may be null, as everything in a stream may."""
     return bool(_nullable(data_type) == data_type)
-
-
-def to_arrow(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark checks a reader's batches against."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _cleaned(value: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +144,7 @@ def _check_classes(value: Any) -> None:
 
 def _spark_field(field: pa.Field, known: StructField | None) -> StructField:
     if known is not None:
-        stored = normalise_schema(to_arrow_schema(StructType([known]), timezone="UTC")).field(0)
+        stored = normalise_schema(to_arrow(StructType([known]))).field(0)
         if stored.type.equals(field.type):
             return StructField(known.name, _nullable(known.dataType), True, known.metadata)
     return StructField(field.name, _nullable(from_arrow_type(field.type)), True)

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import register_implementation
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.errors import UnsafeFilesystemError
 from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.versions import ReadAllAvailable
 
 
 class PlainFileSystem(MemoryFileSystem):

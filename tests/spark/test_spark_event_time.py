@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import segstore_ds as segstore
 from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.versions import ReadAllAvailable
 
 pytestmark = pytest.mark.usefixtures("verified")
 

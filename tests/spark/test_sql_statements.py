@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceReader
 
 import segstore_ds as segstore
 from segstore_ds.spark.source import SegstoreDataSource
@@ -20,6 +22,18 @@ _ROW = re.compile(r"^\| (`+)(.+?) ?\1 \| (yes|no) \| (.*?) ?\|$", re.MULTILINE)
 ROWS = [(statement, works, text) for _, statement, works, text in _ROW.findall(_TABLE)]
 WORKING = [statement for statement, works, _ in ROWS if works == "yes"]
 REFUSED = [(statement, text.split("`")[1]) for statement, works, text in ROWS if works == "no"]
+
+# Spark 4.0 plans a snapshot for each query and a table for each mention, with the same rows, and it
+# says less of what it refuses. Before 4.2 a catalog's table may be made like another one.
+PLANS_AGAIN = not hasattr(DataSourceReader, "pushFilters")
+MAKES_LIKE = find_spec("pyspark.sql.streaming.datasource") is None
+if PLANS_AGAIN:
+    REFUSED = [
+        (statement, re.sub("does not support (UPDATE|MERGE)", r"\1", text))
+        for statement, text in REFUSED
+    ]
+if MAKES_LIKE:
+    REFUSED = [each for each in REFUSED if each[0] != "CREATE TABLE n LIKE t"]
 
 # What each statement that works returns, if that is told, and the events after it. The stream held
 # 0, 1 and 2 when the snapshot `s` was made, and 3 was appended since.
@@ -82,7 +96,7 @@ def ids(url: str) -> list[int]:
 
 def test_every_row_of_the_table_is_run():
     rows = [line for line in _TABLE.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(ROWS) == len(WORKING) + len(REFUSED)
+    assert len(rows) == len(ROWS) == len(WORKING) + len(REFUSED) + MAKES_LIKE
     assert {*WORKING} == {*RESULTS}
 
 
@@ -113,14 +127,14 @@ def test_writer_of_a_table_is_remembered_and_of_a_snapshot_not(sql, url):
 
 @pytest.mark.parametrize("read", ["t WITH (path = '/tmp/s')", "v", "n WITH (path = '/tmp/s')"])
 def test_writer_is_remembered_where_another_table_is_read(sql, url, read):
-    """Of one table Spark 4.2.0 gives the write the options of the read."""
+    """Of one table the first Spark of a line gives the write the options of the read."""
     sql("CREATE TABLE n USING segstore OPTIONS (path '/tmp/s')")
     for _ in range(2):
         sql(
             "INSERT INTO t WITH (path = '/tmp/s', writerId = 'etl', batchId = 1) "
             f"SELECT DISTINCT id FROM {read} WHERE id = 3"
         )
-    lost = pyspark.__version__ == "4.2.0" and not read.startswith("n")
+    lost = pyspark.__version__ in ("4.0.0", "4.1.0", "4.2.0") and not read.startswith("n")
     assert ids(url) == [*BEFORE, 3, *[3] * lost]
 
 
@@ -225,7 +239,7 @@ def test_spark_asks_nothing_of_a_snapshot_after_its_first_query(spark, sql, url,
     for statement in ("SELECT id FROM s", "REFRESH TABLE s", "SELECT id FROM s WHERE id > 0"):
         sql(statement)
     assert spark.table("s").count() == len(BEFORE)
-    assert asked() == []
+    assert asked() == ["reader"] * 3 * PLANS_AGAIN
     sql("CREATE TABLE n USING noted OPTIONS (path '/tmp/s')")
     asked()
     for _ in range(2):
@@ -239,5 +253,5 @@ def test_spark_plans_a_table_once_per_statement(sql, asked):
     asked()
     both = "SELECT id FROM n WITH (path = '/tmp/s', startCut = 3) UNION ALL SELECT id FROM {}"
     assert sql(both.format("n WITH (path = '/tmp/s')")) == [3, 3]
-    assert asked() == ["reader"]
+    assert asked() == ["reader"] * (1 + PLANS_AGAIN)
     assert sql(both.format("t WITH (path = '/tmp/s')")) == sorted([3, *BEFORE])

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import segstore_ds as segstore
@@ -27,6 +26,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
+from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream, micro_batches
 
@@ -385,7 +385,8 @@ def test_columns_filters_and_offsets_as_in_batch(
     [batch] = follow(projected)
     assert [list(row) for row in rows(projected, *batch)] == [["s", "n"]]
     assert projected.partitions(batch[1], batch[1]) == []
-    assert projected.partitions(batch[1], {**batch[1], "offset": 0, "origin": 0}) == []
+    with pytest.raises(PositionError, match="ends before it begins"):
+        projected.partitions(batch[1], {**batch[1], "offset": 0, "origin": 0})
 
 
 def test_wider_column_ends_the_query_with_a_remedy(

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -19,6 +18,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
+from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64())])

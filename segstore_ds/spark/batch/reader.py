@@ -13,7 +13,8 @@ from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
+from segstore_ds.spark.schemas import from_stored, is_nullable
+from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector import Reading, ReadTask, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower

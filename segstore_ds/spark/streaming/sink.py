@@ -15,13 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InternalError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
+from segstore_ds.spark.versions import DataSourceStreamArrowWriter
 from segstore_ds.spark.worker_memory import freeze_worker
 from segstore_ds.stream.connector import (
     BatchPlan,

@@ -10,18 +10,13 @@ offset carries the offset that the cut was bound to, as `origin`. Since the two 
 Spark logs a first batch at once, even an empty one.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from segstore_ds import Position
@@ -29,7 +24,19 @@ from segstore_ds.errors import PositionError
 from segstore_ds.spark.batch.reader import plan_reading, plan_tasks, project, slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
+from segstore_ds.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from segstore_ds.stream.connector import MicroBatches, Storage, parse_cut
+
+_LOG = logging.getLogger(__name__)
+_ENDS_EARLY = (
+    "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source keeps "
+    "those of its options; with the triggers AvailableNow and Once the query ends after this batch"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,9 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             replicated=options["replicatedOnly"],
         )
         self._origin: StreamOffset | None = None
+        # For a Spark that names no start: the end that it planned last, and that it was given last.
+        self._planned: StreamOffset | None = None
+        self._returned: StreamOffset | None = None
         self._published: PublishedPosition | None = None
         if (name := options["readerName"]) is not None:
             parse_cut(f"reader:{name}")  # refuses what is no name
@@ -130,8 +140,14 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one limit that stands for all limits of a batch; Spark knows only one."""
         return ReadMaxFiles(1)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.
+
+        Spark before 4.2 gives neither argument. It asks for the end of a batch only after the batch
+        before, and makes a batch of each answer, with or without a call of `partitions`. When a
+        query restarts, it first plans an empty batch at the newest end in its checkpoint.
 
         Raises:
             PositionError: The checkpoint belongs to another stream, or is beyond the tail.
@@ -142,7 +158,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ReaderConflictError: The reader's name belongs to another query.
         """
         root = self._batches.follow()
-        given = parse_offset(start)
+        given = self._planned if start is None else parse_offset(start)
         begun = given or self._begin(root)
         self._batches.keep_end(begun.end)
         self._batches.check(begun.position, logged=given is not None)
@@ -150,13 +166,18 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._published is not None:
             token = self._published.hold(offset, given.reader if given else "")
             begun = replace(begun, reader=token)
+        if start is None and self._returned is not None:
+            begun = max(begun, self._returned, key=lambda each: each.position.offset)
+            offset = begun.position.offset
         available = self._batches.available()
         begun = replace(begun, end=self._batches.kept_end)
-        if available <= offset <= root.tail:
-            return begun.to_value()
-        limited = not isinstance(limit, ReadAllAvailable)
-        last = self._batches.end_of_batch(offset, limited=limited)
-        return begun.at(Position.of(root, last)).to_value()
+        if not available <= offset <= root.tail:
+            last = self._batches.end_of_batch(offset, limited=self._is_limited(limit))
+            begun = begun.at(Position.of(root, last))
+            if start is None and last < available and self._returned is None:
+                _LOG.warning(_ENDS_EARLY, offset, last, available)
+        self._returned = begun
+        return begun.to_value()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the tail as last seen, so that progress shows how far behind a query is."""
@@ -178,8 +199,16 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self._batches.follow()
         self._batches.check(begun.position, logged=False)
         self._batches.check(finish.position, logged=True)
+        self._planned = finish
         first, last = begun.position.offset, finish.position.offset
-        if first >= last:
+        if last < first:  # Spark has kept an answer that was given before it named the checkpoint's
+            raise PositionError(
+                "Spark asks for a batch that ends before it begins: events would be repeated",
+                remedy="unset spark.sql.streaming.triggerAvailableNowWrapper.enabled",
+                start=first,
+                end=last,
+            )
+        if first == last:
             return []
         stream = self._batches.stream
         columns = project(stream, self._options, self._schema)
@@ -207,6 +236,13 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from slice_batches(reading, self._schema, task)
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _is_limited(self, limit: ReadLimit | None) -> bool:
+        """Tell whether limits hold; without Spark's word, those that the user has given."""
+        if limit is not None:
+            return not isinstance(limit, ReadAllAvailable)
+        given = (self._options["maxRowsPerTrigger"], self._options["maxBytesPerTrigger"])
+        return given != (None, None)
 
     def _begin(self, root: Any) -> StreamOffset:
         """Bind the start, once in the life of this process."""
