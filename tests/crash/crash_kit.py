@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from faults import Fault
+from virtual_time import TimedStorage
 
 from segstore_ds.errors import NotFoundError
 from segstore_ds.storage import Storage, open_storage
@@ -28,6 +29,27 @@ def events(start: int, end: int) -> pa.Table:
 def is_as_before(fault: Fault, call: str) -> bool:
     """Tell whether a fault after a call leaves what it leaves before: the call only reads."""
     return fault.when == "after" and fault.calls == 1 and call.startswith(READS)
+
+
+class Checked:
+    """The states that a sweep has checked.
+
+    Two faults may leave the same objects, made at the same times, behind the same error. What is
+    done and checked after them depends on nothing else, so once is enough.
+    """
+
+    def __init__(self) -> None:
+        self._states: set[object] = set()
+
+    def is_new(self, storage: TimedStorage, error: BaseException | None) -> bool:
+        """Tell whether a state was not met before, and remember it."""
+        temporary = frozenset(info.path for info in storage.temporaries())
+        objects = frozenset(files_of(storage).items())
+        made = frozenset(storage.made_us.items())
+        state = (type(error), storage.time.now_us, objects, made, temporary)
+        known = state in self._states
+        self._states.add(state)
+        return not known
 
 
 @contextmanager
