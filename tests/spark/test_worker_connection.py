@@ -29,6 +29,7 @@ import json, sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from segstore_ds.spark import worker_connection
+from segstore_ds.spark.source import SegstoreDataSource
 
 def note(batches):
     worker_connection.hasten()
@@ -39,6 +40,7 @@ def note(batches):
 
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
 spark = builder.getOrCreate()
+spark.dataSource.register(SegstoreDataSource)  # a checkout is not found by itself
 noted = spark.range(2, numPartitions=2).mapInArrow(note, "peer string")
 peers = noted.toArrow()["peer"].to_pylist()
 spark.range(100, numPartitions=4).write.format("segstore").mode("append").save(sys.argv[1])
