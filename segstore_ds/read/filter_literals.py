@@ -35,13 +35,11 @@ def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
     Raises:
         ValueError: The value does not fit the type; the text says what is expected.
     """
-    for applies, parse in _PARSERS:
-        if applies(data_type):
-            try:
-                return parse(value, data_type)
-            except (TypeError, ValueError, KeyError, ArithmeticError) as error:
-                raise ValueError(expected_of(data_type)) from error
-    raise ValueError(expected_of(data_type))
+    try:
+        parse = next(parse for applies, parse, _ in _TYPES if applies(data_type))
+        return parse(value, data_type)
+    except (StopIteration, TypeError, ValueError, KeyError, ArithmeticError) as error:
+        raise ValueError(expected_of(data_type)) from error
 
 
 def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
@@ -54,10 +52,9 @@ def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
 
 def expected_of(data_type: pa.DataType) -> str:
     """Return an error text that says which literals a column of this type takes."""
-    if t.is_timestamp(data_type):
-        zone = "with a zone" if data_type.tz is not None else "without a zone"
-        return f"an ISO timestamp {zone}, at most microseconds, or a datetime"
-    return next((words for applies, words in _EXPECTED if applies(data_type)), "null tests only")
+    found = (words for applies, _, words in _TYPES if applies(data_type))
+    zone = "with a zone" if getattr(data_type, "tz", None) is not None else "without a zone"
+    return next(found, "null tests only").format(zone=zone)
 
 
 def _require(value: Any, *kinds: type) -> Any:
@@ -160,29 +157,17 @@ def _fine(text: str) -> str:
 _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
 _EXACT = Context(prec=76, traps=[Inexact, InvalidOperation, Overflow])
 
-_PARSERS: tuple[
-    tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Literal]], ...
-] = (
-    (t.is_boolean, _boolean),
-    (t.is_integer, _integer),
-    (t.is_floating, _floating),
-    (t.is_decimal, _decimal),
-    (t.is_string, _text),
-    (t.is_binary, _binary),
-    (t.is_date32, _date),
-    (t.is_timestamp, _timestamp),
-    (t.is_time64, _time),
-    (t.is_duration, _duration),
-)
-
-_EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (t.is_boolean, "true or false"),
-    (t.is_integer, "a whole number within the column's range"),
-    (t.is_floating, 'a number, "NaN", "Infinity" or "-Infinity"'),
-    (t.is_decimal, "a decimal as text or number that fits the column's digits exactly"),
-    (t.is_string, "a text"),
-    (t.is_binary, "bytes, or their base64 as text"),
-    (t.is_date32, "an ISO date such as 2013-01-05"),
-    (t.is_time64, "an ISO time such as 12:34:56.123456, at most microseconds"),
-    (t.is_duration, "a number of microseconds or a timedelta"),
+_Applies = Callable[[pa.DataType], bool]
+# For each type: what makes a literal of a value, and which values it takes.
+_TYPES: tuple[tuple[_Applies, Callable[[Any, pa.DataType], Literal], str], ...] = (
+    (t.is_boolean, _boolean, "true or false"),
+    (t.is_integer, _integer, "a whole number within the column's range"),
+    (t.is_floating, _floating, 'a number, "NaN", "Infinity" or "-Infinity"'),
+    (t.is_decimal, _decimal, "a decimal as text or number that fits the column's digits exactly"),
+    (t.is_string, _text, "a text"),
+    (t.is_binary, _binary, "bytes, or their base64 as text"),
+    (t.is_date32, _date, "an ISO date such as 2013-01-05"),
+    (t.is_timestamp, _timestamp, "an ISO timestamp {zone}, at most microseconds, or a datetime"),
+    (t.is_time64, _time, "an ISO time such as 12:34:56.123456, at most microseconds"),
+    (t.is_duration, _duration, "a number of microseconds or a timedelta"),
 )

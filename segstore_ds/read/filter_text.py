@@ -29,9 +29,9 @@ _OPS: dict[type, str] = {
     ast.Is: "is null",
     ast.IsNot: "is not null",
 }
-_OPPOSITE = {"==": "!=", "<": ">=", "<=": ">", "in": "not in", "is null": "is not null"}
-_OPPOSITE |= {other: op for op, other in _OPPOSITE.items()}
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+OPPOSITE = {"==": "!=", "<": ">=", "<=": ">", "in": "not in", "is null": "is not null"}
+OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 
 class Join(NamedTuple):
@@ -84,9 +84,9 @@ class _Reader:
         found, left = [], node.left
         for sign, right in zip(node.ops, node.comparators, strict=True):
             op, column, other = _OPS[type(sign)], left, right
-            if self._column(column) is None and op in _TURNED:
-                op, column, other = _TURNED[op], right, left
-            op = op if truth else _OPPOSITE[op]
+            if self._column(column) is None and op in TURNED:
+                op, column, other = TURNED[op], right, left
+            op = op if truth else OPPOSITE[op]
             if op.startswith("is"):
                 if not (isinstance(other, ast.Constant) and other.value is None):
                     raise self._not_understood(node)

@@ -18,12 +18,11 @@ from pyarrow import types as t
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import EXACT_FLOAT, Stats
 from segstore_ds.read.expressions import no_rows
+from segstore_ds.read.filter_text import OPPOSITE, TURNED
 from segstore_ds.read.filters import Filters, all_of, parse_filters
 from segstore_ds.read.frames import check_texts, load
 
 _OPS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
 _EVERYTHING = Filters()
 
@@ -135,7 +134,7 @@ class _Reader:
             return found if equal else _any([found, self._null_test(left, is_null=True)])
         if op not in _OPS:
             return _EVERYTHING
-        return self._compare(_OPS[op] if truth else _OPPOSITE[_OPS[op]], left, right)
+        return self._compare(_OPS[op] if truth else OPPOSITE[_OPS[op]], left, right)
 
     def _function(self, function: Any, inputs: list[Any], truth: bool) -> Filters:
         kind, value = _only_item(function)
@@ -172,7 +171,7 @@ class _Reader:
         if closed not in _BETWEEN:
             return _EVERYTHING
         column, *bounds = inputs
-        ops = _BETWEEN[closed] if truth else [_OPPOSITE[op] for op in _BETWEEN[closed]]
+        ops = _BETWEEN[closed] if truth else [OPPOSITE[op] for op in _BETWEEN[closed]]
         found = [self._compare(op, column, bound) for op, bound in zip(ops, bounds, strict=True)]
         return all_of(found) if truth else _any(found)
 
@@ -189,7 +188,7 @@ class _Reader:
 
     def _compare(self, op: str, left: Any, right: Any) -> Filters:
         if not _values(right):
-            left, right, op = right, left, _TURNED.get(op, op)
+            left, right, op = right, left, TURNED.get(op, op)
         values = _values(right)
         if len(values) != 1 or values[0] is None:
             return _EVERYTHING

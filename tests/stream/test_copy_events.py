@@ -386,17 +386,18 @@ def test_widened_source_is_brought_back_to_the_types_it_had(
 ) -> None:
     """A compaction lifted events of the range to types that came later: nothing is lost."""
     stream, _ = make_stream(0)
-    schema = pa.schema([("i", pa.int32()), ("f", pa.float32())])
+    schema = pa.schema([("i", pa.int32()), ("f", pa.float32()), ("d", pa.int16())])
     stream = create_on(_target(stream), schema, clock=stream._log.clock)
     for n in range(3):
-        stream.append(pa.table({"i": [n, -n], "f": [n / 3, None]}, schema))
+        stream.append(pa.table({"i": [n, -n], "f": [n / 3, None], "d": [n, None]}, schema))
     before = stream.read().read_all()
     target = _target(stream)
     monkeypatch.setattr(copy_events, "LEAST_PIECE_ROWS", 2)
     with pytest.raises(_StoppedError):
         _copy(stream, Meddling(target, "open_staged segments/copy-c/2-", _stop))
-    wide = pa.schema([("i", pa.int64()), ("f", pa.float64())])
-    stream.append(pa.table({"i": [1 << 40], "f": [1e300]}, wide), merge_schema=True)
+    wide = pa.schema([("i", pa.int64()), ("f", pa.float64()), ("d", pa.float64())])
+    more = {"i": [1 << 40], "f": [1e300], "d": [0.5]}
+    stream.append(pa.table(more, wide), merge_schema=True)
     stream.compact()
     _copy(stream, target)
     assert _reopened(stream, target).read().read_all().equals(before)
