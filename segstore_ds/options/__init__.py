@@ -3,13 +3,7 @@
 Names are case-insensitive. A value is text, as Spark passes it, or already of the option's type.
 """
 
-from segstore_ds.options.parsing import (
-    BY_NAME,
-    default,
-    format_table,
-    parse_options,
-    parse_value,
-)
+from segstore_ds.options.parsing import BY_NAME, default, parse_options, parse_value
 from segstore_ds.options.table import (
     FLUSH_BYTES,
     FLUSH_ROWS,
@@ -40,7 +34,6 @@ __all__ = [
     "WRITE",
     "Option",
     "default",
-    "format_table",
     "parse_options",
     "parse_value",
 ]

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.arguments import check_whole
-from segstore_ds.options.parsing import default
 
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
+TARGET_ROWS = 1 << 24
+TARGET_BYTES = 128 << 20
 # How many small segments make a medium one (a third of the target), and medium ones a big one.
 MINOR = (4, 3)
 
@@ -28,9 +29,9 @@ class CompactRules:
             limit. No run is larger than that.
     """
 
-    mode: str = default("compactMode")
-    target_rows: int = default("compactRows")
-    target_bytes: int = default("compactBytes")
+    mode: str = MERGE
+    target_rows: int = TARGET_ROWS
+    target_bytes: int = TARGET_BYTES
     minor: tuple[int, int] | None = None
     budget_bytes: int | None = None
 

@@ -15,21 +15,9 @@ _WHOLE = re.compile(r"\s*[0-9]+\s*")
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
 # Keys that Spark itself adds to a source's options, and our internal one.
 _SPARKS_OWN = frozenset(
-    [
-        "paths",
-        "checkpointlocation",
-        "queryname",
-        "location",
-        "provider",
-        "owner",
-        "comment",
-        "external",
-        "collation",
-        "serialization.format",
-        "is_managed_location",
-        "__datetime_rebase_mode",
-        NOTES,
-    ]
+    {"paths", "checkpointlocation", "queryname", "location", "provider", "owner", "comment"}
+    | {"external", "collation", "serialization.format", "is_managed_location"}
+    | {"__datetime_rebase_mode", NOTES}
 )
 
 
@@ -87,27 +75,6 @@ def parse_value(option: Option, value: Any) -> Any:
     if not isinstance(value, str | int) or value == "":
         raise _wrong(option, value, "a text that is not empty")
     return str(value)
-
-
-def format_table(scope: str, *, beside: str | None = None) -> str:
-    """Return a scope's options as a table for docs/options.md, except those of `beside`."""
-    rows = ["| option | default | meaning |", "|---|---|---|"]
-    for option in TABLE:
-        if scope in option.scopes and beside not in option.scopes:
-            shown = "" if option.default is None else f"`{_shown(option)}`"
-            meaning = ". ".join(filter(None, (option.meaning, option.why))).replace("|", "/")
-            rows.append(f"| `{option.name}` | {shown} | {meaning} |")
-    return "\n".join(rows)
-
-
-def _shown(option: Option) -> str:
-    if option.kind == "bool":
-        return str(option.default).lower()
-    if option.kind == "bytes":
-        for suffix, factor in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
-            if option.default % factor == 0:
-                return f"{option.default // factor}{suffix}"
-    return str(option.default)
 
 
 def _unknown(name: str, scope: str) -> InvalidInputError:

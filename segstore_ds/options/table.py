@@ -334,34 +334,6 @@ TABLE: tuple[Option, ...] = (
         "`auto` merges the newest small segments after the commit; `off` never does",
         choices=("auto", "off"),
     ),
-    Option(
-        "compactRows",
-        "int",
-        (PYTHON,),
-        "most events of a segment that compaction makes",
-        default=16_777_216,
-        least=1,
-        why="Less for narrow events, whose segments are large once decoded",
-    ),
-    Option(
-        "compactBytes",
-        "bytes",
-        (PYTHON,),
-        "most encoded bytes of a segment that compaction makes",
-        default=128 << 20,
-        least=1,
-        why="Less to rewrite less at a time, more for scans of object stores",
-    ),
-    Option(
-        "compactMode",
-        "choice",
-        (PYTHON,),
-        "`merge` decodes small frames and writes large ones, `stitch` joins Arrow frames "
-        "unchanged and skips Parquet segments, `split` splits segments over the target, "
-        "and frames over theirs within a segment",
-        default="merge",
-        choices=("merge", "stitch", "split"),
-    ),
 )
 
 # What users of other systems try: names of options, in small letters, each with ours.

@@ -57,17 +57,17 @@ def activated(spark: SparkSession) -> Iterator[None]:
         ``with segstore.spark.activated(spark): df.write.format("segstore").save(url)``
     """
     found = find_jvm(spark)
-    if found is not None:
-        jvm, session = found
-        sessions = jvm.org.apache.spark.sql.SparkSession
-        before = sessions.getActiveSession()
-        sessions.setActiveSession(session)
-        try:
-            yield
-        finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
-    else:
-        yield  # Connect: there is no thread-bound session
+    if found is None:  # Connect: there is no thread-bound session
+        yield
+        return
+    jvm, session = found
+    sessions = jvm.org.apache.spark.sql.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

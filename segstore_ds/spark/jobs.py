@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from segstore_ds import Layout
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import WRITE, default, parse_options
+from segstore_ds.options import WRITE, parse_options
+from segstore_ds.options.compaction import MERGE, TARGET_BYTES, TARGET_ROWS, CompactRules
 from segstore_ds.reports import Compaction, Copied, Redacted
 from segstore_ds.spark.batch.copy_writer import plan_copied_rows
 from segstore_ds.spark.batch.writer import client_of
@@ -24,7 +25,6 @@ from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location,
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
-    CompactRules,
     CutLike,
     FilterLike,
     RowsCopy,
@@ -62,9 +62,9 @@ def compact(
     *,
     start: CutLike | None = None,
     end: CutLike = "tail",
-    mode: str = default("compactMode"),
-    target_rows: int = default("compactRows"),
-    target_bytes: int = default("compactBytes"),
+    mode: str = MERGE,
+    target_rows: int = TARGET_ROWS,
+    target_bytes: int = TARGET_BYTES,
     minor: tuple[int, int] | None = None,
     budget_bytes: int | None = None,
     layout: Layout | None = None,
@@ -72,23 +72,9 @@ def compact(
 ) -> Compaction:
     """Compact a stream with Spark's tasks: they write the segments, this process plans and commits.
 
-    As `segstore_ds.Stream.compact`, which says what is guaranteed and what the arguments mean.
-
-    Args:
-        spark: A session with the format registered; this process opens the stream as well.
-        url: The stream.
-        start: Where to begin; None for the oldest segment.
-        end: Where to end.
-        mode: ``merge``, ``stitch`` or ``split``.
-        target_rows: Most events of a segment.
-        target_bytes: Most encoded bytes of a segment.
-        minor: Only runs of at least ``(small, medium)`` segments.
-        budget_bytes: Most encoded bytes to rewrite.
-        layout: Compression and frames of what is written.
-        single_writer: Allow a filesystem without exclusive create.
-
-    Returns:
-        What was done.
+    As `segstore_ds.Stream.compact`, which says what is guaranteed and what the arguments mean. This
+    process opens the stream as well, so `spark` has the format registered. `single_writer` allows a
+    filesystem without exclusive create.
 
     Raises:
         SegstoreError: As `segstore_ds.Stream.compact`.
@@ -277,21 +263,8 @@ def redact(
 ) -> Redacted:
     """Set columns of matching events to null with Spark's tasks.
 
-    As `segstore_ds.Stream.redact`, which says what is guaranteed. Tasks look through segments and
-    write them; this process plans and commits.
-
-    Args:
-        spark: A session with the format registered; this process opens the stream as well.
-        url: The stream.
-        filters: Conditions that the events satisfy; at least one.
-        columns: The columns to set to null.
-        reason: What the stream keeps about it: a request's number, never the person.
-        redact_id: The same id again is the same redaction; None makes a random one.
-        forget: Delete what still holds the values.
-        short_grace: With `forget`: don't wait for the grace.
-
-    Returns:
-        What was redacted.
+    As `segstore_ds.Stream.redact`, which says what is guaranteed and what the arguments mean. Tasks
+    look through segments and write them; this process opens the stream as well, plans and commits.
 
     Raises:
         SegstoreError: As `segstore_ds.Stream.redact`.

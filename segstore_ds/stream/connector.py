@@ -65,7 +65,6 @@ __all__ = [
     "NAN",
     "STREAMS",
     "BatchPlan",
-    "CompactRules",
     "Condition",
     "CutLike",
     "FilterLike",

@@ -31,7 +31,7 @@ from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import build_cell, build_page
 from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.compaction import MERGE, TARGET_BYTES, TARGET_ROWS, CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table_formats import TableFormat
@@ -1074,9 +1074,9 @@ class Stream:
         start: CutLike | None = None,
         end: CutLike = "tail",
         *,
-        mode: str = options.default("compactMode"),
-        target_rows: int = options.default("compactRows"),
-        target_bytes: int = options.default("compactBytes"),
+        mode: str = MERGE,
+        target_rows: int = TARGET_ROWS,
+        target_bytes: int = TARGET_BYTES,
         minor: tuple[int, int] | None = None,
         budget_bytes: int | None = None,
         layout: Layout | None = None,

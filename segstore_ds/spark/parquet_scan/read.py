@@ -75,13 +75,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         A DataFrame pinned to one version.
 
     Raises:
-        InvalidInputError: An option is not valid.
-        PositionError: A cut beyond the tail, or a position of another stream or generation.
-        TruncatedError: The start is below the head.
-        NotFoundError: There is no stream, or no such version, tag or reader.
-        SnapshotExpiredError: The version was purged.
-        FormatError: The stream's metadata can't be read.
-        StorageError: The filesystem failed.
+        SegstoreError: As `segstore_ds.Stream.read`, or an option is not valid.
         pyspark.errors.PySparkException: The source failed; the text names our error.
     """
     url = as_location(url)
