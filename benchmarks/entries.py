@@ -69,19 +69,19 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
         first = start = 0
         for count in part_sizes(size):
             made = columns(first, count, form)
-            parts.append(status._parts.put(root.version, start, made, StatsColumns(count, {})))  # noqa: SLF001
+            parts.append(status._parts.put(root.version, start, made, StatsColumns(count, {})))
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
         return Change(status.tidy(replace(filled, operation="append"), slot))
 
-    stream._log.commit(build, transaction="f" * 32)  # noqa: SLF001
+    stream._log.commit(build, transaction="f" * 32)
 
 
 def commit_entries(
     stream: Stream, commits: int, chance: random.Random, form: str = "arrow"
 ) -> list[float]:
     """Commit made-up segments, one each, and return the seconds that each commit took."""
-    log, appender = stream._log, stream._commits.appender  # noqa: SLF001
+    log, appender = stream._log, stream._commits.appender
     schema, seconds = stream.schema, []
     for number in range(commits):
         token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
@@ -89,10 +89,10 @@ def commit_entries(
         path = f"{token}/0-0-0.{form}"
         entry = StagedSegment(path, rows, rows * 40, 200, number, None, form)
         request = WriteRequest(schema, Layout(), "")
-        job = WriteJob(stream.storage, token, log.new_transaction(), request)
+        job = WriteJob(stream._log.storage, token, log.new_transaction(), request)
         plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))
         began = time.perf_counter()
         appender.commit(plan)
-        run_due_merge(stream._context)  # noqa: SLF001
+        run_due_merge(stream._context)
         seconds.append(time.perf_counter() - began)
     return seconds

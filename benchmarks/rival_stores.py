@@ -19,6 +19,7 @@ from benchmarks.datasets import EVENTS
 from benchmarks.entries import commit_entries, fill
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
+from segstore_ds.stream.connector import open_snapshot
 
 
 class Store(ABC):
@@ -89,8 +90,8 @@ class _Segstore(Listing):
         commit_entries(self._stream, 1, self.chance)
 
     def count_files(self) -> int:
-        stream = segstore.open(self.folder)
-        return sum(len(task.slices) for task in stream.plan_tasks(stream.plan_read()))
+        snapshot = open_snapshot(open_storage(self.folder))
+        return sum(len(task.slices) for task in snapshot.tasks(snapshot.plan()))
 
 
 class _Delta(Listing):

@@ -67,7 +67,7 @@ def await_batches(query: StreamingQuery, batches: int) -> None:
 
 def describe(spark: SparkSession) -> dict[str, Any]:
     """Give the setup lines of a session."""
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no other way
+    jvm: Any = spark.sparkContext._jvm
     return {
         "spark": f"{MASTER}, Spark {spark.version}, Java {jvm.System.getProperty('java.version')}"
     }

@@ -12,8 +12,10 @@ import pytest
 from virtual_time import TimedStorage, VirtualTime
 from wrapped_storage import WrappedStorage
 
+from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import StagedTask
@@ -107,6 +109,11 @@ class Meddling(WrappedStorage):
             self.met = True
             self._happens()
         return work()
+
+
+def snapshot(stream: Stream, root: Root | None = None) -> Snapshot:
+    """Return a version of a stream as connectors see it, the newest one that it has seen."""
+    return Snapshot(stream._context, stream._log.root if root is None else root)
 
 
 def objects(storage: TimedStorage, prefix: str = "") -> set[str]:

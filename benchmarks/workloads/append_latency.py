@@ -68,7 +68,7 @@ def _appends(stream: Stream, bare: Storage, length: int, samples: int) -> dict[s
     batch = events(0, BATCH_ROWS)
     while stream.version < length:
         stream.append(batch)
-    stats = stream.storage.stats
+    stats = stream._log.storage.stats
     requests, written = stats.total, stats.bytes_written
     appends, floors = [], []
     for _ in range(samples):

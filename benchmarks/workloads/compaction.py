@@ -19,6 +19,7 @@ from benchmarks.workload import Candidate, Settings, folder_bytes, race, workloa
 from benchmarks.workloads.copying import copy_files
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
+from segstore_ds.stream.connector import open_snapshot
 
 TARGET_BYTES = 128 << 20
 CASES = {"large": (200, 1), "small": (2_000, 10)}
@@ -153,8 +154,8 @@ def _scan(folder: Path, rows: int) -> None:
 
 
 def _live_bytes(folder: Path) -> int:
-    stream = segstore.open(folder)
-    tasks = stream.plan_tasks(stream.plan_read())
+    snapshot = open_snapshot(open_storage(folder))
+    tasks = snapshot.tasks(snapshot.plan())
     return sum(part.entry.bytes for task in tasks for part in task.slices)
 
 

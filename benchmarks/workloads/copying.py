@@ -150,7 +150,7 @@ def copy_between_stores(settings: Settings) -> Found:
         place, target = f"{server.new_bucket()}/origin", server.new_bucket()
         stream = _fill_store(place, size, ours)
         source, destination = (open_storage(place, known).fs for known in (ours, theirs))  # type: ignore[attr-defined]
-        names = {info.path: info.size for info in stream.storage.list("segments")}
+        names = {info.path: info.size for info in stream._log.storage.list("segments")}
         for fs in (source, destination):
             fs.s3.meta.events.register("before-send.s3", _slow_down)
         origin = place.removeprefix("s3://")

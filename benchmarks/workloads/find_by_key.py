@@ -149,7 +149,7 @@ def _look_up(
     found: dict[str, dict[str, Any]] = {}
     for name in streams:
         far = open_on(LatencyStorage(open_storage(folder / name), DELAY_S))
-        stats = far.storage.stats
+        stats = far._log.storage.stats
         requests, nbytes = stats.total, stats.bytes_read
         found[name] = {
             "local s": rounded(near[name].median),

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import segstore_ds as segstore
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Candidate, Settings, race, rounded, workload
+from segstore_ds.stream.connector import open_snapshot, open_storage
 
 SEGMENTS = 1_000
 PLAN_MS, PLAN_REQUESTS = 20, 3
@@ -114,10 +115,10 @@ def _events(number: int, each: int) -> pa.RecordBatch:
 
 
 def _ours(url: Path, window: Window, plans: list[dict[str, Any]]) -> int:
-    stream = segstore.open(url)
-    stats = stream.storage.stats
+    stream, snapshot = segstore.open(url), open_snapshot(open_storage(url))
+    stats = snapshot.storage.stats
     asked, opened, spent = stats.total, time.perf_counter(), time.process_time()
-    tasks = stream.plan_tasks(stream.plan_read(event_time=window))
+    tasks = snapshot.tasks(snapshot.plan(event_time=window))
     plans.append(
         {
             "plan ms": (time.perf_counter() - opened) * 1000,

@@ -133,7 +133,7 @@ def _stored(storage: Storage) -> Row:
     for info in storage.list(""):
         folders[info.path.partition("/")[0]] += info.size
         objects += 1
-    inline = sum(entry.bytes for entry in stream.root.entries if entry.frame is not None)
+    inline = sum(entry.bytes for entry in stream._log.root.entries if entry.frame is not None)
     live = stream.info()["bytes"] - inline
     found = {
         "": folders.total(),

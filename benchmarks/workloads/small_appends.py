@@ -65,15 +65,15 @@ def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dic
     for batch in batches[:WARM]:
         stream.append(batch)
     frame = _frame_bytes(stream) // WARM
-    stats = stream.storage.stats
+    stats = stream._log.storage.stats
     requests, appends, floors = stats.total, [], []
     for number, batch in enumerate(batches[WARM:]):
         appends.append(timed(partial(stream.append, batch)))
         path = f"log/{names.build_log_name(number)}"
         floors.append(timed(partial(bare.create, path, bytes(frame))))
     requests, framed = stats.total - requests, _frame_bytes(stream)
-    log = [info.size for info in stream.storage.list("log") if info.path != names.HINT_PATH]
-    rest = [info for info in stream.storage.list("") if not info.path.startswith("log/")]
+    log = [info.size for info in stream._log.storage.list("log") if info.path != names.HINT_PATH]
+    rest = [info for info in stream._log.storage.list("") if not info.path.startswith("log/")]
     return {
         "frame bytes": framed // len(batches),
         "requests/append": round(requests / len(appends), 3),

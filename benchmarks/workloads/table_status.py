@@ -25,6 +25,7 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.connector import open_snapshot
 
 CLONES = 3
 SIZES = (10**3, 10**4, 10**5, 10**6)
@@ -89,7 +90,7 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     # The hint is written once a second: a stream that rests is opened, not one in a burst.
     time.sleep(1.1)
     commit_entries(stream, 1, random.Random(5))
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     parts = [*TableStatus(storage).table.parts(root)]
     return {
         "segments": size,
@@ -110,7 +111,7 @@ def _root_bytes(root: Root) -> int:
 
 def _commit_many(stream: Stream, commits: int, bare: Storage) -> dict[str, Any]:
     """Commit made-up segments; after each put an object as large, synced, which nothing plans."""
-    stats = stream.storage.stats
+    stats = stream._log.storage.stats
     before = stats.total, stats.bytes_written
     chance, filler = random.Random(3), random.Random(4).randbytes(4096)
     seconds, cpu, synced = [], [], []
@@ -134,9 +135,8 @@ def _open_tail(folder: Path) -> dict[str, Any]:
     for _ in range(5):
         storage = open_storage(folder)
         began = time.perf_counter()
-        stream = open_on(storage)
-        root = stream.root
-        stream.plan_tasks(stream.plan_read(root.tail - 1, root=root), root=root)
+        snapshot = open_snapshot(storage)
+        snapshot.tasks(snapshot.plan(snapshot.root.tail - 1))
         best = min(best, time.perf_counter() - began)
     return {"tail ms": round(best * 1e3, 1), "tail requests": storage.stats.total}
 
@@ -144,13 +144,13 @@ def _open_tail(folder: Path) -> dict[str, Any]:
 def _plan_all(folder: Path) -> dict[str, Any]:
     best = float("inf")
     for _ in range(3):
-        stream = open_on(open_storage(folder))
+        snapshot = open_snapshot(open_storage(folder))
         began = time.perf_counter()
-        stream.plan_tasks(stream.plan_read())
+        snapshot.tasks(snapshot.plan())
         best = min(best, time.perf_counter() - began)
-    stream = open_on(open_storage(folder))
+    snapshot = open_snapshot(open_storage(folder))
     tracemalloc.start()
-    tasks = stream.plan_tasks(stream.plan_read())
+    tasks = snapshot.tasks(snapshot.plan())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return {
@@ -167,12 +167,12 @@ def _clone(folder: Path, size: int) -> dict[str, Any]:
     seconds = []
     before = folder_bytes(folder)
     for n in range(CLONES):
-        stream.storage.stats.reset()
+        stream._log.storage.stats.reset()
         clone = partial(stream.copy_to, folder / str(n), copy_id=f"c{n}", mode="clone")
         seconds.append(timed(clone))
     return {
         "clone ms": round(statistics.median(seconds) * 1e3, 2),
-        "clone requests": stream.storage.stats.total,
+        "clone requests": stream._log.storage.stats.total,
         "clone bytes": round((folder_bytes(folder) - before) / CLONES),
     }
 
@@ -201,7 +201,7 @@ def _listed(size: int) -> Root:
     """Return the root of a stream of so many segments, its parts put in lists."""
     status = TableStatus(open_storage("memory://benchmark-table-status"))
     chance = random.Random(1)
-    root = segstore.create("memory://benchmark-root", EVENTS).root
+    root = segstore.create("memory://benchmark-root", EVENTS)._log.root
     parts: list[PartRef] = []
     start = 0
     for count in part_sizes(size):

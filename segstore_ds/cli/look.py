@@ -70,10 +70,11 @@ def info(
     named = [f"{row['writer_id']} (batch {row['batch_id']})" for row in writers[:SHOWN_WRITERS]]
     if len(writers) > len(named):
         named.append(f"and {len(writers) - len(named):,} more")
+    (newest,) = stream.history(known["version"], known["version"] + 1).read_all().to_pylist()
     facts = {
         "stream": stream.url,
-        "id": stream.stream_id,
-        "version": f"{stream.version} ({stream.root.operation})",
+        "id": known["stream_id"],
+        "version": f"{known['version']} ({newest['operation']})",
         "events": f"{stream.tail - stream.head:,}, offsets [{stream.head}, {stream.tail})",
         "segments": f"{known['segments']:,}, {with_unit(known['bytes'])}",
         "writers": ", ".join(named),

@@ -41,7 +41,7 @@ def create(
     else:
         schema = _parse_columns(column or [])
     stream = segstore.create(url, schema, time_column=time_column, storage_options=run.options())
-    made = {"url": stream.url, "version": stream.version, "stream_id": stream.stream_id}
+    made = {"url": stream.url, "version": stream.version, "stream_id": stream.info()["stream_id"]}
     run.report(made, f"created {stream.url}")
 
 

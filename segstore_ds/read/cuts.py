@@ -382,14 +382,14 @@ def root_as_of(
     if version is not None and timestamp is not None:
         raise InvalidInputError(
             "both a version and a time were given to read as of",
-            remedy="give version_as_of or timestamp_as_of",
+            remedy="give one of the two",
             version=version,
             timestamp=timestamp,
         )
     if replicated and (version is not None or timestamp is not None):
         raise InvalidInputError(
             "a version or a time was given to read as of, and replicated as well",
-            remedy="leave one of them out; what root_as_of(replicated=True) lists is replicated",
+            remedy="leave one of them out; what replicated=True reads is replicated",
             version=version,
             timestamp=timestamp,
         )

@@ -178,43 +178,31 @@ def plan_frames(
         row += frame.rows
 
 
-def bound_root(context: StreamContext, reading: Reading, root: Root | None) -> Root:
-    """Return the version that a read is bound to; `root` is that version if the caller has it.
-
-    Raises:
-        InvalidInputError: The read is bound to another stream or version.
-        SnapshotExpiredError: Its version was purged.
-    """
-    pinned = root or context.log.read_version(reading.version)
-    if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
-        raise InvalidInputError(
-            "read is bound to another stream or version",
-            bound=(reading.stream_id, reading.version),
-            given=(pinned.stream_id, pinned.version),
-        )
-    return pinned
-
-
 def split_reading(
     context: StreamContext,
     reading: Reading,
     *,
+    root: Root,
     partition_bytes: int = options.default("partitionBytes"),
     partition_rows: int | None = None,
     min_partitions: int | None = None,
-    root: Root | None = None,
 ) -> list[ReadTask]:
-    """Split a bound read into tasks; `Stream.plan_tasks` describes it."""
-    pinned = bound_root(context, reading, root)
+    """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it."""
+    if (root.stream_id, root.version) != (reading.stream_id, reading.version):
+        raise InvalidInputError(
+            "read is bound to another stream or version",
+            bound=(reading.stream_id, reading.version),
+            given=(root.stream_id, root.version),
+        )
     tasks = plan_tasks(
-        plan_range(context.status, pinned, reading),
+        plan_range(context.status, root, reading),
         partition_bytes=check_option("partition_bytes", partition_bytes),
         partition_rows=check_option("partition_rows", partition_rows),
         min_partitions=check_option("min_partitions", min_partitions),
     )
     if reading.commit_time_column is None:
         return tasks
-    return date_tasks(context.log.history, pinned, reading, tasks)
+    return date_tasks(context.log.history, root, reading, tasks)
 
 
 def date_tasks(

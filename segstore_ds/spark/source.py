@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.batch.copy_writer import plan_copy_writer
@@ -37,12 +36,11 @@ from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.worker_memory import commits_here
 from segstore_ds.stream.connector import (
     STREAMS,
+    Snapshot,
     Storage,
-    open_on,
-    open_pinned,
+    open_snapshot,
     open_storage,
     parse_cut,
-    pin,
 )
 
 NO_PATH = (
@@ -85,11 +83,11 @@ class SegstoreDataSource(DataSource):
             parse_cut(cut)
         if options["metadata"] == STREAMS:
             return table_schema(STREAMS)
-        stream = self.open_stream(options)
-        self._pinned = pin(stream)
+        snapshot = self.open_snapshot(options)
+        self._pinned = snapshot.pinned
         if is_metadata_table(options["metadata"]):
             return table_schema(options["metadata"])
-        reading = stream.plan_read(
+        reading = snapshot.plan(
             columns=options["columns"],
             filters=options["filters"],
             event_time=event_time_of(options),
@@ -101,7 +99,7 @@ class SegstoreDataSource(DataSource):
                 "the requested schema has no columns",
                 remedy='to count alone, give offsetColumn="offset" as well',
             )
-        return from_stored(reading.result_schema, stream.spark_schema)
+        return from_stored(reading.result_schema, snapshot.spark_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the pinned version; raises as `Stream.read`.
@@ -117,14 +115,14 @@ class SegstoreDataSource(DataSource):
         if options["metadata"] == STREAMS:
             return plan_streams_reader(storage, options, schema)
         if self._pinned is None:
-            stream = self.open_stream(options)
+            snapshot = self.open_snapshot(options)
         else:
-            stream = open_pinned(storage, self._pinned)
+            snapshot = Snapshot.at(storage, self._pinned)
         if is_metadata_table(options["metadata"]):
-            return plan_metadata_reader(stream, options, schema)
-        options = {**options, "columns": project(stream, options, schema)}
+            return plan_metadata_reader(snapshot, options, schema)
+        options = {**options, "columns": project(snapshot, options, schema)}
         told = HelperNotes.of(self.options)
-        return plan_reader(stream, options, schema, native_epochs=told.native_epochs)
+        return plan_reader(snapshot, options, schema, native_epochs=told.native_epochs)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create a missing stream, check the columns, fix the token.
@@ -172,16 +170,14 @@ class SegstoreDataSource(DataSource):
             writer.plan()
         return writer
 
-    def open_stream(self, options: Mapping[str, Any]) -> Stream:
+    def open_snapshot(self, options: Mapping[str, Any]) -> Snapshot:
         """Open the stream at the version that parsed options name, or at the newest one."""
-        storage = self.open_storage(options)
-        stream = open_on(storage)
-        version, timestamp = options["versionAsOf"], options["timestampAsOf"]
-        replicated = options["replicatedOnly"]
-        if version is None and timestamp is None and not replicated:
-            return stream
-        root = stream.root_as_of(version=version, timestamp=timestamp, replicated=replicated)
-        return Stream.at_root(storage, root)
+        return open_snapshot(
+            self.open_storage(options),
+            version=options["versionAsOf"],
+            timestamp=options["timestampAsOf"],
+            replicated=options["replicatedOnly"],
+        )
 
     def open_storage(self, options: Mapping[str, Any]) -> Storage:
         """Return the folder that parsed options name, with the session's storage options."""

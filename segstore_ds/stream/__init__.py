@@ -12,8 +12,9 @@ from segstore_ds.stream.opening import (
     open,  # noqa: A004 - segstore.open(url) is the name users expect
     open_on,
 )
+from segstore_ds.stream.reads import client_name
 from segstore_ds.stream.rescue import repair, salvage, verify
-from segstore_ds.stream.stream import Stream, client_name
+from segstore_ds.stream.stream import Stream
 
 __all__ = [
     "Stream",

@@ -27,7 +27,6 @@ from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
-from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seams import best_effort
 from segstore_ds.observe.export import export_samples
 from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
@@ -39,7 +38,7 @@ from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES
-from segstore_ds.read.plan import Reading, ReadTask
+from segstore_ds.read.plan import Reading, ReadTask, plan_range
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
@@ -51,9 +50,11 @@ from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.stream.commits import AfterCommit
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.stream import Stream, client_name
+from segstore_ds.stream.reads import client_name
+from segstore_ds.stream.snapshot import Snapshot, open_snapshot
+from segstore_ds.stream.stream import Stream, context_of
 from segstore_ds.write.inputs import writer_key
-from segstore_ds.write.job import WriteJob, check_arguments
+from segstore_ds.write.job import WriteJob, check_arguments, plan_job
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import BatchPlan, plan_batch
 from segstore_ds.write.request import AutoRules, WriteRequest
@@ -74,6 +75,7 @@ __all__ = [
     "ReadTask",
     "Reading",
     "RowsCopy",
+    "Snapshot",
     "StagedTask",
     "Storage",
     "Watch",
@@ -89,10 +91,9 @@ __all__ = [
     "find_write",
     "list_streams_below",
     "open_on",
-    "open_pinned",
+    "open_snapshot",
     "open_storage",
     "parse_cut",
-    "pin",
     "plan_batch_write",
     "plan_parquet",
     "plan_rows_copy",
@@ -185,7 +186,7 @@ def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> Writ
         NotFoundError: There is no stream, and `create` is false.
         SegstoreError: As `Stream.plan_write`.
     """
-    return _open_or_create(storage, request, create=create).plan(request)
+    return plan_job(context_of(_open_or_create(storage, request, create=create)), request)
 
 
 def commit_write(job: WriteJob, tasks: Sequence[StagedTask]) -> None:
@@ -230,7 +231,7 @@ def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -
     That the stream is sealed or has other columns ends the query only if the batch is new: the plan
     keeps the error for `commit_batch`.
     """
-    return plan_batch(_open_or_create(storage, request, create=create).context, request)
+    return plan_batch(context_of(_open_or_create(storage, request, create=create)), request)
 
 
 def commit_batch(
@@ -246,7 +247,7 @@ def commit_batch(
     if request.writer is None:
         raise InternalError("a micro-batch without a writer")
     stream = _open_kept(storage, plan.root.stream_id)
-    job = plan.job_of(stream.context, request.writer, tasks)
+    job = plan.job_of(context_of(stream), request.writer, tasks)
     if job is not None:
         stream.commit(job, tasks)
 
@@ -264,7 +265,7 @@ def _open_kept(storage: Storage, stream_id: str) -> Stream:
     key = pickle.dumps(storage)
     kept = _KEPT.pop(key, None)
     try:
-        if kept is None or kept.refresh().stream_id != stream_id:
+        if kept is None or context_of(kept.refresh()).log.root.stream_id != stream_id:
             kept = _open_to_commit(storage)
     except NotFoundError:  # the stream of the handle was dropped
         kept = _open_to_commit(storage)
@@ -283,7 +284,8 @@ def find_write(
     last.
     """
     stream = open_on(storage)
-    context, root = stream.context, stream.root
+    context = context_of(stream)
+    root = context.log.root
     known = None if writer_id is None else context.status.writers.find(root, writer_id)
     if known is not None and known.batch_id == batch_id:
         ours = context.log.history.find_transaction(root, transaction, known.version) is not None
@@ -308,7 +310,7 @@ def compact_stream(
     client: str,
 ) -> Compaction:
     """Compact a stream in an engine's tasks, then start upkeep; raises as `Stream.compact`."""
-    context = replace(_open_to_commit(storage).context, client=_client(client))
+    context = replace(context_of(_open_to_commit(storage)), client=_client(client))
 
     def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
         return launch(partial(run_groups, job), [*enumerate(groups)])
@@ -325,7 +327,7 @@ def copy_segments(
 ) -> Copied:
     """Copy a stream by segments in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
-    copy = plan_copy_segments(open_on(source).context, target, request, client=_client(client))
+    copy = plan_copy_segments(context_of(open_on(source)), target, request, client=_client(client))
     return copy.to.done or copy.commit(launch(copy.run, copy.spans()))
 
 
@@ -341,7 +343,7 @@ def copy_events(
 ) -> Copied:
     """Copy a stream by events in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, *cuts, seal, EVENTS)
-    context = open_on(source).context
+    context = context_of(open_on(source))
     copy = plan_copy_events(context, target, request, client=_client(client))
     if copy.to.done is None:
         launch(copy.run, copy.missing())
@@ -376,7 +378,7 @@ def redact_stream(
     short_grace: bool,
 ) -> Redacted:
     """Redact a stream in an engine's tasks, then start upkeep; raises as `Stream.redact`."""
-    context = open_on(storage).context
+    context = context_of(open_on(storage))
     redact_id = context.clock.new_id() if redact_id is None else redact_id
 
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
@@ -393,16 +395,6 @@ def redact_stream(
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()
     return done
-
-
-def pin(stream: Stream) -> bytes:
-    """Return a stream's version as bytes that travel with a plan."""
-    return ROOT_CODEC.encode_file(stream.root)
-
-
-def open_pinned(storage: Storage, pinned: bytes) -> Stream:
-    """Return a handle on the version that `pin` was given; sends no request."""
-    return Stream.at_root(storage, ROOT_CODEC.decode_file(pinned, "pinned"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +417,7 @@ class ParquetPiece:
 
 
 def plan_parquet(
-    stream: Stream, reading: Reading, epochs: Sequence[int]
+    snapshot: Snapshot, reading: Reading, epochs: Sequence[int]
 ) -> tuple[list[ParquetPiece], bool]:
     """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
@@ -433,9 +425,9 @@ def plan_parquet(
     read that wants commit times, which no file holds, has none; nor has one of a clone that shares
     segments.
     """
-    if reading.commit_time_column is not None or any(origins_of(stream.root)):
+    if reading.commit_time_column is not None or any(origins_of(snapshot.root)):
         return [], False
-    slices = stream.plan_slices(reading, root=stream.root)
+    slices = plan_range(snapshot.context.status, snapshot.root, reading)
     plain = slices.select(PARQUET, epochs)
     pieces = [
         ParquetPiece(

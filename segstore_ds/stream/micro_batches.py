@@ -19,7 +19,9 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
-from segstore_ds.stream.stream import Stream, context_of
+from segstore_ds.stream.reads import new_context
+from segstore_ds.stream.snapshot import Snapshot
+from segstore_ds.stream.stream import Stream
 
 BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
 BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it was bound to
@@ -45,7 +47,7 @@ class MicroBatches:
         fail_on_data_loss: bool,
         replicated: bool = False,
     ) -> None:
-        self._context = context_of(StreamLog(storage))
+        self._context = new_context(StreamLog(storage))
         self.stream = Stream(self._context)
         self.seen: Root | None = None
         self._limits = BatchLimits(most_rows, most_bytes, BATCH_SEGMENTS)
@@ -66,6 +68,11 @@ class MicroBatches:
             self._shown = self._context.log.acknowledged()
         self.seen = self._root
         return self.seen
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that `follow` returned last."""
+        return Snapshot(self._context, self._root if self.seen is None else self.seen)
 
     @property
     def _root(self) -> Root:

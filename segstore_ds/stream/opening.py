@@ -21,7 +21,8 @@ from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.stream import Stream, client_name, context_of
+from segstore_ds.stream.reads import client_name, new_context
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import Data, schema_of
 
@@ -124,7 +125,7 @@ def create_on(
         key_columns=key_columns,
         time_column=time_column,
     )
-    return Stream(context_of(log))
+    return Stream(new_context(log))
 
 
 def open(  # noqa: A001 - segstore.open(url) is the name users expect
@@ -157,7 +158,7 @@ def open_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Stream:
     """Open a stream on an open storage; see `open`, raises as it does."""
     log = StreamLog(storage, clock=clock)
     log.open()
-    return Stream(context_of(log))
+    return Stream(new_context(log))
 
 
 def exists(

@@ -14,7 +14,8 @@ from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.stream import Stream, client_name, context_of
+from segstore_ds.stream.reads import client_name, new_context
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 
 
@@ -109,7 +110,7 @@ def verify_on(
         raise
     except FormatError as error:
         damage = error
-    report = run_verify(context_of(log), progress=progress)
+    report = run_verify(new_context(log), progress=progress)
     if damage is not None and all(problem.what != str(damage) for problem in report.problems):
         # What keeps the stream from opening is damage, even if no object is at fault.
         report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))
@@ -127,7 +128,7 @@ def repair_on(
     """Repair a stream on an open storage; see `repair`, raises as it does."""
     log = StreamLog(storage, clock=clock, damaged=True)
     return run_repair(
-        context_of(log),
+        new_context(log),
         allow_loss=allow_loss,
         allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
@@ -173,7 +174,7 @@ def salvage_on(
     old: Storage, new: Storage, *, skip_damaged: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> SalvageReport:
     """Salvage a stream between open storages; see `salvage`, raises as it does."""
-    context = context_of(StreamLog(old, clock=clock, damaged=True))
+    context = new_context(StreamLog(old, clock=clock, damaged=True))
     root, lost = newest_readable(context)
     context.log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
@@ -181,7 +182,7 @@ def salvage_on(
     made = run_create(
         new, salvager.schema, spark_schema=salvager.spark, client=client_name(), clock=clock
     )
-    stream = Stream(context_of(made))
+    stream = Stream(new_context(made))
     try:
         stream.append(salvager)
     except BaseException:

@@ -91,10 +91,10 @@ def work(folder: Path) -> None:
     for n in range(3):
         stream.append(events(10 * n, 10 * n + 10), layout=STAGED)
         stream.append(events(0, 1))
-    assert stream.root.parts
-    assert stream.root.history_parts
+    assert stream._log.root.parts
+    assert stream._log.root.history_parts
     stream.compact()
-    assert stream.root.operation == "compact"
+    assert stream._log.root.operation == "compact"
     stream.truncate(20)
     stream.restore(stream.version - 1)
     stream.copy_to(folder / "copy", copy_id="c")
@@ -106,8 +106,11 @@ def check(disk: Disk) -> None:
     lasting = disk.survivors()
     for commit, survivors in disk.at_commit.items():
         stream = segstore.open(commit.parent.parent)
-        root = stream.root_as_of(version=int(commit.name))
-        named = {commit.parent.parent / path for path in read_references(stream._status, root).live}
+        root = stream._log.read_version(int(commit.name))
+        named = {
+            commit.parent.parent / path
+            for path in read_references(stream._context.status, root).live
+        }
         assert named <= survivors, commit
         assert commit in lasting
 

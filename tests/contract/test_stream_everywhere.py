@@ -59,7 +59,7 @@ def test_stream_lives_the_same_everywhere(place: dict[str, Any]) -> None:
     assert stream.refresh().read().read_all().equals(numbered(2, 0, 5))
     report = stream.verify().check()
     assert (report.versions, report.rows) == (4, 5)
-    assert pickle.loads(pickle.dumps(stream.storage)).url == stream.url  # noqa: S301
+    assert pickle.loads(pickle.dumps(stream._log.storage)).url == stream.url  # noqa: S301
 
 
 def test_nothing_is_created_by_reading(place: dict[str, Any]) -> None:

@@ -23,8 +23,8 @@ def folder(tmp_path: Path) -> Path:
         for batch in range(5):
             rows = events(batch * 2, batch * 2 + 2)
             stream.append(rows, writer_id="w", batch_id=batch, layout=Layout(compression="none"))
-    assert stream.root.parts
-    assert len(stream.root.entries) == 2
+    assert stream._log.root.parts
+    assert len(stream._log.root.entries) == 2
     for outside in (tmp_path / "canary", tmp_path / "x" / "canary", tmp_path.parent / "canary"):
         outside.parent.mkdir(exist_ok=True)
         outside.write_bytes(SECRET)

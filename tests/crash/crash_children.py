@@ -87,7 +87,7 @@ def create_many(reply: Connection, urls: list[str], options: dict[str, Any] | No
         reply.send("ready")
         reply.recv()
         try:
-            reply.send(create(url, SCHEMA, storage_options=options).stream_id)
+            reply.send(create(url, SCHEMA, storage_options=options)._log.root.stream_id)
         except AlreadyExistsError:
             reply.send(None)
 

@@ -96,7 +96,7 @@ def _fill(stream: Stream, time: VirtualTime, form: str) -> None:
     stream.publish("iceberg", settle=True)
     for n in range(8):
         write(1, f"v{n % 3}")
-    while sum(1 for entry in stream.root.entries if entry.frame) < 2:
+    while sum(1 for entry in stream._log.root.entries if entry.frame) < 2:
         write(2, "inline", Layout())
 
 
@@ -121,7 +121,7 @@ def ask_all(storage: Storage) -> dict[str, object]:
     except SegstoreError:
         return {"open": "error"}
     asked: dict[str, Callable[[], object]] = {"open": lambda: stream.version}
-    for version in range(stream.root.log_start, stream.version + 1):
+    for version in range(stream._log.root.log_start, stream.version + 1):
         asked[f"version {version}"] = lambda v=version: _read(stream, as_of=v)
     asked["filter"] = lambda: _read(stream, filters=[("n", "=", 12)])
     asked["key"] = lambda: _read(stream, filters=[("key", "=", "k3")])

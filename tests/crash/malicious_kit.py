@@ -53,7 +53,7 @@ BODIES = {
 
 def root_json(storage: Storage) -> dict[str, Any]:
     """Return the newest root as JSON."""
-    return json.loads(encode_root(open_on(storage).root))
+    return json.loads(encode_root(open_on(storage)._log.root))
 
 
 def plant(storage: Storage, body: bytes) -> None:
@@ -113,7 +113,7 @@ def attack(storage: Storage, *, refused: bool = True) -> None:
 def put_part(storage: Storage, body: bytes, raw: bytes | None = None) -> None:
     """Put a part's body, and a root that refers to it by the right digest."""
     data = raw if raw is not None else encode_envelope(body)
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     path = f"status/{0:020d}-segments-{envelope_digest(data)}"
     storage.put(path, data)
     part = replace(root.parts[0], path=path, bytes=len(data))

@@ -175,8 +175,8 @@ def listed() -> Made:
         patch.setattr(f"{_STATUS}table.SEGMENTS.fan_in", 50)
         patch.setattr(f"{_STATUS}table.HISTORY.fan_in", 50)
         _append(stream, time, 34)
-    assert stream.root.lists
-    assert stream.root.history_lists
+    assert stream._log.root.lists
+    assert stream._log.root.history_lists
     return _made(storage, time)
 
 
@@ -191,7 +191,7 @@ def copied() -> Made:
         stream.copy_to(target.url, copy_id="c", mode="events", start=3)
     copy = open_on(target, clock=time.clock)
     _append(copy, time, 2)
-    assert copy.root.parts[0].path.startswith(f"status/{0:020d}")
+    assert copy._log.root.parts[0].path.startswith(f"status/{0:020d}")
     return _made(target, time)
 
 
@@ -237,7 +237,7 @@ def named(storage: Storage) -> list[str]:
 
 def said(stream: Stream) -> dict[str, object]:
     """Return all that a stream says of itself, and that no repair may change."""
-    root = stream.root
+    root = stream._log.root
     writers = sorted(stream.metadata("writers").read_all().to_pylist(), key=str)
     return {
         "events": stream.read(offset_column="o").read_all().to_pylist(),

@@ -46,7 +46,7 @@ def _crowded(storage: Storage, time: VirtualTime) -> None:
     most = table.SEGMENTS.rows
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, most), layout=replace(SEGMENTS, segment_rows=1, frame_rows=1))
-    assert (len(stream.root.entries), stream.root.parts) == (most, ())
+    assert (len(stream._log.root.entries), stream._log.root.parts) == (most, ())
 
 
 def _keyed(storage: Storage, time: VirtualTime) -> None:
@@ -63,14 +63,14 @@ def _inline(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(3):
         stream.append(events(n, n + 1))
-    assert [entry.frame is not None for entry in stream.root.entries] == [True] * 3
+    assert [entry.frame is not None for entry in stream._log.root.entries] == [True] * 3
 
 
 def _nearly_merged(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(8):
         stream.append(events(n, n + 1))
-    assert len(stream.root.parts) == 2
+    assert len(stream._log.root.parts) == 2
 
 
 def _spilled(kind: str, appends: int) -> Callable[[Storage, VirtualTime], None]:
@@ -80,7 +80,7 @@ def _spilled(kind: str, appends: int) -> Callable[[Storage, VirtualTime], None]:
         stream = create_on(storage, SCHEMA, clock=time.clock)
         for n in range(appends):
             stream.append(events(n, n + 1))
-        assert len(getattr(stream.root, kind)) == 4
+        assert len(getattr(stream._log.root, kind)) == 4
 
     return prepare
 
@@ -133,7 +133,7 @@ def _nearly_merged_history(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(5):
         stream.append(events(n, n + 1))
-    assert len(stream.root.history_parts) == 2
+    assert len(stream._log.root.history_parts) == 2
 
 
 def _tagged(storage: Storage, time: VirtualTime) -> None:
@@ -162,13 +162,13 @@ def _neglected(storage: Storage, time: VirtualTime) -> None:
         time.advance(60 * 3600)
         stream.append(events(4 + n, 5 + n))
     stream.settings.update(upkeep=UpkeepPolicy())
-    assert run_upkeep(stream.context)
+    assert run_upkeep(stream._context)
     stream.settings.update(upkeep=None)
     time.advance(60 * 3600)
     stream.append(events(12, 13))
     stream.settings.update(upkeep=UpkeepPolicy())
     assert [*storage.list(f"segments/{LEFT_TOKEN}")]
-    assert stream.root.retired
+    assert stream._log.root.retired
 
 
 def _dropped(storage: Storage, time: VirtualTime) -> None:
@@ -207,7 +207,7 @@ SEALING = _doing(lambda stream: stream.seal())
 TAGGING = _doing(lambda stream: stream.tags.set("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
 READING = _doing(lambda stream: stream.readers.register("etl", owner="a").publish(3))
-UPKEEPING = _doing(lambda stream: run_upkeep(stream.context))
+UPKEEPING = _doing(lambda stream: run_upkeep(stream._context))
 VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False, grace_s=86_400))
 KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
 SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)

@@ -72,8 +72,8 @@ def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
         stream.append(events(8, ROWS), layout=layout)
     found = files_of(storage)
     discard(storage)
-    assert stream.root.parts
-    assert len(stream.root.entries) == 2
+    assert stream._log.root.parts
+    assert len(stream._log.root.entries) == 2
     assert stream.version == 5
     assert sum(path.endswith(f".{form}") for path in found) == 5
     return found
@@ -195,7 +195,7 @@ def test_segment_in_the_place_of_another_is_noticed(form: str) -> None:
         layout = Layout(compression="none", inline_bytes=0, segment_format=form)
         stream.append(events(start, start + 1), layout=layout)
     sizes: dict[int, list[str]] = {}
-    for entry in stream.root.entries:
+    for entry in stream._log.root.entries:
         sizes.setdefault(entry.bytes, []).append(f"segments/{entry.path}")
     first, second, *_ = max(sizes.values(), key=len)
     storage.put(second, storage.get(first))
@@ -312,7 +312,7 @@ def test_damaged_frame_is_named_and_hides_no_neighbour(
 ) -> None:
     """Each byte of one frame changed: that frame is named exactly, ranges beside it are read."""
     stream = open_on(storage)
-    entry = stream.root.entries[-1]
+    entry = stream._log.root.entries[-1]
     path = f"segments/{entry.path}"
     data = files[path]
     frames = open_segment(storage, entry).frames

@@ -147,25 +147,27 @@ def prepared(kind: str, folder: Path) -> tuple[Storage, VirtualTime]:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(9):
         stream.append(events(n, n + 1))
-    while stream.root.operation != "append":  # so that to lose the newest commit loses an event
+    while (
+        stream._log.root.operation != "append"
+    ):  # so that to lose the newest commit loses an event
         stream.append(events(9, 10))
-    assert stream.root.parts
+    assert stream._log.root.parts
     return storage, time
 
 
 def lose_part(storage: Storage) -> None:
     """Lose the merged part."""
-    storage.delete(max(open_on(storage).root.parts, key=lambda part: part.count).path)
+    storage.delete(max(open_on(storage)._log.root.parts, key=lambda part: part.count).path)
 
 
 def lose_history(storage: Storage) -> None:
     """Lose the newest history part."""
-    storage.delete(open_on(storage).root.history_parts[-1].path)
+    storage.delete(open_on(storage)._log.root.history_parts[-1].path)
 
 
 def lose_dropped(storage: Storage) -> None:
     """Lose a list of what was dropped."""
-    storage.delete(open_on(storage).root.retired_parts[0].path)
+    storage.delete(open_on(storage)._log.root.retired_parts[0].path)
 
 
 def lose_hint(storage: Storage) -> None:
@@ -233,7 +235,7 @@ def test_salvage_survives_a_fault_at_every_call(
     target = TimedStorage(fresh_storage(kind, folder), second)
     run(target, second.clock)
     expected = content_on(target)
-    empty = content_on(create_on(fresh_storage(kind, folder), SCHEMA).storage)
+    empty = content_on(create_on(fresh_storage(kind, folder), SCHEMA)._log.storage)
     assert expected != empty
     for step in sweep((kind, folder), fault, {}, run, now_us=time.now_us, stride=stride):
         allowed = [expected] if step.error is None else [ABSENT, empty, DROPPED, expected]

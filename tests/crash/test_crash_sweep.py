@@ -187,61 +187,62 @@ def _sweep(operation: Operation, fresh: Callable[[], Storage], fault: Fault) -> 
 
 def _held(stream: Stream) -> tuple[int, int]:
     """Return how many segments the root lists, and how many of them it holds."""
-    entries = stream.root.entries
+    entries = stream._log.root.entries
     return len(entries), sum(entry.frame is not None for entry in entries)
 
 
 def _redacted(stream: Stream) -> list[bool]:
     """Return which redactions the stream knows, by whether they are done."""
-    return [each.done for each in redactions_of(stream.root).values()]
+    return [each.done for each in redactions_of(stream._log.root).values()]
 
 
 # What each operation is swept for, as its stream shows it afterwards.
 REACHED: dict[str, Callable[[Stream], object]] = {
     "create": lambda stream: (stream.version, stream.tail) == (0, 0),
     "append": lambda stream: (stream.version, stream.tail) == (3, 9),
-    "append-with-writer": lambda stream: stream.root.writers["w"].batch_id == 1,
+    "append-with-writer": lambda stream: stream._log.root.writers["w"].batch_id == 1,
     "append-staged": lambda stream: formats(stream) == ["arrow"] * 5,
     "append-parquet": lambda stream: formats(stream) == ["arrow"] * 2 + ["parquet"] * 3,
     "compact-to-parquet": lambda stream: set(formats(stream)) == {"parquet"},
-    "append-that-spills": lambda stream: stream.root.parts,
-    "append-that-spills-times": lambda stream: any(part.stats for part in stream.root.parts),
-    "append-that-adds-filters": lambda stream: stream.root.operation == "merge",
+    "append-that-spills": lambda stream: stream._log.root.parts,
+    "append-that-spills-times": lambda stream: any(part.stats for part in stream._log.root.parts),
+    "append-that-adds-filters": lambda stream: stream._log.root.operation == "merge",
     "append-that-fills-the-share": lambda stream: _held(stream) == (1, 0),
     "append-that-joins-the-share": lambda stream: _held(stream) == (1, 1),
-    "restore-inline": lambda stream: stream.root.operation == "restore",
+    "restore-inline": lambda stream: stream._log.root.operation == "restore",
     "overwrite": lambda stream: (stream.head, stream.tail) == (6, 9),
     "merge-schema": lambda stream: "extra" in stream.schema.names,
-    "purge": lambda stream: stream._log.files.numbers()[0] == stream.root.log_start > 0,
-    "truncate": lambda stream: (stream.head, stream.root.operation) == (5, "truncate"),
+    "purge": lambda stream: stream._log.files.numbers()[0] == stream._log.root.log_start > 0,
+    "truncate": lambda stream: (stream.head, stream._log.root.operation) == (5, "truncate"),
     "seal": lambda stream: stream.sealed,
     "tag": lambda stream: "eod" in stream.tags,
     "retain": lambda stream: stream.head > 0,
-    "restore": lambda stream: stream.root.operation == "restore",
+    "restore": lambda stream: stream._log.root.operation == "restore",
     "reader": lambda stream: [seen.record.offset for seen in stream.readers] == [3],
-    "vacuum": lambda stream: not [*stream.storage.list(f"segments/{LEFT_TOKEN}")],
+    "vacuum": lambda stream: not [*stream._log.storage.list(f"segments/{LEFT_TOKEN}")],
     "upkeep": lambda stream: (
-        stream.root.operation == "upkeep" and not [*stream.storage.list(f"segments/{LEFT_TOKEN}")]
+        stream._log.root.operation == "upkeep"
+        and not [*stream._log.storage.list(f"segments/{LEFT_TOKEN}")]
     ),
-    "merge-parts": lambda stream: max(part.count for part in stream.root.parts) > 3,
-    "list-parts": lambda stream: stream.root.lists,
-    "merge-history": lambda stream: stream.root.operation == "merge",
-    "list-history": lambda stream: stream.root.history_lists,
-    "untag": lambda stream: stream.root.operation == "untag" and not stream.tags,
+    "merge-parts": lambda stream: max(part.count for part in stream._log.root.parts) > 3,
+    "list-parts": lambda stream: stream._log.root.lists,
+    "merge-history": lambda stream: stream._log.root.operation == "merge",
+    "list-history": lambda stream: stream._log.root.history_lists,
+    "untag": lambda stream: stream._log.root.operation == "untag" and not stream.tags,
     "release-reader": lambda stream: all(seen.record.released for seen in stream.readers),
     "set-retention": lambda stream: stream.settings.retention,
     "compact": lambda stream: formats(stream) == ["arrow"],
     "compact-stitch": lambda stream: formats(stream) == ["arrow"],
     "compact-split": lambda stream: len(formats(stream)) == 3,
     "redact": lambda stream: _redacted(stream) == [True],
-    "redact-parts": lambda stream: _redacted(stream) == [True] and stream.root.parts,
+    "redact-parts": lambda stream: _redacted(stream) == [True] and stream._log.root.parts,
     "set-time-column": lambda stream: stream.settings.time_column == "n",
-    "set-time-column-of-parts": lambda stream: all(part.stats for part in stream.root.parts),
+    "set-time-column-of-parts": lambda stream: all(part.stats for part in stream._log.root.parts),
     "append-times": lambda stream: known_times(stream) == [False] * 3 + [True] * 3,
     "stitch-times": lambda stream: known_times(stream) == [True],
-    "truncate-by-time": lambda stream: (stream.head, stream.root.operation) == (5, "truncate"),
-    "pin": lambda stream: stream.root.pins,
-    "unpin": lambda stream: stream.root.operation == "unpin",
+    "truncate-by-time": lambda stream: (stream.head, stream._log.root.operation) == (5, "truncate"),
+    "pin": lambda stream: stream._log.root.pins,
+    "unpin": lambda stream: stream._log.root.operation == "unpin",
 }
 
 
@@ -287,9 +288,9 @@ def _upkeep(storage: Storage, operation: str) -> object:
             for seen in stream.readers
         ]
     if operation.startswith("redact"):
-        beside.append([(each.rows, each.done) for each in redactions_of(stream.root).values()])
+        beside.append([(each.rows, each.done) for each in redactions_of(stream._log.root).values()])
     if operation in ("vacuum", "upkeep"):
-        beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]
+        beside += [sorted(info.path for info in storage.list("segments")), stream._log.root.retired]
     return beside
 
 

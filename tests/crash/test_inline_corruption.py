@@ -31,7 +31,7 @@ def storage() -> Iterator[Storage]:
     for start in (0, 2, 4, 6):
         layout = Layout(inline_bytes=0) if start == 4 else Layout(compression="none")
         stream.append(events(start, start + 2), layout=layout)
-    inline = [entry.frame is not None for entry in stream.root.entries]
+    inline = [entry.frame is not None for entry in stream._log.root.entries]
     assert inline == [True, True, False, True]
     yield storage
     discard(storage)
@@ -45,7 +45,7 @@ def test_every_flipped_byte_hurts_its_own_frame_alone(storage: Storage) -> None:
     """A byte of a frame hides the events of that frame, any other byte the version."""
     data = storage.get(NEWEST)
     right = _read(storage)
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     behind = len(data) - root.inline_bytes
     starts, cursor, offset = [], behind, 0
     for entry in root.entries:

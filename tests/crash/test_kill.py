@@ -66,7 +66,7 @@ def test_acknowledged_events_survive_kills(folder: Path, lives: int) -> None:
                 child.kill()
                 for batch in messages(pipe):
                     acknowledged[writer] = batch
-    _check(open_on(stream.storage), acknowledged)
+    _check(open_on(stream._log.storage), acknowledged)
     assert min(acknowledged.values()) >= lives
 
 
@@ -79,13 +79,13 @@ def test_death_at_every_system_call(folder: Path) -> None:
         with running(die_at_system_call, url, number) as (child, pipe):
             child.join(300)
             acknowledged = list(messages(pipe))
-        seen = open_on(stream.storage)
+        seen = open_on(stream._log.storage)
         tails = [2 * BATCH_ROWS] if acknowledged else [BATCH_ROWS, 2 * BATCH_ROWS]
         assert seen.tail in tails, number
         seen.verify().check()
         commit = seen.append(numbered(0, 1), writer_id="writer-0", batch_id=1)
         assert commit.end == 2 * BATCH_ROWS
-        _check(open_on(stream.storage), {0: 1})
+        _check(open_on(stream._log.storage), {0: 1})
         if acknowledged:
             assert child.exitcode == 0
             assert number > 10

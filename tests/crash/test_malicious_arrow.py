@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def plant_segment(storage: Storage, data: bytes, *, rows: int = 2, footer: int) -> None:
     """Put bytes in the place of the newest segment, with a root that fits them."""
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     old = root.entries[-1]
     storage.put(f"segments/{old.path}", data)
     end = data[len(data) - footer :]

@@ -127,7 +127,7 @@ def test_paths_that_leave_the_stream_are_refused(
 
 
 def _crafted(storage: Storage, path: str) -> PartRef:
-    root = replace(open_on(storage).root, version=0)
+    root = replace(open_on(storage)._log.root, version=0)
     return TableStatus(storage).put_part(root, 0, crafted_entries(storage, path))
 
 
@@ -137,7 +137,7 @@ def _part(storage: Storage, path: str) -> dict[str, Any]:
 
 
 def _index(storage: Storage, path: str) -> dict[str, Any]:
-    status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
+    status, (first, *parts) = TableStatus(storage), open_on(storage)._log.root.parts
     index = status.table.put_list(0, (replace(first, path=path),))
     return {"lists": [to_json(index)], "parts": [to_json(part) for part in parts]}
 
@@ -153,7 +153,7 @@ def _retired_rows(storage: Storage, path: str) -> dict[str, Any]:
 
 
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
-    first, *rows = open_on(storage).root.history
+    first, *rows = open_on(storage)._log.root.history
     part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
     history = History(storage).table.put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
@@ -173,7 +173,7 @@ OBJECTS: list[Callable[[Storage, str], dict[str, Any]]] = [
 def crafted_entries(storage: Storage, path: str) -> tuple[SegmentEntry, ...]:
     """Return the entries of the oldest part, the first of them elsewhere."""
     stream = open_on(storage)
-    first, *entries = stream._status.part(stream.root.parts[0])
+    first, *entries = stream._context.status.part(stream._log.root.parts[0])
     return replace(first, path=path), *entries
 
 
@@ -244,7 +244,7 @@ def test_folders_that_metadata_names_are_left_alone(
         attack(storage)
         plant(storage, json.dumps(root).encode())
     assert snapshot(folder) == around
-    assert content_on(victim.storage)[1] == 3
+    assert content_on(victim._log.storage)[1] == 3
 
 
 def test_reading_asks_only_for_objects_of_the_stream(storage: Storage) -> None:

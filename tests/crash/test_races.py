@@ -83,7 +83,7 @@ def test_processes_create_one_stream_at_once(races: Races) -> None:
                 pipe.send("go")
             won = [stream_id for pipe in pipes if (stream_id := pipe.recv()) is not None]
             stream = open(url, storage_options=races.options)
-            assert won == [stream.stream_id]
+            assert won == [stream._log.root.stream_id]
             stream.verify().check()
 
 

@@ -53,7 +53,7 @@ def may_be_dropped(made: Made) -> set[str]:
     """
     storage, _ = made.open()
     stream = open_on(storage)
-    root = stream.root
+    root = stream._log.root
     restored = "restore" in stream.history().read_all()["operation"].to_pylist()
     status = TableStatus(storage)
     parts = {
@@ -68,7 +68,7 @@ def may_be_dropped(made: Made) -> set[str]:
 def partly_told(made: Made) -> set[str]:
     """Return the writers that only the history tells, without owners and fingerprints."""
     storage, _ = made.open()
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     made_in = {ref.path: names.parse_status_version(ref.path) for ref in root.writers_parts}
     return {path for path, version in made_in.items() if version < root.log_start}
 
@@ -91,7 +91,7 @@ def said_before(storage: Storage, clock: object, version: int) -> dict[str, obje
     assert all(problem.version is not None for problem in stream.verify().problems)
     found = said(stream)
     if stream.version > version:
-        assert stream.root.operation == "repair"
+        assert stream._log.root.operation == "repair"
         found["history"] = found["history"][:-1]
     return found
 

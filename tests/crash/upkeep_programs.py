@@ -61,8 +61,8 @@ def check_clean(stream: Stream) -> None:
     for _ in range(2):  # what was staged on the newest version goes once that is not the newest
         stream.refresh()
         stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
-    refs = read_references(stream._status, stream.refresh().root)
-    there = {info.path for info in stream.storage.list(names.SEGMENTS_FOLDER)}
+    refs = read_references(stream._context.status, stream.refresh()._log.root)
+    there = {info.path for info in stream._log.storage.list(names.SEGMENTS_FOLDER)}
     assert there <= refs.live | refs.retired.keys()
 
 
@@ -85,7 +85,7 @@ def _compact(folder: Path) -> int:
 def _compacted(folder: Path, before: object) -> None:
     _compact(folder)
     stream = check_same(folder, before)
-    assert len([*stream._status.segments(stream.root, 0, stream.tail)]) == 1
+    assert len([*stream._context.status.segments(stream._log.root, 0, stream.tail)]) == 1
     assert _compact(folder) == 0
     check_clean(stream)
     check_same(folder, before)
@@ -207,7 +207,7 @@ def _materialized(folder: Path, before: object) -> None:
     _materialize(folder)
     assert _materialize(folder) == 0
     clone = check_same(folder, before, "copy")
-    assert clone.root.origins == {}
+    assert clone._log.root.origins == {}
     origin = check_same(folder, before)
     assert origin.pins == {}
     segstore.drop(origin.url, confirm=origin.url)
@@ -255,24 +255,24 @@ def _make_neglected(folder: Path) -> Stream:
     for n in range(SEGMENTS):
         stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
     stream.truncate(2 * ROWS)
-    staged_job(open_on(storage, clock=stream.context.clock), 90, 95)
+    staged_job(open_on(storage, clock=stream._context.clock), 90, 95)
     for n in range(8):
         wait(storage, 2.5 * DAY)
         stream.append(events(n, n + 1))
     stream.settings.update(upkeep=segstore.UpkeepPolicy())
-    assert run_upkeep(stream.context)
+    assert run_upkeep(stream._context)
     stream.settings.update(upkeep=None)
     wait(storage, 2.5 * DAY)
     stream.append(events(8, 9))
     stream.settings.update(upkeep=segstore.UpkeepPolicy())
     age_files(storage, folder / "stream")
-    assert stream.root.retired
+    assert stream._log.root.retired
     assert [*(folder / "stream" / "segments").glob("*/0-a-0.arrow")]
     return stream
 
 
 def _keep_up(folder: Path) -> object:
-    return run_upkeep(segstore.open(folder / "stream").context)
+    return run_upkeep(segstore.open(folder / "stream")._context)
 
 
 def _kept_up(folder: Path, before: object) -> None:
@@ -283,12 +283,12 @@ def _kept_up(folder: Path, before: object) -> None:
     stream.refresh().verify().check()
     rows = [*rows, {"n": 9, "s": "event 9", "offset": tail}]
     assert content(stream) == (head, tail + 1, columns, rows)
-    assert stream.root.operation == "upkeep"
-    assert stream._log.files.numbers() == [*range(stream.root.log_start, stream.version + 1)]
-    there = {info.path for info in stream.storage.list(names.SEGMENTS_FOLDER)}
-    assert there <= read_references(stream._status, stream.root).live
+    assert stream._log.root.operation == "upkeep"
+    assert stream._log.files.numbers() == [*range(stream._log.root.log_start, stream.version + 1)]
+    there = {info.path for info in stream._log.storage.list(names.SEGMENTS_FOLDER)}
+    assert there <= read_references(stream._context.status, stream._log.root).live
     stream.vacuum(dry_run=False, grace_s=DAY)
-    assert [*stream.storage.temporaries()] == []
+    assert [*stream._log.storage.temporaries()] == []
 
 
 PROGRAMS = {

@@ -39,7 +39,7 @@ def levels(stream: Stream) -> None:
         else:
             stream.append(events(n * 2, n * 2 + 2), writer_id=f"w{n % 7}", batch_id=n)
     stream.truncate(9)
-    root = stream.root
+    root = stream._log.root
     assert root.lists
     assert root.parts
     assert root.history_lists
@@ -76,8 +76,8 @@ def kept(stream: Stream) -> None:
     assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
     stream.append(events(22, 23))
     stream.seal()
-    assert stream.root.retired_count
-    assert stream.root.log_start > before
+    assert stream._log.root.retired_count
+    assert stream._log.root.log_start > before
 
 
 def copied(stream: Stream) -> None:
@@ -113,16 +113,16 @@ def described(stream: Stream) -> dict[str, Any]:
     """Return what has to be known of a stream beside its events, as JSON."""
     history = stream.history().read_all().to_pylist()
     segments = stream.segments().read_all().to_pylist()
-    retired = list(stream._status.retired.all(stream.root))
+    retired = list(stream._context.status.retired.all(stream._log.root))
     readers = [(seen.name, seen.record) for seen in stream.readers]
     writers = stream.metadata("writers").read_all().to_pylist()
     return {
-        "generation": stream.root.generation,
+        "generation": stream._log.root.generation,
         "sealed": stream.sealed,
-        "log_start": stream.root.log_start,
-        "staging_floor": stream.root.staging_floor,
-        "properties": dict(stream.root.properties),
-        "copies": json_of(dict(stream.root.copies)),
+        "log_start": stream._log.root.log_start,
+        "staging_floor": stream._log.root.staging_floor,
+        "properties": dict(stream._log.root.properties),
+        "copies": json_of(dict(stream._log.root.copies)),
         "tags": {name: [tag.offset, tag.version] for name, tag in stream.tags.items()},
         "readers": {
             name: [one.owner, one.offset, one.lapse_s, one.released] for name, one in readers

@@ -85,7 +85,7 @@ def mixed(stream: Stream) -> None:
     stream.compact(start=50, end=79, layout=SETTLED)
     stream.append(events(160, 170), layout=HOT, merge_schema=True)
     stream.truncate(13)
-    assert len(stream.root.epochs) == 4
+    assert len(stream._log.root.epochs) == 4
     assert _formats(stream) == {"arrow", "parquet"}
 
 
@@ -96,7 +96,7 @@ def settled(stream: Stream) -> None:
     stream.compact(layout=SETTLED)
     for n in range(12, 18):
         stream.append(events(n * 5, n * 5 + 5), layout=SETTLED, writer_id="etl", batch_id=n)
-    assert stream.root.parts
+    assert stream._log.root.parts
     assert _formats(stream) == {"parquet"}
 
 

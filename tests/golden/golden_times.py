@@ -40,8 +40,8 @@ def whole_parts(stream: Stream) -> None:
     for n in range(1, 29):
         values = [None, None] if n in (26, 27) else [n * 10, n * 10 - 12]
         stream.append(pa.table([values, ["a", "b"]], stream.schema), layout=layout)
-    assert len(stream.root.lists) == 3
-    assert len(stream.root.parts) == 2
+    assert len(stream._log.root.lists) == 3
+    assert len(stream._log.root.parts) == 2
 
 
 TIMES = {"times": times, "whole-parts": whole_parts}

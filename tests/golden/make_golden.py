@@ -77,7 +77,12 @@ def inline(stream: Stream) -> None:
     stream.append(events(6, 9))
     wider = pa.table({"n": pa.array([9], pa.int64()), "word": ["x"], "more": [1.5]})
     stream.append(wider, merge_schema=True)
-    assert [entry.frame is not None for entry in stream.root.entries] == [False, False, True, True]
+    assert [entry.frame is not None for entry in stream._log.root.entries] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def epochs(stream: Stream) -> None:
@@ -173,7 +178,7 @@ def feature(**changes: Any) -> Callable[[Stream], None]:
 
     def make(stream: Stream) -> None:
         stream.append(events(0, 3))
-        root = stream.root
+        root = stream._log.root
         version = root.version + 1
         added = {
             name: (*getattr(root, name), *value) if name.endswith("_features") else value
@@ -190,7 +195,7 @@ def feature(**changes: Any) -> Callable[[Stream], None]:
             **added,
         )
         path = f"log/{changed.version:020d}"
-        stream.storage.create(path, ROOT_CODEC.encode_file(changed))
+        stream._log.storage.create(path, ROOT_CODEC.encode_file(changed))
 
     return make
 

@@ -68,7 +68,7 @@ def test_segstore_reads_golden_stream(folder: Path) -> None:
     """Values, schema, cuts and version are those of the day it was written; it verifies."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     stream = segstore.open(folder)
-    assert make_golden.expected(stream.storage, folder.parent.name) == expected(folder)
+    assert make_golden.expected(stream._log.storage, folder.parent.name) == expected(folder)
     report = stream.verify().check()
     assert report.rows >= stream.tail - stream.head
     assert report.leftovers == []
@@ -322,7 +322,7 @@ def test_unknown_fields_are_carried_through(tmp_path: Path) -> None:
 def test_batches_of_golden_writers_are_known(tmp_path: Path) -> None:
     """A batch that was committed then is a repeat now, in the root or in a part."""
     stream = segstore.open(copied(FIRST / "writers", tmp_path))
-    assert stream.root.writers_parts
+    assert stream._log.root.writers_parts
     for writer, batch, start in [("writer 0", 9, 6), ("writer 1", 1, 1), ("writer 5", 5, 5)]:
         same = events(start, start + 1)
         assert stream.append(same, writer_id=writer, batch_id=batch).repeated

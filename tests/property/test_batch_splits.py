@@ -101,7 +101,7 @@ def test_fingerprint_does_not_depend_on_the_split(
     assert write(stream, to_batch(shuffled), second, layouts[1])
     stream.verify().check()
     write(other, to_batch(shuffled), second, layouts[1])
-    stored = [each.root.writers["w"].fingerprint for each in (stream, other)]
+    stored = [each._log.root.writers["w"].fingerprint for each in (stream, other)]
     odd = any(row["text"] in (b"\xff", b"\xff" * 33, b"\xc3", b"\xf0\x9f") for row in rows)
     assert odd or stored[0] == stored[1]
 

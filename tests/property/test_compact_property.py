@@ -116,6 +116,6 @@ def test_what_was_merged_stays_as_it_is(
     for wide, narrow in appends:
         _apply(stream, ("append", ("narrow", appended, 2000), wide), [])
         _apply(stream, ("append", ("narrow", appended, 0), narrow), [])
-    size = sum(entry.bytes for entry in stream.root.entries) * share // 100
+    size = sum(entry.bytes for entry in stream._log.root.entries) * share // 100
     _apply(stream, ("fill", ("merge", wanted, frame_rows), size), [])
     assert stream.read().read_all().num_rows == sum(map(sum, appends))

@@ -86,7 +86,7 @@ def _compare_with_list(data: st.DataObject) -> None:
     stream, model = _fill(data)
     if data.draw(st.booleans()):
         stream.maintain()
-        stream = open_on(stream.storage)
+        stream = open_on(stream._log.storage)
     head = data.draw(st.integers(0, len(model)))
     stream.truncate(head)
     shown = [(n, t) for n, t in enumerate(model) if n >= head]

@@ -103,7 +103,7 @@ class Program:
     def compare(self, table: Table, settle: bool) -> None:
         """Publish one table, and compare it."""
         found = table.publish(self.stream, settle=settle)
-        version, rows = table.shown(self.stream.storage)
+        version, rows = table.shown(self.stream._log.storage)
         assert (version, found.head) == (self.stream.version, self.stream.head)
         assert found.lag == self.stream.tail - found.tail
         assert not (settle and found.lag)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from model import ModelStream
 from strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
+from stream_kit import snapshot
 from test_stream_model import GRACE_S, StreamMachine
 
 from segstore_ds.errors import (
@@ -171,8 +172,8 @@ class RetentionMachine(StreamMachine):
 
     def _pin(self, version):
         root = self.stream._log.read_version(version)
-        reading = self.stream.plan_read(offset_column="offset", root=root)
-        return reading, self.stream.plan_tasks(reading, root=root)
+        reading = snapshot(self.stream, root).plan(offset_column="offset")
+        return reading, snapshot(self.stream, root).tasks(reading)
 
     def _as_of(self, plan):
         reading, tasks = plan
@@ -240,7 +241,7 @@ class UpkeepMachine(RetentionMachine):
 
     def _follow_upkeep(self):
         """Every version that went was superseded an hour ago; nothing but old versions went."""
-        root = self.stream.refresh().root
+        root = self.stream.refresh()._log.root
         self.rounds["rounds"] += root.operation == "upkeep" and root.version > self.model.version
         self.model.follow(root.version)
         if root.log_start > self.model.log_start:
@@ -272,7 +273,7 @@ class UpkeepMachine(RetentionMachine):
 
     def teardown(self):
         if hasattr(self, "stream"):
-            root = self.stream.refresh().root
+            root = self.stream.refresh()._log.root
             numbers = [n for n in self.stream._log.files.numbers() if n >= self.first]
             assert numbers == [*range(root.log_start, root.version + 1)]
             self.rounds["lives"] += 1

@@ -9,6 +9,7 @@ from virtual_time import TimedStorage
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream import Stream
+from segstore_ds.write.job import plan_job
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules, WriteRequest
 
@@ -23,14 +24,15 @@ COMPACT = AutoRules(CompactRules(), Layout())
 
 def run_batch(stream: Stream, batch: int) -> None:
     """Do what the streaming sink does with one small batch: one task, inline, compacted after."""
-    job = stream.plan(
+    job = plan_job(
+        stream._context,
         WriteRequest(
             schema=SCHEMA,
             writer=WriterKey("query", batch, owner="query"),
             client="soak",
             layout=Layout(),
             compact=COMPACT,
-        )
+        ),
     )
     task = job.open_task(0, f"attempt{batch}")
     table = numbers(batch * ROWS, (batch + 1) * ROWS)
@@ -77,8 +79,8 @@ def test_batches_and_files_stay_bounded(batches):
     assert max(files[2:]) <= 1.25 * min(files[2:])
     # A commit per batch, and one in three for what is compacted or cleaned up.
     assert len(objects(storage, "log")) <= 3 * 60 * 1.4
-    segments = len(stream.root.entries) + sum(part.count for part in stream.root.parts)
+    segments = len(stream._log.root.entries) + sum(part.count for part in stream._log.root.parts)
     assert segments <= 40
     assert values(stream) == list(range(batches * ROWS))
     assert stream.verify().check().leftovers == []
-    assert stream.root.log_start > 0
+    assert stream._log.root.log_start > 0

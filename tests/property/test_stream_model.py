@@ -83,7 +83,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert commit.rows == 0
             return
         found = (commit.version, commit.start, commit.end, commit.repeated)
-        merges = self.stream.root.operation == "merge"
+        merges = self.stream._log.root.operation == "merge"
         assert found == (batch.version, batch.start, batch.end, repeated)
         if merges and not repeated:
             # The merge of parts after an append is a version of its own.

@@ -48,14 +48,14 @@ def _keys(names: list[tuple[int, int]]) -> list[tuple[str, str]]:
 
 
 def _commit(stream: Stream, key: WriterKey) -> int:
-    token = build_token(stream.root.version, f"{stream.root.version:012x}")
+    token = build_token(stream._log.root.version, f"{stream._log.root.version:012x}")
     request = WriteRequest(stream.schema, Layout(), "", key)
-    job = WriteJob(stream.storage, token, stream._log.clock.new_id(), request)
+    job = WriteJob(stream._log.storage, token, stream._log.clock.new_id(), request)
     return stream._commits.appender.commit(AppendPlan.of(job, (), ())).version
 
 
 def _last(stream: Stream, writer_id: str) -> tuple[int, int] | None:
-    found = stream._status.writers.find(stream.root, writer_id)
+    found = stream._context.status.writers.find(stream._log.root, writer_id)
     return found and (found.batch_id, found.version)
 
 
@@ -70,12 +70,12 @@ def _play(keys: list[tuple[str, str]], order: list[int]) -> int:
         writer_id, claim = keys[number]
         version = _commit(stream, WriterKey(writer_id, batch, "q" * (number % 9), claim=claim))
         known |= {name: (batch, version) for name in (writer_id, claim) if name}
-        fresh = {part.path for part in stream.root.writers_parts} - parts
+        fresh = {part.path for part in stream._log.root.writers_parts} - parts
         if fresh:
             parts |= fresh
             assert {name: _last(stream, name) for name in known} == known
     assert {name: _last(stream, name) for name in known} == known
-    assert set(stream._status.writers.all(stream.root)) == set(known)
+    assert set(stream._context.status.writers.all(stream._log.root)) == set(known)
     return len(parts)
 
 

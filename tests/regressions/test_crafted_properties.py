@@ -37,7 +37,7 @@ def storage() -> Storage:
 
 def plant(storage: Storage, **fields: Any) -> None:
     """Change fields of the newest root, behind a right digest."""
-    root = json.loads(encode_root(open_on(storage).root))
+    root = json.loads(encode_root(open_on(storage)._log.root))
     storage.put(FIRST, encode_envelope(json.dumps({**root, **fields}).encode()))
 
 

@@ -81,8 +81,8 @@ def test_follower_gets_a_part_that_was_cut_there(tmp_path: Path) -> None:
     """The next run ships the same part under the same name."""
     stream = create_on(open_storage(tmp_path / "a"), WIDE, upkeep=None)
     stream.append(TABLE)
-    (schema,) = stream.storage.list("status/")
+    (schema,) = stream._log.storage.list("status/")
     copy = open_storage(tmp_path / "b")
-    copy.put(schema.path, stream.storage.get(schema.path)[:100])
+    copy.put(schema.path, stream._log.storage.get(schema.path)[:100])
     stream.followers.add(copy.url)
     assert values(open_on(copy)) == [0, 1, 2]

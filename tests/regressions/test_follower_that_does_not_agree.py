@@ -46,9 +46,9 @@ def victim() -> Stream:
 def copied(victim: Stream, change: Callable[[Stream], object] = lambda _: None) -> TimedStorage:
     """A copy of the victim's folder, after a change, whose root names the victim as a follower."""
     inner = empty()
-    for path, data in files_of(victim.storage).items():
+    for path, data in files_of(victim._log.storage).items():
         inner.put(path, data)
-    storage = TimedStorage(inner, victim.storage.time, like=victim.storage)
+    storage = TimedStorage(inner, victim._log.storage.time, like=victim._log.storage)
     change(open_on(storage, clock=storage.time.clock))
     return storage
 
@@ -60,7 +60,7 @@ def names_as_follower(storage: Storage, victim: Stream) -> dict[str, str]:
 
 def crafted(storage: TimedStorage, victim: Stream) -> TimedStorage:
     """Put a follow commit that nobody asked the victim about."""
-    root = open_on(storage, clock=storage.time.clock).root
+    root = open_on(storage, clock=storage.time.clock)._log.root
     row = replace(
         root.history[-1], version=root.version + 1, operation="follow", rows=0, segments=0
     )
@@ -80,7 +80,7 @@ def crafted(storage: TimedStorage, victim: Stream) -> TimedStorage:
 
 def assert_untouched(victim: Stream, before: dict[str, bytes]) -> None:
     """No object of the victim is another one, or gone, or new."""
-    assert files_of(victim.storage) == before
+    assert files_of(victim._log.storage) == before
 
 
 def lose_segments(storage: Storage) -> None:
@@ -92,7 +92,7 @@ def lose_segments(storage: Storage) -> None:
 READS: dict[str, Callable[[Stream], object]] = {
     "read": lambda stream: stream.read(read_cache_bytes=0).read_all(),
     "copy": lambda stream: stream.copy_to(empty().url, copy_id="c"),
-    "repair": lambda stream: repair_on(stream.storage),
+    "repair": lambda stream: repair_on(stream._log.storage),
 }
 
 
@@ -126,10 +126,10 @@ def test_nothing_is_committed_to_a_folder_that_does_not_follow(
     victim: Stream, name: str, *, edited: bool
 ) -> None:
     """Its log is the same up to the commit that names it, so every step would fit."""
-    storage, before = crafted(copied(victim), victim), files_of(victim.storage)
+    storage, before = crafted(copied(victim), victim), files_of(victim._log.storage)
     if edited:
         storage.delete(f"log/{victim.version + 1:020d}")
-        root = replace(victim.root, properties=names_as_follower(storage, victim))
+        root = replace(victim._log.root, properties=names_as_follower(storage, victim))
         storage.put(f"log/{victim.version:020d}", encode_envelope(encode_root(root)))
     wait(storage, DAY)
     with pytest.raises(SegstoreError, match="can't be brought up to date") as caught:
@@ -145,12 +145,12 @@ def test_nothing_is_deleted_in_a_folder_that_does_not_follow(victim: Stream, ver
     def drop(stream: Stream) -> None:
         stream.overwrite(numbers(0, 1), layout=STAGED)
         for _ in range(3):
-            wait(stream.storage, 4 * DAY)
+            wait(stream._log.storage, 4 * DAY)
             stream.append(numbers(1, 2), layout=STAGED)
         stream.purge(older_than_s=DAY)
         stream.settings.update(upkeep=UpkeepPolicy(keep_s=0, grace_s=int(DAY)))
 
-    storage, before = copied(victim, drop), files_of(victim.storage)
+    storage, before = copied(victim, drop), files_of(victim._log.storage)
     storage = crafted(storage, victim)
     stream = open_on(storage, clock=storage.time.clock)
     with suppress(SegstoreError):

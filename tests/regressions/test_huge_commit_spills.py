@@ -19,6 +19,6 @@ def test_commit_of_many_segments_makes_many_parts(monkeypatch: pytest.MonkeyPatc
     stream.append(
         table, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
     )
-    assert [part.count for part in stream.root.parts] == [3, 3, 2]
-    assert open_on(stream.storage).read().read_all().equals(table)
+    assert [part.count for part in stream._log.root.parts] == [3, 3, 2]
+    assert open_on(stream._log.storage).read().read_all().equals(table)
     stream.verify().check()

@@ -43,7 +43,7 @@ def test_lone_surrogates_are_carried_through() -> None:
 
     stream._log.commit(add_tag, transaction="t" * 32)
     stream.append(TABLE)
-    root = open_on(storage).root
+    root = open_on(storage)._log.root
     assert (list(root.tags), list(root.writers)) == (["\udfff"], ["\ud800"])
     stream.verify().check()
 
@@ -55,7 +55,7 @@ def test_lone_surrogates_leave_the_root_with_the_history() -> None:
     stream = create_on(storage, TABLE.schema)
     for batch in range(140):
         stream.append(TABLE, writer_id="\ud800", batch_id=batch)
-    assert stream.root.history_parts
+    assert stream._log.root.history_parts
     assert "\\ud800" in stream.history().read_all()["writer_id"].to_pylist()
     stream.verify().check()
 

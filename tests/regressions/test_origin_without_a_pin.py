@@ -38,15 +38,15 @@ def victim() -> Stream:
 def crafted(victim: Stream, pin: str) -> Storage:
     """A stream of somebody else, who has learnt what a victim's root says."""
     own = create_on(empty(), SECRETS.schema, upkeep=None)
-    root: dict[str, Any] = json.loads(encode_root(own.root))
-    theirs: dict[str, Any] = json.loads(encode_root(victim.root))
+    root: dict[str, Any] = json.loads(encode_root(own._log.root))
+    theirs: dict[str, Any] = json.loads(encode_root(victim._log.root))
     for field in ("head", "tail", "next_segment", "lists", "parts", "entries"):
         root[field] = theirs[field]
     root["history"][0][4] = theirs["tail"]
     origin = {"url": victim.url, "pin": pin, "version": victim.version}
-    root["origins"] = {victim.stream_id: origin}
-    own.storage.put(f"log/{0:020d}", encode_envelope(json.dumps(root).encode()))
-    return own.storage
+    root["origins"] = {victim._log.root.stream_id: origin}
+    own._log.storage.put(f"log/{0:020d}", encode_envelope(json.dumps(root).encode()))
+    return own._log.storage
 
 
 READS: dict[str, Callable[[Stream], object]] = {
@@ -58,7 +58,7 @@ READS: dict[str, Callable[[Stream], object]] = {
     "copy": lambda stream: stream.copy_to(empty().url, copy_id="c"),
     "events": lambda stream: stream.copy_to(empty().url, copy_id="c", mode="events"),
     "redact": lambda stream: stream.redact([["n", "=", 41]], columns=["n"]),
-    "salvage": lambda stream: salvage_on(stream.storage, empty()),
+    "salvage": lambda stream: salvage_on(stream._log.storage, empty()),
 }
 
 
@@ -85,17 +85,17 @@ def test_verify_names_what_no_origin_gives(victim: Stream) -> None:
 def test_clone_asks_its_origin_once_per_handle(victim: Stream) -> None:
     """An open asks nothing, and the first read sends two requests more: the hint and its root."""
     pin = victim.refresh().pins["clone"]
-    victim._log.write_hint(victim.root)
+    victim._log.write_hint(victim._log.root)
     stream = open_on(open_storage(pin.url))
-    assert stream.storage.stats.total == 3
+    assert stream._log.storage.stats.total == 3
     sent = []
     for _ in range(3):
-        before = stream.storage.stats.total
+        before = stream._log.storage.stats.total
         assert stream.read(read_cache_bytes=0).read_all().num_rows == 3
-        sent.append(stream.storage.stats.total - before)
+        sent.append(stream._log.storage.stats.total - before)
     own = 1  # that the segment is not in its own folder is remembered, too
     assert [sent[0] - own - 2, sent[1]] == [sent[2], sent[2]]
     victim.pins.release("clone")
-    victim._log.write_hint(victim.root)
+    victim._log.write_hint(victim._log.root)
     with pytest.raises(MissingObjectError, match="without a pin of this stream"):
         open_on(open_storage(pin.url)).read(read_cache_bytes=0).read_all()

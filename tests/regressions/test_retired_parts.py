@@ -25,7 +25,7 @@ def test_segments_of_a_retired_part_are_no_leftovers(
     )
     stream.append(TABLE)
     stream.overwrite(TABLE)
-    assert bool(stream.root.retired_parts) == (retired_inline == 0)
+    assert bool(stream._log.root.retired_parts) == (retired_inline == 0)
     assert stream.verify().check().leftovers == []
 
 
@@ -37,8 +37,8 @@ def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.Monke
         TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
     )
     stream.overwrite(TABLE)
-    (part,) = [item for item in stream.root.retired if item.kind == "part"]
-    stream.storage.delete(part.path)
+    (part,) = [item for item in stream._log.root.retired if item.kind == "part"]
+    stream._log.storage.delete(part.path)
     report = stream.verify()
     assert [problem.where for problem in report.problems] == [part.path]
     assert len(report.leftovers) == 3

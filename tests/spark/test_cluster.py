@@ -190,8 +190,8 @@ def _contents(folder: Path) -> Iterator[bytes]:
 
 
 def _objects(stream: segstore.Stream) -> Iterator[bytes]:
-    for info in stream.storage.list(""):
-        yield info.path.encode() + stream.storage.get(info.path)
+    for info in stream._log.storage.list(""):
+        yield info.path.encode() + stream._log.storage.get(info.path)
 
 
 def test_named_keys_come_from_each_process_environment(cluster, other_server, bucket):

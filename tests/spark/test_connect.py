@@ -122,7 +122,7 @@ def test_streams_from_stream_to_stream(connect, url, tmp_path):
         assert query.awaitTermination(120)
         assert segstore.open(url).read().read_all()["id"].to_pylist() == list(range(rows))
         source.append(pa.table({"id": range(rows, rows + 30)}))
-    writer = segstore.open(url).root.writers[str(query.id)]
+    writer = segstore.open(url)._log.root.writers[str(query.id)]
     assert (writer.batch_id, writer.rows) == (4, 30)  # after batches of 30, 30, 30 and 10
 
 

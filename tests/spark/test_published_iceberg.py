@@ -111,7 +111,7 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
         found = stream.publish("iceberg")
         shown = stream.read(found.head, found.tail, offset_column="_row_id").read_all()
         left = shown.drop_columns([*found.left_out])
-        snapshot = newest(stream.storage).state.snapshot["snapshot-id"]
+        snapshot = newest(stream._log.storage).state.snapshot["snapshot-id"]
         wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
     places = [stream.url.removeprefix("file://"), str(target)]
     command = [str(python), str(Path(__file__).with_name("iceberg_driver.py")), *places]

@@ -23,7 +23,7 @@ def test_groups_are_merged_by_tasks_in_one_commit(spark, url):
     )
     assert (done.groups, done.commits) == (4, 1)
     assert (done.segments_before, done.segments_after) == (12, 4)
-    root = stream.refresh().root
+    root = stream.refresh()._log.root
     assert (root.version, root.operation) == (13, "compact")
     assert "pyspark/" in root.client
     assert " app/" in root.client
@@ -36,9 +36,9 @@ def test_a_second_call_finds_nothing_to_do(spark, url):
     stream = fill(url, 9)
     assert segstore.spark.compact(spark, url, target_rows=40).groups == 2
     assert segstore.spark.compact(spark, url, target_rows=40).commits == 0
-    assert [entry.rows for entry in stream.refresh().root.entries] == [40, 40, 10]
+    assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 40, 10]
     segstore.spark.compact(spark, url, start=40, mode="split", target_rows=20)
-    assert [entry.rows for entry in stream.refresh().root.entries] == [40, 20, 20, 10]
+    assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 20, 20, 10]
 
 
 def test_wrong_targets_are_refused_as_python_names_them(spark, url):
@@ -53,4 +53,4 @@ def test_batch_write_compacts_with_the_option(spark, url, append):
     for _ in range(8):
         append(spark.range(5).coalesce(1), compact="auto")
     assert segstore.open(url).tail == 40
-    assert len(segstore.open(url).root.entries) < 8
+    assert len(segstore.open(url)._log.root.entries) < 8

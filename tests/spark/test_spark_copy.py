@@ -109,8 +109,8 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     copy = segstore.open(target)
     assert copy.read().read_all()["id"].to_pylist() == list(range(5, 395))
     assert (copy.version, copy.sealed, copy.schema.names) == (0, True, ["id"])
-    record = copy.root.copies["c"]
-    assert (record["source"], record["mode"]) == (stream.stream_id, "events")
+    record = copy._log.root.copies["c"]
+    assert (record["source"], record["mode"]) == (stream._log.root.stream_id, "events")
     assert (record["start"], record["end"]) == (5, 395)
 
 
@@ -149,7 +149,7 @@ def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypat
     layout = segstore.Layout(inline_bytes=0, segment_format="arrow")
     for n in range(8):
         stream.append(pa.table({"id": list(range(10 * n, 10 * n + 10))}), layout=layout)
-    damaged = tmp_path / url.rpartition("/")[2] / "segments" / stream.root.entries[5].path
+    damaged = tmp_path / url.rpartition("/")[2] / "segments" / stream._log.root.entries[5].path
     whole = damaged.read_bytes()
     middle = len(whole) // 2
     damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
@@ -167,7 +167,7 @@ def test_copy_by_events_goes_on_where_it_stopped(spark, url, tmp_path, monkeypat
     assert (done.end, done.segments, done.repeated) == (75, 8, False)
     copy = segstore.open(target)
     assert copy.read().read_all()["id"].to_pylist() == list(range(75))
-    listed = {entry.path.partition("/")[2] for entry in copy.root.entries}
+    listed = {entry.path.partition("/")[2] for entry in copy._log.root.entries}
     assert len(listed & before) == len(pieces)
     assert (copy.version, copy.verify().ok) == (0, True)
     assert segstore.spark.copy(spark, url, target, "c", mode="events", end=75).repeated
@@ -212,7 +212,7 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
     assert not done.repeated
     copy = segstore.open(target)
     assert copy.read().read_all()["id"].to_pylist() == list(range(0, 80, 2))
-    listed = {entry.path.partition("/")[2] for entry in copy.root.entries}
+    listed = {entry.path.partition("/")[2] for entry in copy._log.root.entries}
     assert before < listed
     copy.vacuum(dry_run=False)
     assert staged_segments(tmp_path / "copied") == listed

@@ -153,7 +153,7 @@ def test_offsets_alone_are_counted_without_arrow_segments(spark, url):
     stream = make(url, "papa")
     for row in stream.segments().read_all().to_pylist():
         if row["format"] == "arrow":
-            stream.storage.delete(row["path"])
+            stream._log.storage.delete(row["path"])
     frame = segstore.spark.read(spark, url, columns=[], offsetColumn="o", startCut=7)
     assert frame.count() == stream.count(7) == 93
     assert frame.agg({"o": "sum"}).first()[0] == sum(range(7, 100))

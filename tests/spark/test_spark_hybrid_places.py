@@ -78,10 +78,10 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
     bucket = s3_server.new_bucket()
     url = f"s3://{bucket}/some/stream"
     stream = make(url, "ppa", s3_server.options)
-    for found in stream.storage.list("segments/"):
+    for found in stream._log.storage.list("segments/"):
         copy = tmp_path / found.path
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(stream.storage.get(found.path))
+        copy.write_bytes(stream._log.storage.get(found.path))
     settings = {
         "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",

@@ -40,10 +40,10 @@ def test_tasks_redact_segments_of_every_kind(spark, url):
 def test_a_failed_job_changes_nothing(spark, url):
     stream = fill(url)
     version = stream.version
-    path = f"segments/{stream.root.entries[-1].path}"
-    data = stream.storage.get(path)
-    stream.storage.delete(path)
+    path = f"segments/{stream._log.root.entries[-1].path}"
+    data = stream._log.storage.get(path)
+    stream._log.storage.delete(path)
     with pytest.raises(PythonException, match="SEG_MISSING_OBJECT"):
         segstore.spark.redact(spark, url, [["id", ">=", 0]], columns=["s"], redact_id="r")
     assert stream.refresh().version == version
-    stream.storage.put(path, data)
+    stream._log.storage.put(path, data)

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from stream_kit import snapshot
 
 import segstore_ds as segstore
 from segstore_ds.spark.schemas import from_stored, to_spark_json, to_stored
@@ -317,7 +318,7 @@ def test_user_defined_type_comes_back_where_its_class_is(spark, url, append, loa
     append(df)
     assert load().schema == schema
     assert load().collect() == df.collect()
-    assert "serializedClass" not in segstore.open(url).spark_schema
+    assert "serializedClass" not in snapshot(segstore.open(url)).spark_schema
 
 
 def test_user_defined_type_falls_back_to_its_plain_form(spark, url, append, load, tmp_path):
@@ -337,7 +338,7 @@ _PLAIN = [StructField("n", IntegerType())]
 
 
 def _rename_class(url, to, name):
-    text = segstore.open(url).spark_schema
+    text = snapshot(segstore.open(url)).spark_schema
     kept = json.loads(text)
     kept["fields"][0]["type"]["pyClass"] = name
     kept["fields"][0]["type"]["serializedClass"] = "gANjb3MKYWJvcnQKcQAu"

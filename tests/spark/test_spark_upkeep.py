@@ -53,6 +53,6 @@ def test_round_follows_each_kind_of_commit(spark, old, tmp_path, commit):
     stream = segstore.open(old)
     operations = stream.history(before.version + 1).read_all()["operation"].to_pylist()
     assert operations == ["compact" if commit is compaction else "append", "upkeep"]
-    assert stream.root.log_start > COMMITS // 2
-    assert stream._log.files.numbers() == [*range(stream.root.log_start, stream.version + 1)]
+    assert stream._log.root.log_start > COMMITS // 2
+    assert stream._log.files.numbers() == [*range(stream._log.root.log_start, stream.version + 1)]
     assert stream.read().read_all()["n"].to_pylist()[:COMMITS] == list(range(COMMITS))

@@ -125,7 +125,7 @@ def test_idle_poll_looks_at_two_files(query: Callable[..., SegstoreStreamReader]
     """On a local disk: the next commit and the last one; elsewhere it is one request."""
     reader = query()
     [(_, end)] = follow(reader)
-    limit, storage = reader.getDefaultReadLimit(), reader._batches.stream.storage
+    limit, storage = reader.getDefaultReadLimit(), reader._batches.stream._log.storage
     before = storage.stats.total
     for _ in range(10):
         assert reader.latestOffset(end, limit) == end
@@ -165,12 +165,12 @@ def test_limits_hold_together_and_exactly(
         stream.append(numbers(n, n + 1))
     reader = query(**options)
     batches = list(follow(reader))
-    root = stream.root
+    root = stream._log.root
     size = {"2k": 2048}.get(options.get("maxBytesPerTrigger"), options.get("maxBytesPerTrigger"))
     limits = BatchLimits(options.get("maxRowsPerTrigger"), size, segments)
     expected, cursor = [], 0
     while cursor < root.tail:
-        listed = TableStatus(stream.storage).segments(root, cursor, root.tail)
+        listed = TableStatus(stream._log.storage).segments(root, cursor, root.tail)
         cursor = plan_batch_end(listed, cursor, root.tail, limits)
         expected.append(cursor)
     assert ends(batches) == expected

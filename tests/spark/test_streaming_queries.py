@@ -91,9 +91,9 @@ def test_batches_end_at_the_planned_offsets(
     limits = BatchLimits(
         options.get("maxRowsPerTrigger"), options.get("maxBytesPerTrigger"), BATCH_SEGMENTS
     )
-    expected, cursor, root = [], 0, numbers.root
+    expected, cursor, root = [], 0, numbers._log.root
     while cursor < root.tail:
-        segments = TableStatus(numbers.storage).segments(root, cursor, root.tail)
+        segments = TableStatus(numbers._log.storage).segments(root, cursor, root.tail)
         cursor = plan_batch_end(segments, cursor, root.tail, limits)
         expected.append(cursor)
     assert found == expected

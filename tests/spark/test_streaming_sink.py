@@ -92,7 +92,7 @@ def test_batches_arrive_once_and_in_order(sink: Sink) -> None:
     stream = sink.stream()
     assert sink.values() == list(range(17))
     assert stream.version == 3
-    writer = stream.root.writers[str(query.id)]
+    writer = stream._log.root.writers[str(query.id)]
     assert writer.owner == str(query.id)
     assert (writer.batch_id, writer.rows, writer.end) == (2, 5, 17)
 
@@ -104,8 +104,8 @@ def test_small_batches_are_compacted_after_their_commit(sink: Sink) -> None:
     sink.drain(sink.follow(maxRowsPerTrigger=1))
     stream = sink.stream()
     assert sink.values() == list(range(12))
-    assert len(stream.root.entries) <= 6
-    assert stream.root.next_segment > 12
+    assert len(stream._log.root.entries) <= 6
+    assert stream._log.root.next_segment > 12
     stream.verify().check()
 
 
@@ -163,8 +163,8 @@ def test_empty_batch_is_progress_without_a_segment(sink: Sink) -> None:
     query = sink.drain(sink.follow().where("n < 0"))
     stream = sink.stream()
     assert stream.tail == 0
-    assert stream.root.writers[str(query.id)].batch_id == 0
-    assert not stream.root.entries
+    assert stream._log.root.writers[str(query.id)].batch_id == 0
+    assert not stream._log.root.entries
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_many_tiny_tasks_make_one_commit_file(sink: Sink) -> None:
     sink.extend(50)
     sink.drain(sink.follow().repartition(50))
     stream = sink.stream()
-    assert [entry.rows for entry in stream.root.entries] == [1, 50]
+    assert [entry.rows for entry in stream._log.root.entries] == [1, 50]
     assert sorted(sink.values()) == list(range(51))
     assert len(sink.objects() - before) == 1
 
@@ -207,7 +207,7 @@ def test_two_queries_on_one_stream_both_arrive(sink: Sink) -> None:
     sink.drain(sink.follow(maxRowsPerTrigger=4), checkpoint="one")
     sink.drain(sink.follow(maxRowsPerTrigger=4), checkpoint="two")
     assert sink.values() == [*range(6), *range(6)]
-    owners = {writer.owner for writer in sink.stream().root.writers.values()}
+    owners = {writer.owner for writer in sink.stream()._log.root.writers.values()}
     assert len(owners) == 2
 
 
@@ -216,7 +216,7 @@ def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
     """Another query or a deleted checkpoint gets an error with a remedy."""
     sink.extend(6)
     first = sink.drain(sink.follow(), checkpoint="one", writerId="etl")
-    known = sink.stream().root.writers["etl"]
+    known = sink.stream()._log.root.writers["etl"]
     assert (known.owner, known.batch_id) == (str(first.id), 0)
     with pytest.raises(StreamingQueryException, match=r"another owner.*writerTakeover"):
         sink.drain(sink.follow(), checkpoint="two", writerId="etl")

@@ -217,7 +217,7 @@ def test_close_commits_nothing_and_logs_dropped_events(stream, caplog):
     appender.close()
     assert "500 events that were not flushed" in caplog.text
     assert stream.refresh().tail == 0
-    assert [info.path for info in stream.storage.list("segments")] == []
+    assert [info.path for info in stream._log.storage.list("segments")] == []
     for use in (lambda: appender.append(event(0)), appender.flush, appender.read):
         with pytest.raises(ClosedError):
             use()
@@ -239,7 +239,7 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     for n in range(500):
         appender.append(event(n))
     with monkeypatch.context() as patch:
-        patch.setattr(type(stream.storage), "create", _timed_out)
+        patch.setattr(type(stream._log.storage), "create", _timed_out)
         patch.setattr(StreamLog, "commit", _timed_out)
         with pytest.raises(
             StorageError, match=r"timed out.*append those that are not committed"
@@ -254,7 +254,7 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     assert numbers(appender.read(0)) == list(range(500))
     appender.close()
     assert stream.refresh().tail == 0
-    assert [info.path for info in stream.storage.list("segments")] == []
+    assert [info.path for info in stream._log.storage.list("segments")] == []
 
 
 class _FailsLater(WrappedStorage):
@@ -467,7 +467,7 @@ def test_an_interrupt_is_kept_as_well(stream, monkeypatch):
 
 def test_an_interrupt_while_staging_leaves_no_objects(stream, monkeypatch):
     """No commit can name the objects of a task that was not finished."""
-    opened, begun = stream.storage.open_staged, []
+    opened, begun = stream._log.storage.open_staged, []
 
     def interrupted(path):
         begun.append(path)
@@ -477,12 +477,12 @@ def test_an_interrupt_while_staging_leaves_no_objects(stream, monkeypatch):
 
     appender = stream.appender(layout=small(segment_bytes=1 << 18), flush_seconds=None)
     with monkeypatch.context() as patch:
-        patch.setattr(stream.storage, "open_staged", interrupted)
+        patch.setattr(stream._log.storage, "open_staged", interrupted)
         with pytest.raises(KeyboardInterrupt):
             appender.append(table(*range(2000)))
-    assert list(stream.storage.list("segments"))
+    assert list(stream._log.storage.list("segments"))
     appender.close()
-    assert not list(stream.storage.list("segments"))
+    assert not list(stream._log.storage.list("segments"))
 
 
 def test_a_plan_that_fails_takes_nothing_and_may_be_repeated(stream, monkeypatch):
@@ -535,7 +535,7 @@ def test_counters_count_the_smallest_flush_too(stream):
             counters = appender.counters
             assert (counters.channel_writes, counters.channel_bytes) == (
                 flushes,
-                sum(entry.bytes for entry in stream.refresh().root.entries),
+                sum(entry.bytes for entry in stream.refresh()._log.root.entries),
             )
 
 

@@ -23,7 +23,7 @@ def make(schema: pa.Schema) -> Stream:
 
 
 def formats(stream: Stream) -> list[str]:
-    return [entry.format for entry in stream.root.entries]
+    return [entry.format for entry in stream._log.root.entries]
 
 
 @both_ways

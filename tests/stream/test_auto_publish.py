@@ -33,7 +33,7 @@ def add(stream: Stream, count: int = 1) -> None:
 
 def end(stream: Stream) -> None:
     """Let commits publish no more, and leave the table as it is."""
-    run_set_auto_publish(stream.context, "delta", on=False)
+    run_set_auto_publish(stream._context, "delta", on=False)
 
 
 def published(storage: TimedStorage) -> tuple[int, int]:
@@ -157,11 +157,11 @@ def test_publisher_that_slept_past_the_floor_plans_again(
     def sleep() -> None:
         other = open_on(storage, clock=clock)
         other.settings.update(upkeep=UpkeepPolicy(keep_s=0))
-        run_compact(other.context, CompactRules(), SETTLED)
+        run_compact(other._context, CompactRules(), SETTLED)
         for _ in range(3):
             wait(storage, 20 * 86_400)
             other.tags.set("t", move=True)
-            run_maintain(other.context)
+            run_maintain(other._context)
 
     slept = Meddling(storage, f"create {LOG}/{1:020d}", sleep)
     late = open_on(slept, clock=clock)
@@ -220,7 +220,7 @@ stream = segstore.open(sys.argv[1])
 layout = segstore.Layout(inline_bytes=0, segment_format="parquet")
 for n in range(12):
     stream.append(pa.table({"n": [n], "s": [sys.argv[2]]}), layout=layout, compact="off")
-    run_auto_publish(stream.context.apart(), at_once=True)
+    run_auto_publish(stream._context.apart(), at_once=True)
 """
 
 
@@ -236,7 +236,7 @@ def test_processes_publish_one_stream_at_once(tmp_path: Path) -> None:
     ]
     assert [worker.wait(120) for worker in workers] == [0, 0, 0]
     stream.refresh().maintain()
-    version, rows = shown(stream.storage)
+    version, rows = shown(stream._log.storage)
     assert version == stream.version
     assert pa.Table.from_pylist(rows).to_pylist() == stream.read().read_all().to_pylist()
     assert len(rows) == 36

@@ -52,6 +52,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.reads import at_root
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.write.layout import Layout
 
@@ -70,8 +71,8 @@ def _clone(stream: Stream, copy_id: str = "c") -> Stream:
     stream.copy_to(url, copy_id=copy_id, mode="clone")
     inner = open_storage(url)
     storage = inner
-    if isinstance(stream.storage, TimedStorage):
-        storage = TimedStorage(inner, stream.storage.time)
+    if isinstance(stream._log.storage, TimedStorage):
+        storage = TimedStorage(inner, stream._log.storage.time)
     return open_on(storage, clock=stream._log.clock)
 
 
@@ -99,8 +100,10 @@ def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, _ = make_stream(8)
     stream.truncate(5)
     clone = _clone(stream)
-    assert clone.root.parts
-    assert objects(clone.storage, "segments/") | objects(clone.storage, "status/") == set()
+    assert clone._log.root.parts
+    assert (
+        objects(clone._log.storage, "segments/") | objects(clone._log.storage, "status/") == set()
+    )
     clone.append(numbers(500, 510))
     stream.append(numbers(80, 90))
     assert values(clone, offset=True) == [(n, n if n < 80 else n + 420) for n in range(5, 90)]
@@ -172,16 +175,16 @@ def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.Mon
     clone = _clone(stream)
     clone.append(numbers(70, 80))
     clone.compact(0, 20)
-    old = clone.root
+    old = clone._log.root
     assert clone.materialize() > 4
-    assert (clone.materialize(), clone.root.origins) == (0, {})
+    assert (clone.materialize(), clone._log.root.origins) == (0, {})
     assert stream.refresh().pins == {}
-    assert stream.root.pins["c"]["released_us"] > 0
+    assert stream._log.root.pins["c"]["released_us"] > 0
     stream.compact()
     _clear(stream, storage)
     stream.append(numbers(0, 1))
     stream.vacuum(dry_run=False, grace_s=DAY)
-    assert values(Stream.at_root(clone.storage, old)) == list(range(80))
+    assert values(at_root(Stream, clone._log.storage, old)) == list(range(80))
     segstore.drop(stream.url, confirm=stream.url)
     again = open_on(open_storage(clone.url))
     assert values(again) == list(range(80))
@@ -200,10 +203,10 @@ def test_a_clone_is_read_in_other_processes() -> None:
     url = _place()
     stream.copy_to(url, copy_id="c", mode="clone")
     clone = segstore.open(url)
-    path = f"segments/{clone.root.entries[0].path}"
-    there = pickle.loads(pickle.dumps(clone.storage))  # noqa: S301 - our own
-    assert there.get(path) == stream.storage.get(path)
-    assert there.get_range(path, 0, 8) == stream.storage.get_range(path, 0, 8)
+    path = f"segments/{clone._log.root.entries[0].path}"
+    there = pickle.loads(pickle.dumps(clone._log.storage))  # noqa: S301 - our own
+    assert there.get(path) == stream._log.storage.get(path)
+    assert there.get_range(path, 0, 8) == stream._log.storage.get_range(path, 0, 8)
     assert [*there.list("segments")] == []
     with pytest.raises(MissingObjectError):
         there.get("log/00000000000000000001")
@@ -247,7 +250,7 @@ def test_pin_is_removed_only_by_its_own_clone(end: str) -> None:
     """Another stream made from the pin by mistake must not remove it."""
     stream, _ = make_stream(2)
     clone = _clone(stream)
-    assert stream.refresh().pins["c"].clone_id == clone.stream_id
+    assert stream.refresh().pins["c"].clone_id == clone._log.root.stream_id
     _edit_pin(stream, clone_id="f" * 32)
     if end == "drop":
         segstore.drop(clone.url, confirm=clone.url)
@@ -279,8 +282,8 @@ def test_moved_clone_is_not_recreated_after_a_purge() -> None:
     """The advice for a pin without a clone would take away what the moved one needs."""
     stream, storage = make_stream(2)
     clone = _clone(stream)
-    for path in objects(clone.storage):
-        clone.storage.delete(path)
+    for path in objects(clone._log.storage):
+        clone._log.storage.delete(path)
     for _ in range(2):
         _clear(stream, storage)
     with pytest.raises(InvalidInputError, match="no longer at its location"):
@@ -395,7 +398,7 @@ def test_copy_repair_and_salvage_of_a_clone(monkeypatch: pytest.MonkeyPatch) -> 
     copied, saved = _place(), open_storage(_place())
     clone.copy_to(copied, copy_id="x", start=5)
     assert values(segstore.open(copied)) == list(range(5, 75))
-    assert segstore.open(copied).root.origins == {}
+    assert segstore.open(copied)._log.root.origins == {}
     assert repair_on(open_storage(clone.url)).damaged == []
     assert salvage_on(open_storage(clone.url), saved).rows == 75
     assert values(open_on(saved)) == list(range(75))
@@ -473,7 +476,7 @@ def test_an_origin_that_is_none_is_corrupt(value: object) -> None:
     """Metadata can name no other filesystem."""
     stream, _ = make_stream(1)
     clone = _clone(stream)
-    bad = encode_root(clone.root).replace(
+    bad = encode_root(clone._log.root).replace(
         b'"origins":{', b'"origins":{"x":' + pa_json(value) + b","
     )
     with pytest.raises(CorruptionError, match="origin"):
@@ -591,7 +594,7 @@ def test_clone_may_end_at_any_cut(
     for n in range(12):
         stream.append(numbers(4 * n, 4 * n + 4), layout=layout)
     stream.truncate(5)
-    assert stream.root.lists if merged == 99 else stream.root.parts
+    assert stream._log.root.lists if merged == 99 else stream._log.root.parts
     for end in range(5, 49, step):
         url = _place()
         done = stream.copy_to(url, copy_id=f"c{end}", mode="clone", end=end)
@@ -664,7 +667,7 @@ def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
         assert values(clone) == list(range(clone.tail))
         clone.verify().check()
         (pin,) = stream.refresh().pins.values()
-        assert (pin.made, pin.clone_id) == (True, clone.stream_id)
+        assert (pin.made, pin.clone_id) == (True, clone._log.root.stream_id)
 
     assert _sweep(make, act, check, kind, when) > 4
 
@@ -682,7 +685,7 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
         clone.append(numbers(20 + n, 21 + n))
     clone.truncate(28)
     for _ in range(2):
-        wait(clone.storage, 3 * DAY)
+        wait(clone._log.storage, 3 * DAY)
         clone.append(numbers(0, 1))
     clone.purge(older_than_s=0)
 
@@ -690,12 +693,12 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
         raise Crash("before it forgets")
 
     forgets = f"create log/{clone.version + 2:020d}"
-    dying = open_on(Meddling(clone.storage, forgets, crash), clock=clone._log.clock)
-    before = objects(clone.storage, "status/")
+    dying = open_on(Meddling(clone._log.storage, forgets, crash), clock=clone._log.clock)
+    before = objects(clone._log.storage, "status/")
     with pytest.raises(Crash):
         dying.vacuum(dry_run=False, grace_s=DAY)
-    gone = before - objects(clone.storage, "status/")
-    assert gone & {item.path for item in clone.refresh().root.retired if item.kind == "part"}
+    gone = before - objects(clone._log.storage, "status/")
+    assert gone & {item.path for item in clone.refresh()._log.root.retired if item.kind == "part"}
     seen = values(clone)
     clone.materialize()
     assert stream.refresh().pins == {}
@@ -729,7 +732,7 @@ def test_drop_after_interrupted_materialize_leaves_no_pin(
 
     with pytest.raises(Crash):
         _materialize(stream, Meddling(storage, "put log/_latest", crash))
-    assert open_on(storage).root.origins == {}
+    assert open_on(storage)._log.root.origins == {}
     assert list(stream.refresh().pins) == ["c"]
     segstore.drop(storage.url, confirm=storage.url)
     assert stream.refresh().pins == {}
@@ -742,8 +745,8 @@ def test_materialized_clone_drops_without_its_origin(
     """It needs the origin for nothing."""
     stream, storage = _clone_of_three()
     _materialize(stream, storage)
-    for path in objects(stream.storage, "log/"):
-        stream.storage.put(path, b"rubbish")
+    for path in objects(stream._log.storage, "log/"):
+        stream._log.storage.put(path, b"rubbish")
     segstore.drop(storage.url, confirm=storage.url)
     assert "origin of" in caplog.text
     assert not segstore.exists(storage.url)
@@ -753,8 +756,8 @@ def test_a_record_of_a_clone_that_is_none_is_corrupt() -> None:
     """What a later version or damage has put there is no KeyError."""
     stream, storage = _clone_of_three()
     _materialize(stream, storage)
-    newest = open_on(storage).root
-    assert [*last_sharing(newest).origins] == [stream.stream_id]
+    newest = open_on(storage)._log.root
+    assert [*last_sharing(newest).origins] == [stream._log.root.stream_id]
     good = newest.copies["c"]
     for record in ({"mode": "clone"}, {**good, "source": 3}, {**good, "origin": 7}):
         with pytest.raises(CorruptionError, match="copy 'c'"):
@@ -775,8 +778,8 @@ def test_interrupted_materialisations_go_on(kind: str, when: str) -> None:
         assert values(clone) == list(range(30))
         clone.materialize()
         assert stream.refresh().pins == {}
-        for path in objects(stream.storage):
-            stream.storage.delete(path)
+        for path in objects(stream._log.storage):
+            stream._log.storage.delete(path)
         again = open_on(open_storage(storage.url))
         assert values(again) == list(range(30))
         again.verify().check()

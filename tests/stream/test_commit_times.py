@@ -5,7 +5,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from stream_kit import HOUR, STAGED, make_stream, numbers, wait
+from stream_kit import HOUR, STAGED, make_stream, numbers, snapshot, wait
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.envelope import encode_envelope
@@ -45,7 +45,7 @@ def tiny(monkeypatch):
 @pytest.mark.usefixtures("tiny")
 def test_every_range_has_the_times_of_its_commits():
     stream, _ = make_stream(24)
-    assert stream.root.history_lists
+    assert stream._log.root.history_lists
     expected = list(enumerate(stamps(stream)))
     assert len({time for _, time in expected}) == 24
     for cuts in ((0, 240), (0, 1), (9, 11), (95, 125), (239, 240), (50, 50), (230, 240)):
@@ -67,18 +67,18 @@ def test_restored_events_have_the_restores_commit_time():
     stream, storage = make_stream(2)
     wait(storage, HOUR)
     stream.overwrite(numbers(50, 52))
-    overwritten = stream.root.time_us
+    overwritten = stream._log.root.time_us
     assert times(stream) == [(50, overwritten), (51, overwritten)]
     wait(storage, HOUR)
     stream.restore(1)
-    assert times(stream) == [(n, stream.root.time_us) for n in range(10)]
+    assert times(stream) == [(n, stream._log.root.time_us) for n in range(10)]
 
 
 def test_tasks_carry_the_commits_of_their_own_events():
     stream, _ = make_stream(12)
     expected = list(enumerate(stamps(stream)))
-    reading = stream.plan_read(5, 115, commit_time_column="at", filters=[["n", ">=", 33]])
-    tasks = stream.plan_tasks(reading, partition_rows=20)
+    reading = snapshot(stream).plan(5, 115, commit_time_column="at", filters=[["n", ">=", 33]])
+    tasks = snapshot(stream).tasks(reading, partition_rows=20)
     assert len(tasks) > 3
     assert all(len(task.times.ends) <= 4 for task in tasks)
     tasks = pickle.loads(pickle.dumps(tasks))  # noqa: S301 - our own
@@ -94,12 +94,12 @@ def test_tasks_carry_the_commits_of_their_own_events():
 def test_one_frame_with_many_commits_has_all_their_times():
     stream, _ = make_stream(0)
     for n in range(6):
-        wait(stream.storage, 60)
+        wait(stream._log.storage, 60)
         stream.append(numbers(n, n + 1), layout=STAGED)
     expected = list(enumerate(stamps(stream)))
-    wait(stream.storage, 60)
+    wait(stream._log.storage, 60)
     stream.compact()
-    assert len(stream.root.entries) == 1
+    assert len(stream._log.root.entries) == 1
     assert times(stream) == expected
     assert times(stream, 2, 5) == expected[2:5]
 
@@ -113,7 +113,7 @@ def test_a_version_of_the_past_has_the_same_times():
 def test_a_history_that_begins_late_is_damage():
     """So every event's commit is known, or its row is marked as lost."""
     stream, storage = make_stream(3)
-    root = stream.root
+    root = stream._log.root
     late = replace(root, history=root.history[-1:])
     storage.put(f"log/{root.version:020d}", encode_envelope(encode_root(late)))
     with pytest.raises(CorruptionError, match="a row for every version"):
@@ -124,7 +124,7 @@ def test_a_history_that_begins_late_is_damage():
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_an_error_and_no_wrong_time():
     stream, storage = make_stream(12)
-    parts = list(History(storage).table.parts(stream.root))
+    parts = list(History(storage).table.parts(stream._log.root))
     assert parts
     for ref in parts:
         storage.put(ref.path, b"v1\nplain 0 0 x\n")

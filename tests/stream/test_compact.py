@@ -16,6 +16,7 @@ from stream_kit import (
     make_stream,
     numbers,
     objects,
+    snapshot,
     values,
 )
 
@@ -52,8 +53,8 @@ ways = partial(pytest.mark.parametrize, ("each_format", "mode"), indirect=["each
 
 
 def _segments(stream: Stream) -> list:
-    root = stream.root
-    return list(stream._status.segments(root, root.listed_start, root.tail))
+    root = stream._log.root
+    return list(stream._context.status.segments(root, root.listed_start, root.tail))
 
 
 @ways(WAYS)
@@ -141,7 +142,7 @@ def test_runs_straddle_parts_and_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(SOFT, 3)
     stream, _ = make_stream(15)
     before = values(stream, offset=True)
-    assert len(stream.root.parts) > 1
+    assert len(stream._log.root.parts) > 1
     for target in (20, 50, 70, 1000):
         stream.compact(target_rows=target)
         stream.append(numbers(0, 3))
@@ -156,7 +157,7 @@ def test_runs_in_lists_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, value)
     stream, _ = make_stream(40)
     before = values(stream, offset=True)
-    assert stream.root.lists
+    assert stream._log.root.lists
     stream.compact(105, 163, target_rows=30)
     assert values(stream, offset=True) == before
     stream.verify().check()
@@ -263,9 +264,9 @@ def test_truncation_during_compaction_wins() -> None:
 
 
 def _planned(stream: Stream, rules: CompactRules) -> tuple:
-    root = stream.refresh().root
+    root = stream.refresh()._log.root
     job = plan_job(stream._context, root, rules, Layout())
-    return job, plan_range_groups(stream._status, root, job, (root.listed_start, root.tail))
+    return job, plan_range_groups(stream._context.status, root, job, (root.listed_start, root.tail))
 
 
 def test_groups_are_committed_once() -> None:
@@ -288,7 +289,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     done = [run_group(replace(job, version=0), groups[0], number=0, nonce="0" * 12)]
     storage.time.advance(2 * DAY)
     stream.vacuum(dry_run=False, grace_s=DAY)
-    assert stream.root.staging_floor > 0
+    assert stream._log.root.staging_floor > 0
     with pytest.raises(StagedExpiredError):
         commit_groups(stream._context, done, transaction="t")
     assert values(stream) == list(range(60))
@@ -313,10 +314,10 @@ def test_damaged_input_stops_compaction(mode: str) -> None:
 def test_old_versions_stay_readable_until_vacuum() -> None:
     """A reader that is pinned to the version before sees the inputs; vacuum takes them later."""
     stream, storage = make_stream(6)
-    root = stream.root
+    root = stream._log.root
     inputs = {names.segment_object(segment.entry.path) for segment in _segments(stream)}
-    reading = stream.plan_read(root=root)
-    tasks = stream.plan_tasks(reading, root=root)
+    reading = snapshot(stream, root).plan()
+    tasks = snapshot(stream, root).tasks(reading)
     stream.compact()
     stream.vacuum(dry_run=False, grace_s=DAY)
     assert inputs <= objects(storage)

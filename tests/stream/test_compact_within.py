@@ -55,9 +55,11 @@ def fill(storage: FaultStorage, form: str = "arrow", *, rows: int = 100, each: i
 
 def counts(stream: Stream) -> list[int]:
     """Return the frames of each segment as its entry says; the footers have to agree."""
-    entries = [placed.entry for placed in stream._status.segments(stream.root, 0, stream.tail)]
+    entries = [
+        placed.entry for placed in stream._context.status.segments(stream._log.root, 0, stream.tail)
+    ]
     for entry in entries:
-        frames = open_segment(stream.storage, entry).frames
+        frames = open_segment(stream._log.storage, entry).frames
         assert entry.frames == len(frames)
         raw = sum(frame.raw_bytes for frame in frames)
         assert (entry.frame_raws - 1) << 16 < raw <= entry.frame_raws << 16
@@ -125,12 +127,12 @@ class TestSplit:
         """Planned from the status, without opening a footer; a second run does nothing."""
         stream = fill(storage, form, each=50)
         assert counts(stream) == [2]
-        before = stream.root.entries[0]
+        before = stream._log.root.entries[0]
         layout = Layout(segment_format=form, frame_rows=20)
         done = stream.compact(mode="split", layout=layout)
         assert (done.commits, done.segments_before, done.segments_after) == (1, 1, 1)
         assert (counts(stream), stream.tail) == ([6], 100)
-        (after,) = stream.root.entries
+        (after,) = stream._log.root.entries
         assert after.segment_id != before.segment_id
         assert (after.rows, after.stats) == (before.rows, before.stats)
         storage.calls.clear()
@@ -150,7 +152,7 @@ class TestSplit:
         stream = create_on(storage, SCHEMA, upkeep=None, key_columns=["s"])
         stream.append(events(0, 100), layout=Layout(inline_bytes=0, segment_format="arrow"))
         stream.compact(mode="split", layout=Layout(frame_rows=10, segment_format="arrow"))
-        (entry,) = stream.root.entries
+        (entry,) = stream._log.root.entries
         bounds = []
         for frame in open_segment(storage, entry).frames:
             assert frame.filters
@@ -168,7 +170,7 @@ class TestSplit:
         done = stream.compact(mode="split", layout=layout)
         (after,) = counts(stream)
         assert (done.commits == 1) == (after > before) == (before * frame_rows < 100)
-        frames = open_segment(storage, stream.root.entries[0]).frames
+        frames = open_segment(storage, stream._log.root.entries[0]).frames
         assert done.commits == 0 or max(frame.rows for frame in frames) <= frame_rows
         again = stream.compact(mode="split", layout=layout)
         assert (again.commits, again.skipped, done.skipped) == (0, 0, 0)
@@ -186,7 +188,7 @@ class TestSplit:
         stream = open_on(storage)
         done = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
         assert (done.commits, done.segments_before, done.segments_after) == (1, 1, 1)
-        frames = open_segment(storage, stream.root.entries[0]).frames
+        frames = open_segment(storage, stream._log.root.entries[0]).frames
         assert [frame.rows for frame in frames if frame.raw_bytes > 4000] == [1]
         again = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
         assert (again.commits, again.skipped) == (0, 0)
@@ -219,8 +221,10 @@ class TestSplit:
         """The split is rebased over an append; a truncation of its segment comes first."""
         stream = fill(storage, each=50)
         layout = Layout(frame_rows=20, segment_format="arrow")
-        job = plan_job(stream._context, stream.root, CompactRules("split"), layout, stages=True)
-        groups = plan_range_groups(stream._status, stream.root, job, (0, 100))
+        job = plan_job(
+            stream._context, stream._log.root, CompactRules("split"), layout, stages=True
+        )
+        groups = plan_range_groups(stream._context.status, stream._log.root, job, (0, 100))
         replaced = run_group(job, groups[0], number=0, nonce="a" * 12)
         open_on(storage).append(events(100, 130), layout=Layout(inline_bytes=0))
         commit_groups(stream._context, [replaced], transaction="1" * 32)
@@ -235,9 +239,9 @@ class TestSplit:
 def test_entry_without_counts_opens_the_footer(storage):
     """It was written before entries had them."""
     stream = fill(storage)
-    (entry,) = stream.root.entries
+    (entry,) = stream._log.root.entries
     older = replace(entry, frames=0, frame_raws=0)
-    job = plan_job(stream._context, stream.root, CompactRules(), Layout())
+    job = plan_job(stream._context, stream._log.root, CompactRules(), Layout())
     storage.calls.clear()
     assert count_frames(entry, partial(frames_of, job)) == (20, entry.frame_raws)
     assert storage.calls == []
@@ -254,7 +258,7 @@ def test_counts_are_kept_in_parts_and_commit_files(storage, monkeypatch):
     for start in range(0, 100, 10):
         layout = Layout(frame_rows=5 - start // 50, inline_bytes=0, segment_format="arrow")
         stream.append(events(start, start + 10), layout=layout)
-    assert stream.root.parts
+    assert stream._log.root.parts
     assert counts(open_on(storage)) == [2] * 5 + [3] * 5
 
 
@@ -288,6 +292,8 @@ def test_tiny_segments_are_fetched_at_once_and_joined(storage, form):
     done = open_on(_Meeting(storage)).compact(layout=Layout(frame_rows=1000, segment_format=form))
     assert (done.segments_before, done.segments_after) == (count, 1)
     assert stream.read().read_all() == events(0, count * 100)
-    (entry,) = (placed.entry for placed in stream._status.segments(stream.root, 0, stream.tail))
-    frames = open_segment(stream.storage, entry).frames
+    (entry,) = (
+        placed.entry for placed in stream._context.status.segments(stream._log.root, 0, stream.tail)
+    )
+    frames = open_segment(stream._log.storage, entry).frames
     assert [frame.rows for frame in frames] == [1000, 1000, 400]

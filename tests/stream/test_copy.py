@@ -47,8 +47,8 @@ def _place() -> str:
 
 
 def _segments(stream: Stream) -> list:
-    root = stream.root
-    return list(stream._status.segments(root, root.listed_start, root.tail))
+    root = stream._log.root
+    return list(stream._context.status.segments(root, root.listed_start, root.tail))
 
 
 def _ids(stream: Stream) -> list[int]:
@@ -67,9 +67,12 @@ def test_ids_epochs_offsets_and_bytes_stay() -> None:
     assert (done.start, done.end, done.segments, done.repeated) == (10, 41, 4, False)
     assert (copy.head, copy.tail, copy.version) == (10, 41, 0)
     assert _ids(copy) == _ids(stream)
-    assert [e.since for e in copy.root.epochs] == [e.since for e in stream.root.epochs]
+    assert [e.since for e in copy._log.root.epochs] == [e.since for e in stream._log.root.epochs]
     assert copy.read().read_all().equals(stream.read().read_all())
-    assert (copy.root.writers, copy.stream_id == stream.stream_id) == ({}, False)
+    assert (copy._log.root.writers, copy._log.root.stream_id == stream._log.root.stream_id) == (
+        {},
+        False,
+    )
     copy.append(numbers(41, 45), merge_schema=True)
     stream.append(numbers(90, 91), merge_schema=True)
     assert values(copy, offset=True)[-4:] == [(n, n) for n in range(41, 45)]
@@ -97,10 +100,12 @@ def test_a_damaged_segment_is_copied_from_a_follower() -> None:
     stream.followers.add(follower)
     [segment] = _segments(stream)
     name = names.segment_object(segment.entry.path)
-    whole = stream.storage.get(name)
+    whole = stream._log.storage.get(name)
     middle = len(whole) // 2
-    stream.storage.delete(name)
-    stream.storage.create(name, whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    stream._log.storage.delete(name)
+    stream._log.storage.create(
+        name, whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    )
     stream.copy_to(url, copy_id="c")
     copy = segstore.open(url)
     copy.verify().check()
@@ -116,8 +121,8 @@ def test_cuts_within_segments_rewrite_only_the_edges() -> None:
     copy = segstore.open(url)
     assert values(copy, offset=True) == [(n, n) for n in range(15, 33)]
     old = _ids(stream)
-    assert _ids(copy) == [stream.root.next_segment, old[2], stream.root.next_segment + 1]
-    assert copy.root.next_segment == stream.root.next_segment + 2
+    assert _ids(copy) == [stream._log.root.next_segment, old[2], stream._log.root.next_segment + 1]
+    assert copy._log.root.next_segment == stream._log.root.next_segment + 2
     copy.compact()
     assert values(copy) == list(range(15, 33))
     copy.verify().check()
@@ -131,7 +136,7 @@ def test_long_lists_spill_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     url = _place()
     stream.copy_to(url, copy_id="c")
     copy = segstore.open(url)
-    assert copy.root.parts
+    assert copy._log.root.parts
     assert values(copy) == list(range(120))
     copy.verify().check()
 
@@ -258,7 +263,7 @@ def test_a_store_copies_within_itself() -> None:
     _copy(stream, target)
     assert target.stats.requests["copy"] == 1
     assert "stage" not in target.stats.requests
-    assert stream.storage.stats.requests.get("get_range", 0) == 0
+    assert stream._log.storage.stats.requests.get("get_range", 0) == 0
     assert values(open_on(target)) == list(range(35))
 
 
@@ -383,9 +388,9 @@ def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
     left = "segments/copy-c/0000000000000001-aaaaaaaaaaaa.arrow"
     other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
     for path in (left, other):
-        copy.storage.put(path, b"in part")
+        copy._log.storage.put(path, b"in part")
     assert [entry.path for entry in copy.vacuum(dry_run=False, grace_s=86_400).deleted] == [left]
-    assert objects(copy.storage, "segments") >= {other}
+    assert objects(copy._log.storage, "segments") >= {other}
     assert values(segstore.open(copy.url)) == list(range(20))
 
 

@@ -20,6 +20,7 @@ from stream_kit import (
     make_stream,
     numbers,
     objects,
+    snapshot,
     values,
     wait,
 )
@@ -67,7 +68,7 @@ def _place() -> str:
 
 
 def _target(stream: Stream) -> TimedStorage:
-    return TimedStorage(open_storage(_place()), stream.storage.time)
+    return TimedStorage(open_storage(_place()), stream._log.storage.time)
 
 
 def _copy(
@@ -127,11 +128,11 @@ def test_events_order_and_types_stay() -> None:
     done = _copy(stream, target)
     copy = _reopened(stream, target)
     assert (done.start, done.end, done.segments, done.repeated) == (5, 32, 3, False)
-    assert done.bytes == sum(entry.bytes for entry in copy.root.entries)
+    assert done.bytes == sum(entry.bytes for entry in copy._log.root.entries)
     assert (copy.head, copy.tail, copy.sealed) == (0, 27, False)
     assert copy.read().read_all().equals(stream.read().read_all())
-    assert (copy.version, copy.spark_schema) == (0, stream.spark_schema)
-    assert (len(copy.root.epochs), copy.root.writers) == (1, {})
+    assert (copy.version, snapshot(copy).spark_schema) == (0, snapshot(stream).spark_schema)
+    assert (len(copy._log.root.epochs), copy._log.root.writers) == (1, {})
     copy.append(numbers(90, 91), merge_schema=True)
     assert values(copy)[-1] == 90
     copy.verify().check()
@@ -204,7 +205,7 @@ def test_empty_sealed_and_self_copies() -> None:
     with pytest.raises(SealedError):
         _reopened(stream, sealed).append(numbers(10, 20))
     with pytest.raises(InvalidInputError, match="onto itself"):
-        _copy(stream, stream.storage)
+        _copy(stream, stream._log.storage)
     stream.truncate(5)
     with pytest.raises(TruncatedError):
         _copy(stream, _target(stream), start=0)
@@ -230,7 +231,7 @@ def test_there_is_no_stream_before_it_is_complete() -> None:
     assert values(copy) == list(range(40))
     assert copy.history().read_all()["operation"].to_pylist() == ["copy"]
     left = {info.path for info in target.list("segments")}
-    assert left == {f"segments/{entry.path}" for entry in copy.root.entries}
+    assert left == {f"segments/{entry.path}" for entry in copy._log.root.entries}
 
 
 def test_copy_that_was_given_up_is_dropped() -> None:
@@ -268,7 +269,7 @@ def test_copy_does_not_name_what_a_drop_has_deleted(mode: str) -> None:
     stream, _ = make_stream(4)
     target, last = _target(stream), "get segments/copy-c/30-"
     if mode == "segments":
-        last = f"commit segments/copy-c/{stream.root.entries[3].segment_id:016x}-"
+        last = f"commit segments/copy-c/{stream._log.root.entries[3].segment_id:016x}-"
 
     def drop() -> None:
         run_drop(target, confirm=target.url, clock=target.time.clock, client="")
@@ -373,7 +374,7 @@ def test_source_may_change_between_two_runs() -> None:
     wider = pa.table({"n": [40], "s": ["a"], "x": [1.5]})
     stream.append(wider, merge_schema=True)
     stream.compact()
-    assert len(list(stream._status.segments(stream.root, 0, 41))) == 1
+    assert len(list(stream._context.status.segments(stream._log.root, 0, 41))) == 1
     assert _copy(stream, target).end == 40
     copy = _reopened(stream, target)
     assert values(copy, offset=True) == [(n, n) for n in range(40)]
@@ -421,7 +422,7 @@ def test_truncated_source_is_an_error_that_names_what_is_lost() -> None:
 def test_source_of_another_generation_is_refused() -> None:
     """What was copied may not be what the stream holds now."""
     stream, target = _halfway()
-    promoted = replace(stream.root, generation=stream.root.generation + 1)
+    promoted = replace(stream._log.root, generation=stream._log.root.generation + 1)
     stream._log.adopt(promoted)
     request = CopyRequest("c", "head", "tail", mode="events")
     with pytest.raises(PositionError, match="another generation"):
@@ -432,7 +433,7 @@ def test_source_of_another_generation_is_refused() -> None:
 def test_copy_replans_after_a_vacuum_of_the_source() -> None:
     """Segments that were compacted away while they were to be read: the same events elsewhere."""
     stream, storage = make_stream(4)
-    third = f"get segments/{stream.root.entries[2].path}"
+    third = f"get segments/{stream._log.root.entries[2].path}"
 
     def vacuum() -> None:
         stream.compact()
@@ -455,7 +456,7 @@ def test_copy_replans_after_a_vacuum_of_the_source() -> None:
 def test_lost_segment_of_the_source_is_an_error() -> None:
     """No version lists another one, so the copy fails; copied events are kept."""
     stream, storage = make_stream(4)
-    storage.delete(f"segments/{stream.root.entries[2].path}")
+    storage.delete(f"segments/{stream._log.root.entries[2].path}")
     target = _target(stream)
     with pytest.raises(MissingObjectError):
         _copy(stream, target)
@@ -497,7 +498,7 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
         staged = target.stats.requests.get("stage", 0) - before.get("stage", 0)
         assert (staged, done.reused) == ((0, 0) if there else (4 - came, came))
         assert not there or target.stats.bytes_written == written
-        listed = [placed.entry for placed in copy._status.segments(copy.root, 0, 35)]
+        listed = [placed.entry for placed in copy._context.status.segments(copy._log.root, 0, 35)]
         assert [entry.rows for entry in listed] == [10, 10, 10, 5]
         copy.verify().check()
         copy.vacuum(dry_run=False)
@@ -518,7 +519,7 @@ def test_two_runners_at_once_double_nothing() -> None:
         for place in ("open_staged", "create"):
             for at in range(5):
                 target = _target(stream)
-                other = open_on(stream.storage, clock=stream._log.clock)
+                other = open_on(stream._log.storage, clock=stream._log.clock)
 
                 def overtake(target=target, other=other, stops=stops) -> None:
                     with suppress(_StoppedError):
@@ -533,7 +534,7 @@ def test_two_runners_at_once_double_nothing() -> None:
                 copy.vacuum(dry_run=False)
                 copy.verify().check()
                 assert objects(target, "segments/") == {
-                    f"segments/{entry.path}" for entry in copy.root.entries
+                    f"segments/{entry.path}" for entry in copy._log.root.entries
                 }
 
 
@@ -547,7 +548,7 @@ def test_other_run_finishes_first(place: str) -> None:
 
     def overtake() -> None:
         stream.append(numbers(20, 30))
-        _copy(open_on(stream.storage, clock=stream._log.clock), target)
+        _copy(open_on(stream._log.storage, clock=stream._log.clock), target)
 
     done = _copy(stream, Meddling(target, place, overtake))
     end = 30 if "plan" in place else 20
@@ -558,7 +559,7 @@ def test_other_run_finishes_first(place: str) -> None:
 def test_many_small_segments_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is of about so many bytes of the source, whatever its segments are."""
     stream, _ = make_stream(12)
-    size = sum(entry.bytes for entry in stream.root.entries)
+    size = sum(entry.bytes for entry in stream._log.root.entries)
     monkeypatch.setattr(copy_events, "PIECE_BYTES", size // 3 + 100)
     target = _target(stream)
     done = _copy(stream, target)
@@ -574,8 +575,8 @@ def test_long_lists_spill_to_parts_with_short_paths(monkeypatch: pytest.MonkeyPa
     target = _target(stream)
     _copy(stream, target)
     copy = _reopened(stream, target)
-    assert copy.root.parts
-    runs = TableStatus(target).runs(copy.root, 0, 120)
+    assert copy._log.root.parts
+    runs = TableStatus(target).runs(copy._log.root, 0, 120)
     assert {kind for run in runs for kind in run.columns.kind_names} == {
         ("arrow", "copy-c/{task}-{nonce}-{place}.arrow")
     }

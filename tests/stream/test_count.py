@@ -35,33 +35,35 @@ def test_count_is_what_read_gives(stream, cuts):
 
 
 def test_count_without_filters_reads_no_segment(stream):
-    for info in list(stream.storage.list("segments")):
-        stream.storage.delete(info.path)
-    again = open_on(stream.storage, clock=stream._log.clock)
-    again.storage.stats.reset()
+    for info in list(stream._log.storage.list("segments")):
+        stream._log.storage.delete(info.path)
+    again = open_on(stream._log.storage, clock=stream._log.clock)
+    again._log.storage.stats.reset()
     assert (again.count(), again.count(5), again.count(5, 50)) == (60, 55, 45)
-    assert again.storage.stats.total <= 9  # three requests look for newer commits
-    assert set(again.storage.stats.requests) <= {"get", "info"}
+    assert again._log.storage.stats.total <= 9  # three requests look for newer commits
+    assert set(again._log.storage.stats.requests) <= {"get", "info"}
 
 
 def test_count_with_filters_skips_by_statistics(stream, monkeypatch):
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
-    stream.storage.stats.reset()
+    stream._log.storage.stats.reset()
     assert stream.count(filters=[["n", ">=", 57]], read_cache_bytes=0) == 3
-    assert stream.storage.stats.requests["get_range"] == 2  # the footer of one segment, one frame
-    stream.storage.stats.reset()
+    assert (
+        stream._log.storage.stats.requests["get_range"] == 2
+    )  # the footer of one segment, one frame
+    stream._log.storage.stats.reset()
     assert stream.count(filters=[["n", ">", 59]], read_cache_bytes=0) == 0
-    assert "get_range" not in stream.storage.stats.requests
+    assert "get_range" not in stream._log.storage.stats.requests
 
 
 def test_damage_is_never_counted_as_nothing(stream):
     frame = stream.metadata("frames").read_all().to_pylist()[0]
-    data = bytearray(stream.storage.get(frame["path"]))
-    stream.storage.delete(frame["path"])
+    data = bytearray(stream._log.storage.get(frame["path"]))
+    stream._log.storage.delete(frame["path"])
     with pytest.raises(FormatError):
         stream.count(filters=[["n", ">=", 0]], read_cache_bytes=0)
     data[frame["place"] + frame["bytes"] // 2] ^= 1
-    stream.storage.put(frame["path"], bytes(data))
+    stream._log.storage.put(frame["path"], bytes(data))
     with pytest.raises(FormatError):
         stream.count(filters=[["n", "is not null"], ["n", "!=", 7]], read_cache_bytes=0)
 

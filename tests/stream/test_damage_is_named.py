@@ -26,15 +26,15 @@ def flip(storage, path, place=-9):
 
 
 def again(stream):
-    return open_on(stream.storage, clock=stream._log.clock)
+    return open_on(stream._log.storage, clock=stream._log.clock)
 
 
 def fix(stream, **options):
-    return repair_on(stream.storage, clock=stream._log.clock, **options)
+    return repair_on(stream._log.storage, clock=stream._log.clock, **options)
 
 
 def wheres(stream):
-    return [p.where for p in verify_on(stream.storage, clock=stream._log.clock).problems]
+    return [p.where for p in verify_on(stream._log.storage, clock=stream._log.clock).problems]
 
 
 def test_bytes_behind_a_part_with_filters_are_found_and_cut_off(monkeypatch):
@@ -44,7 +44,7 @@ def test_bytes_behind_a_part_with_filters_are_found_and_cut_off(monkeypatch):
     stream.settings.update(key_columns=["s"])
     for n in range(6):
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     sound = storage.get(part.path)
     storage.put(part.path, sound + b"\0\0")
     with pytest.raises(FormatError):
@@ -60,7 +60,7 @@ def test_segments_of_older_versions_are_looked_at():
     """A kept version lists what a compaction replaced; the newest one does not need it."""
     stream, storage = make_stream(4)
     version = stream.version
-    old = f"segments/{stream.root.entries[1].path}"
+    old = f"segments/{stream._log.root.entries[1].path}"
     stream.compact()
     flip(storage, old, 100)
     assert values(again(stream)) == list(range(40))
@@ -155,7 +155,7 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
         stream.tags.set(f"t{n}", n)
     reader = stream.readers.register("r")
     reader.publish(1)
-    root = stream.root
+    root = stream._log.root
     blobs = (root.epochs[0].blob,)
     for ref in (*root.parts, *root.history_parts, *blobs, *root.retired_parts):
         sound = storage.get(ref.path)
@@ -191,11 +191,13 @@ def test_old_commit_file_behind_a_gap_is_moved_out_of_the_log(at):
 def test_commit_file_of_another_stream_is_moved_out_of_the_log():
     """It decodes and has its own number, but the hint leads to this stream."""
     stream, storage = make_stream(6)
-    stream._log.write_hint(stream.root)
+    stream._log.write_hint(stream._log.root)
     other, theirs = make_stream(9, seed=2)
     storage.put(log_file(9), theirs.get(log_file(9)))
     assert fix(stream).ok
-    assert again(stream).root.stream_id == stream.root.stream_id != other.root.stream_id
+    assert (
+        again(stream)._log.root.stream_id == stream._log.root.stream_id != other._log.root.stream_id
+    )
     assert again(stream).append(numbers(60, 61)).start == 60
 
 
@@ -217,12 +219,12 @@ def test_repair_is_not_ok_beside_a_damaged_segment(how, tmp_path):
     """Though it mended the hint."""
     stream = segstore.create(tmp_path / "s", numbers(0, 0).schema)
     stream.append(numbers(0, 100))
-    path = f"segments/{stream.root.entries[0].path}"
-    stream.storage.put("log/_latest", b"x")
+    path = f"segments/{stream._log.root.entries[0].path}"
+    stream._log.storage.put("log/_latest", b"x")
     if how == "lost":
-        stream.storage.delete(path)
+        stream._log.storage.delete(path)
     else:
-        flip(stream.storage, path, 200)
+        flip(stream._log.storage, path, 200)
     report = segstore.repair(stream.url)
     assert report.repaired == ["the hint"]
     assert not report.ok
@@ -248,7 +250,7 @@ def test_lost_commits_that_names_of_objects_alone_prove():
 def test_salvage_names_the_damage():
     """And not how generators are read."""
     stream, storage = make_stream(3)
-    path = f"segments/{stream.root.entries[1].path}"
+    path = f"segments/{stream._log.root.entries[1].path}"
     flip(storage, path, 100)
     new = open_storage(f"memory://{uuid.uuid4().hex}")
     with pytest.raises(CorruptionError, match=f"{path}.*skip_damaged=True") as told:

@@ -54,7 +54,7 @@ def test_drop_leaves_only_commits_and_the_place_is_free(url):
     with pytest.raises(NotFoundError):
         segstore.drop(f"{url}/a", confirm=f"{url}/a")
     made = segstore.create(f"{url}/a", SCHEMA)
-    assert (made.tail, made.version, made.root.log_start) == (0, 4, 4)
+    assert (made.tail, made.version, made._log.root.log_start) == (0, 4, 4)
 
 
 def test_drop_has_to_be_confirmed_with_the_location(url):
@@ -130,7 +130,7 @@ def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     monkeypatch.setattr(SOFT, 1)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
     stream, storage = make_stream(14)
-    lists = [index.path for index in stream.root.lists]
+    lists = [index.path for index in stream._log.root.lists]
     assert lists
     if damaged:
         storage.delete(lists[0])

@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from stream_kit import snapshot
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
@@ -61,8 +62,8 @@ def test_an_alternative_is_exact_over_all_segments(stream):
     ids=str,
 )
 def test_segments_that_hold_no_match_are_not_read(stream, filters):
-    reading = stream.plan_read(filters=filters)
-    (only,) = [piece for task in stream.plan_tasks(reading) for piece in task.slices]
+    reading = snapshot(stream).plan(filters=filters)
+    (only,) = [piece for task in snapshot(stream).tasks(reading) for piece in task.slices]
     assert only.start == 30
 
 

@@ -20,7 +20,7 @@ class Waits:
     def __init__(self, stream, *works) -> None:
         self.slept, self._works = [], list(works)
         clock = stream._log.clock
-        self.stream = open_on(stream.storage, clock=replace(clock, sleep=self._sleep))
+        self.stream = open_on(stream._log.storage, clock=replace(clock, sleep=self._sleep))
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
@@ -43,7 +43,7 @@ def test_idle_poll_is_one_request():
     counts = []
 
     def count():
-        counts.append(sum(waits.stream.storage.stats.requests.values()))
+        counts.append(sum(waits.stream._log.storage.stats.requests.values()))
 
     waits = Waits(stream, *[count] * 9, stream.seal)
     assert taken(waits.stream.follow(poll_s=0.05)) == []

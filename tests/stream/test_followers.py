@@ -93,10 +93,10 @@ def test_unplanned_batch_is_done_once_followers_have_it(pair):
     request = WriteRequest(SCHEMA, Layout(), client="c")
 
     def write(request, rows):
-        plan = plan_batch(pair.stream.context, request)
+        plan = plan_batch(pair.stream._context, request)
         asked = replace(request, writer=key)
-        task = plan.stage(asked, pair.stream.storage, (0, "0"), rows.to_batches())
-        job = plan.job_of(pair.stream.context, key, [task])
+        task = plan.stage(asked, pair.stream._log.storage, (0, "0"), rows.to_batches())
+        job = plan.job_of(pair.stream._context, key, [task])
         if job is not None:
             pair.stream.commit(job, [task])
         return plan
@@ -186,7 +186,7 @@ def test_second_follower_is_not_promoted_beside_the_first(pair):
     with pytest.raises(FencedError, match="another follower was promoted") as caught:
         pair.reopen(second).promote()
     assert caught.value.fields["promoted"] == pair.follower
-    assert pair.reopen(second).root.generation == 0
+    assert pair.reopen(second)._log.root.generation == 0
     pair.world.lost.add(pair.follower)
     assert pair.reopen(second).promote() == 1
 
@@ -200,7 +200,7 @@ def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
         pair.stream.followers.add(url)
     taken = pair.reopen(pair.follower)
     taken.promote()
-    run_drop(taken.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+    run_drop(taken._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     assert pair.reopen(second).promote() == 1
 
 
@@ -208,7 +208,7 @@ def test_follower_whose_addition_was_cut_off_is_added_again(pair):
     """Its log does not say yet that it follows, and no other commit brings that there."""
     pair.stream.append(numbers(0, 1))
     pair.stream.followers.add(pair.follower)
-    storage = pair.reopen(pair.follower).storage
+    storage = pair.reopen(pair.follower)._log.storage
     storage.delete(f"log/{pair.stream.version:020d}")
     other = pair.reopen(pair.primary)
     with pytest.raises(StorageError, match="can't be brought up to date") as caught:
@@ -236,7 +236,9 @@ def test_a_stream_with_followers_is_not_dropped(pair):
 
     pair.stream.followers.add(pair.follower)
     with pytest.raises(ConflictError, match="followers"):
-        run_drop(pair.stream.storage, confirm=pair.primary, clock=pair.time.clock, client="test")
+        run_drop(
+            pair.stream._log.storage, confirm=pair.primary, clock=pair.time.clock, client="test"
+        )
     assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
 
 
@@ -247,10 +249,10 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
     pair.stream.followers.add(pair.follower)
     copy = pair.reopen(pair.follower)
     with pytest.raises(ConflictError, match=r"call promote\(\) on it"):
-        run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+        run_drop(copy._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     pair.stream.followers.remove(pair.follower)
     copy.promote()
-    run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+    run_drop(copy._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     assert all(path.startswith("log/") for path in content(pair.follower))
     assert found(pair.reopen(pair.primary)) == [0]
 
@@ -276,7 +278,7 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     pair.stream.append(events, layout=Layout(inline_bytes=0, frame_rows=100))
     storage = open_storage(pair.primary)
     [segment] = storage.list("segments")
-    frame = open_segment(storage, pair.stream.root.entries[0]).frames[5]  # of ten
+    frame = open_segment(storage, pair.stream._log.root.entries[0]).frames[5]  # of ten
     data = bytearray(storage.get(segment.path))
     storage.delete(segment.path)
     if harm != "missing":
@@ -289,7 +291,7 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     with pytest.raises(FormatError):
         found(pair.reopen(pair.primary))
     pair.world.lost.clear()
-    report = repair_on(pair.stream.storage, clock=pair.time.clock)
+    report = repair_on(pair.stream._log.storage, clock=pair.time.clock)
     assert f"{segment.path} from {pair.follower}" in report.repaired
     assert pair.stream.verify().ok
     assert content(pair.follower) == content(pair.primary)
@@ -347,7 +349,7 @@ def test_followers_are_opened_with_the_streams_options(tmp_path):
     stream = create_on(storage, SCHEMA)
     stream.followers.add(str(tmp_path / "b"))
     stream.append(pa.table({"n": [1], "s": ["x"]}))
-    [files] = stream._log.seams.copies(stream.root)
+    [files] = stream._log.seams.copies(stream._log.root)
     assert files.storage.url == open_storage(tmp_path / "b").url
     assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
 
@@ -375,7 +377,7 @@ def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
             with pytest.raises(StorageError, match="nothing was committed"):
                 stream.append(numbers(20, 30))
         with pytest.raises(UnderReplicatedError):  # nor is what was committed before confirmed
-            stream.outcome(stream.root.transaction)
+            stream.outcome(stream._log.root.transaction)
     assert not (world.follower / "log").exists()
     shutil.rmtree(world.follower, ignore_errors=True)  # what was staged, before it was asked
     world.stream.followers.remove(str(world.follower))
@@ -416,7 +418,7 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
     pair.time.advance(40 * 86_400.0)
     pair.stream.append(numbers(4, 5))
     pair.stream.purge(older_than_s=86_400.0)
-    assert pair.stream.root.log_start > 1
+    assert pair.stream._log.root.log_start > 1
     pair.reopen(pair.primary).append(numbers(5, 6))
     assert content(pair.follower) == content(pair.primary)
 

@@ -107,7 +107,7 @@ def test_follower_that_is_lost_in_a_round_fails_no_append(pair, call):
     before, done = _operations(pair).count("upkeep"), pair.stream.tail
 
     def lose(url: str, verb: str, path: str) -> None:
-        in_a_round = pair.stream.root.tail > done
+        in_a_round = pair.stream._log.root.tail > done
         if in_a_round and url == pair.follower and f"{verb} {path}".startswith(call):
             pair.world.lost.add(url)
 
@@ -196,7 +196,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
         with pytest.raises(UnderReplicatedError) as caught:
             pair.stream.append(numbers(10, 20), layout=STAGED)
         pair.world.lost.clear()
-        entry = pair.reopen(pair.primary).root.entries[-1]
+        entry = pair.reopen(pair.primary)._log.root.entries[-1]
         open_storage(pair.follower).delete(f"segments/{entry.path}")
         other = pair.reopen(pair.primary)
         calls: list[str] = []
@@ -279,8 +279,8 @@ def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder, monkeyp
     listed = [info.path for info in open_storage(pair.primary).list(folder)]
     paths = [path for path in listed if not path.endswith("_latest")]
     whole = content(pair.follower)
-    generation = pair.stream.root.generation
-    needed = set(read_references(pair.stream._status, pair.stream.root).live)
+    generation = pair.stream._log.root.generation
+    needed = set(read_references(pair.stream._context.status, pair.stream._log.root).live)
     needed |= {name for name in whole if name.startswith("log/")}
     # The first two commits know of no follower.
     groups = [*([path] for path in paths[-2:]), paths[2:] if folder == "log/" else paths]
@@ -305,7 +305,7 @@ def test_repair_builds_again_what_both_folders_lost(pair, how, monkeypatch):
     pair.stream.followers.add(pair.follower)
     for n in range(14):
         pair.stream.append(numbers(n, n + 1), layout=STAGED)
-    root = pair.stream.root
+    root = pair.stream._log.root
     paths = [root.parts[0].path, root.history_parts[0].path]
     for url in (pair.primary, pair.follower):
         for path in paths:
@@ -468,7 +468,7 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
         layout = Layout(inline_bytes=0, segment_rows=10)
         pair.stream.append(numbers(80 * n, 80 * n + 80), layout=layout)
         assert content(pair.follower) == content(pair.primary)
-    root = pair.stream.root
+    root = pair.stream._log.root
     assert root.lists
     assert root.history_lists
     assert found(pair.reopen(pair.follower)) == list(range(480))
@@ -482,7 +482,7 @@ def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
     for n in range(8):
         pair.stream.append(numbers(n, n + 1))
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 2)
-    log = pair.stream.context.log
+    log = pair.stream._context.log
 
     def build(root, slot):
         oldest = tuple(part.path for part in root.history_parts[:3])
@@ -492,7 +492,7 @@ def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
     log.commit(build)
     assert content(pair.follower) == content(pair.primary)
     pair.stream.append(numbers(8, 9))
-    assert pair.stream.root.history_lists
+    assert pair.stream._log.root.history_lists
     assert content(pair.follower) == content(pair.primary)
 
 
@@ -556,10 +556,10 @@ def test_follower_has_what_retires_a_cut_part(pair):
     """Promoted within the grace, it knows which segments were dropped, and vacuum goes on there."""
     pair.stream.followers.add(pair.follower)
     _grow(pair, 12, 1)
-    assert pair.stream.root.parts[0].count >= 4
+    assert pair.stream._log.root.parts[0].count >= 4
     pair.stream.truncate(6)
     follower = pair.reopen(pair.follower)
-    refs = read_references(follower._status, follower.root)
+    refs = read_references(follower._context.status, follower._log.root)
     assert len([path for path in refs.retired if path.startswith("segments/")]) >= 4
     follower.promote()
     report = follower.vacuum(dry_run=True)

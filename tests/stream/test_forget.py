@@ -54,7 +54,7 @@ def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     task = job.open_task(0, "a")
     task.append(_events(0).to_batches()[0])
     task.finish()
-    root, context = stream.root, stream.context
+    root, context = stream._log.root, stream._context
     job = plan_job(context, root, CompactRules(), LAYOUTS[1])
     for group in plan_range_groups(context.status, root, job, (root.listed_start, root.tail)):
         run_group(job, group, number=0, nonce=12 * "a")
@@ -117,8 +117,8 @@ def test_versions_since_the_redaction_stay() -> None:
     wait(storage, 8 * DAY)
     again = stream.redact([["n", "==", 3]], columns=["s"], redact_id="r", forget=True)
     assert again.forgotten.done
-    assert stream.refresh().root.log_start == done.version
-    assert stream.root_as_of(version=done.version).tail == 40
+    assert stream.refresh()._log.root.log_start == done.version
+    assert stream.scan(as_of=done.version).end == 40
 
 
 def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,12 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
     stream = _secretive(pair, monkeypatch)
     _redact(stream)
-    root = stream.root
-    report = run_erase(stream.context, root.version, DAY)
-    left = list(forget._copies(stream.context, report, root.version))[1]
+    root = stream._log.root
+    report = run_erase(stream._context, root.version, DAY)
+    left = list(forget._copies(stream._context, report, root.version))[1]
     assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
     pair.world.lost.add(pair.follower)
-    (left,) = forget._copies(stream.context, report, root.version)
+    (left,) = forget._copies(stream._context, report, root.version)
     assert (left.where, left.why) == (pair.follower, "it can't be reached")
     assert "followers.remove" in left.call
     with pytest.raises(SegstoreError):
@@ -173,7 +173,7 @@ def test_sources_of_copies_are_named() -> None:
     stream.copy_to(target, copy_id="c")
     copy = open_on(TimedStorage(open_storage(target), storage.time), clock=storage.time.clock)
     report = _redact(copy)
-    assert [text for text in report.beyond if stream.stream_id in text and "'c'" in text]
+    assert [text for text in report.beyond if stream._log.root.stream_id in text and "'c'" in text]
     assert any("once replicated to" in text for text in report.beyond)
 
 

@@ -74,7 +74,7 @@ def test_forgotten_values_leave_the_published_table(
     first = _forget(stream)
     assert [left for left in first.left if f"published {table.kind} table" in left.what]
     version, rows = table.shown(storage)
-    assert version >= stream.root.version
+    assert version >= stream._log.root.version
     assert rows == stream.read().read_all().to_pylist()
     assert NEEDLE not in {row["s"] for row in rows}
     wait(storage, HOUR + 60)
@@ -167,7 +167,7 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     _forget(stream)
     found = iceberg.newest(storage)
     (snapshot,) = found.state.metadata["snapshots"]
-    assert json.loads(snapshot["summary"]["segstore"])["version"] >= stream.root.log_start
+    assert json.loads(snapshot["summary"]["segstore"])["version"] >= stream._log.root.log_start
     version = found.version
     _forget(stream)
     assert iceberg.newest(storage).version == version

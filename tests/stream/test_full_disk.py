@@ -25,7 +25,7 @@ def stream(tmp_path: Path) -> Stream:
 
 
 def _files(stream: Stream) -> list[str]:
-    storage = stream.storage
+    storage = stream._log.storage
     return sorted(info.path for info in (*storage.list(""), *storage.temporaries()))
 
 

@@ -60,7 +60,7 @@ def test_history_row_holds_operation_counts_and_attempts(stream):
     appended = found[1]
     assert (appended["writer_id"], appended["batch_id"]) == ("etl", 7)
     assert (appended["rows"], appended["segments"], appended["tail"]) == (2, 1, 2)
-    assert appended["bytes"] == stream.storage.info("segments/" + _first(stream)).size
+    assert appended["bytes"] == stream._log.storage.info("segments/" + _first(stream)).size
     assert appended["client"].startswith("segstore/")
     assert (appended["attempts"], appended["races_lost"]) == (1, 0)
     assert 1 <= appended["requests"] <= 4
@@ -68,11 +68,11 @@ def test_history_row_holds_operation_counts_and_attempts(stream):
 
 
 def _first(stream) -> str:
-    return stream.root.retired[0].path
+    return stream._log.root.retired[0].path
 
 
 def test_a_lost_race_is_counted(stream):
-    other = open_on(stream.storage, clock=stream._log.clock)
+    other = open_on(stream._log.storage, clock=stream._log.clock)
     stream.append(numbers(1))
     other.append(numbers(2))
     row = rows(other)[-1]
@@ -95,12 +95,12 @@ def test_history_spills_merges_and_fills_lists_and_loses_no_row(stream, time):
         time.advance(1)
         stream.append(numbers(number))
         written.append((stream.version, stream.tail))
-        assert not list(broken_invariants(stream.root))
-    root = stream.root
+        assert not list(broken_invariants(stream._log.root))
+    root = stream._log.root
     assert root.history_lists
     assert len(root.history_parts) <= 5
     assert {row["operation"] for row in rows(stream)} == {"create", "append", "merge"}
-    found = rows(open_on(stream.storage))
+    found = rows(open_on(stream._log.storage))
     assert [row["version"] for row in found] == list(range(root.version + 1))
     assert [row["tail"] for row in found if row["operation"] == "append"] == list(range(1, 61))
     assert len(encode_root(root)) < ROOT_BYTES
@@ -112,7 +112,7 @@ def test_any_version_and_time_is_found_wherever_it_lies(stream, time):
     for number in range(40):
         time.advance(10)
         stream.append(numbers(number))
-    root, history = stream.root, History(stream.storage)
+    root, history = stream._log.root, History(stream._log.storage)
     found = rows(stream)
     for row in found:
         moment = history.moment(root, row["version"])
@@ -132,12 +132,12 @@ def test_times_of_events_are_those_of_their_commits(stream, time):
     for number in range(20):
         time.advance(1)
         stream.append(numbers(*range(number % 3)))
-        expected += [stream.root.time_us] * (number % 3)
+        expected += [stream._log.root.time_us] * (number % 3)
         if number == 9:
             stream.truncate(3)
     for start in range(stream.tail):
         for end in range(start + 1, stream.tail + 1):
-            ends, times = stream._log.history.commit_times(stream.root, start, end)
+            ends, times = stream._log.history.commit_times(stream._log.root, start, end)
             places = ends.searchsorted(range(start, end), "right")
             assert times[places].tolist() == expected[start:end]
 
@@ -178,7 +178,7 @@ def test_a_compaction_changes_no_cut(stream, time):
 def test_damaged_history_is_named_and_never_empty(stream):
     for number in range(12):
         stream.append(numbers(number))
-    root, storage = stream.root, stream.storage
+    root, storage = stream._log.root, stream._log.storage
     ref = next(History(storage).table.parts(root))
     whole = storage.get(ref.path)
     for wrong in (replace(ref, start=ref.start + 1), replace(ref, last_us=ref.last_us + 1)):
@@ -198,18 +198,18 @@ def test_damaged_history_is_named_and_never_empty(stream):
 def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
     for number in range(12):
         stream.append(numbers(number))
-    recent, root = stream.append(numbers(12)), stream.root
+    recent, root = stream.append(numbers(12)), stream._log.root
     old = stream._log.read_version(1).transaction
-    stream.storage.delete(next(History(stream.storage).table.parts(root)).path)
-    assert open_on(stream.storage).outcome(recent.transaction).version == recent.version
+    stream._log.storage.delete(next(History(stream._log.storage).table.parts(root)).path)
+    assert open_on(stream._log.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
-        open_on(stream.storage).outcome(old)
+        open_on(stream._log.storage).outcome(old)
 
 
 def test_a_root_must_have_a_row_for_every_version(stream):
     stream.append(numbers(1))
     stream.append(numbers(2))
-    root = stream.root
+    root = stream._log.root
     for wrong in (
         replace(root, history=()),
         replace(root, history=root.history[1:]),
@@ -222,7 +222,7 @@ def test_a_root_must_have_a_row_for_every_version(stream):
 
 def test_nothing_is_due_while_the_history_is_short(stream):
     stream.append(numbers(1))
-    assert _due(stream.root) is None
+    assert _due(stream._log.root) is None
 
 
 READINGS = {

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from stream_kit import snapshot
 
 import segstore_ds as segstore
+from segstore_ds.read.plan import plan_range
 from segstore_ds.read.scan import run_task
 
 FORMATS = ("parquet", "arrow", "parquet", "arrow")
@@ -25,7 +27,7 @@ def stream(tmp_path) -> segstore.Stream:
 
 
 def test_select_divides_the_slices(stream):
-    slices = stream.plan_slices(stream.plan_read(3, 18))
+    slices = plan_range(stream._context.status, stream._log.root, snapshot(stream).plan(3, 18))
     first, last = (piece.entry.epoch for piece in (slices[0], slices[-1]))
     assert first < last
     both = (first, last)
@@ -40,8 +42,10 @@ def test_select_divides_the_slices(stream):
 
 def test_plan_leaves_out_given_parquet_segments(stream):
     reading = replace(
-        stream.plan_read(3, 18), native_epochs=tuple(e.number for e in stream.root.epochs)
+        snapshot(stream).plan(3, 18), native_epochs=tuple(e.number for e in stream._log.root.epochs)
     )
-    batches = [batch for task in stream.plan_tasks(reading) for batch in run_task(reading, task)]
+    batches = [
+        batch for task in snapshot(stream).tasks(reading) for batch in run_task(reading, task)
+    ]
     found = [n for batch in batches for n in batch.column("n").to_pylist()]
     assert found == [*range(5, 10), *range(15, 18)]

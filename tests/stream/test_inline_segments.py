@@ -7,7 +7,17 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
-from stream_kit import CHOSEN, SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
+from stream_kit import (
+    CHOSEN,
+    SCHEMA,
+    STAGED,
+    Meddling,
+    make_stream,
+    numbers,
+    snapshot,
+    values,
+    wait,
+)
 from virtual_time import TimedStorage
 from wrapped_storage import WrappedStorage
 
@@ -48,7 +58,7 @@ def _segments(storage: Storage) -> list[str]:
 
 def _damaged(storage: TimedStorage, stream: Stream, place: int) -> None:
     """Flip a byte of the frame of one of the newest root's entries, in its commit file."""
-    root = stream.root
+    root = stream._log.root
     path = f"log/{names.build_log_name(root.version)}"
     data = bytearray(storage.get(path))
     behind = sum(len(entry.frame.data) for entry in root.entries[place:] if entry.frame)
@@ -63,7 +73,7 @@ def test_small_append_is_one_request_and_no_object() -> None:
     stream.append(numbers(10, 20))
     assert _spent(storage, before) == {"create": 1}
     assert _segments(storage) == []
-    assert _inline(stream.root) == [True, True]
+    assert _inline(stream._log.root) == [True, True]
     assert values(open_on(storage)) == list(range(20))
     assert stream.verify().check().rows == 20
 
@@ -81,7 +91,7 @@ def test_inline_bytes_of_0_writes_an_object() -> None:
     stream, storage = make_stream(0)
     stream.append(numbers(0, 3), layout=STAGED)
     stream.append(numbers(3, 3000))
-    assert _inline(stream.root) == [False, False]
+    assert _inline(stream._log.root) == [False, False]
     assert len(_segments(storage)) == 2
     with stream.appender(layout=STAGED) as appender:
         appender.append(numbers(3000, 3001))
@@ -96,7 +106,7 @@ def test_appender_flushes_inline() -> None:
         assert appender.read().read_all()["n"].to_pylist() == [0, 1, 2, 3]
         appender.flush()
         appender.append(numbers(4, 5))
-    assert _inline(stream.refresh().root) == [True, True]
+    assert _inline(stream.refresh()._log.root) == [True, True]
     assert _segments(storage) == []
     assert values(stream) == [0, 1, 2, 3, 4]
 
@@ -109,7 +119,7 @@ def test_frames_of_several_tasks_become_one() -> None:
         job.stage(task, "0", numbers(task * 3, task * 3 + 3).to_batches()) for task in (2, 0, 1)
     ]
     stream.commit(job, tasks)
-    assert _inline(stream.root) == [True]
+    assert _inline(stream._log.root) == [True]
     assert (values(stream), _segments(storage)) == (list(range(9)), [])
     stream.verify().check()
 
@@ -118,13 +128,13 @@ def test_frames_of_several_tasks_become_one() -> None:
 def test_full_share_becomes_one_segment_of_one_frame() -> None:
     """The commit that fills it pays a second request; ids, offsets and events stay."""
     stream, storage = make_stream(3)
-    assert _inline(stream.root) == [True] * 3
+    assert _inline(stream._log.root) == [True] * 3
     before = _requests(storage)
     stream.append(numbers(30, 40))
     assert _spent(storage, before) == {"create": 2}
-    (entry,) = stream.root.entries
+    (entry,) = stream._log.root.entries
     assert (entry.frame, entry.rows, entry.segment_id) == (None, 40, 3)
-    assert stream.root.next_segment == 4
+    assert stream._log.root.next_segment == 4
     (path,) = _segments(storage)
     assert names.is_outlined(path)
     report = stream.verify().check()
@@ -132,7 +142,7 @@ def test_full_share_becomes_one_segment_of_one_frame() -> None:
     assert values(stream, offset=True) == [(n, n) for n in range(40)]
     assert values(stream, filters=[["n", "==", 33]]) == [33]
     stream.append(numbers(40, 50))
-    assert _inline(stream.root) == [False, True]
+    assert _inline(stream._log.root) == [False, True]
 
 
 @pytest.fixture
@@ -148,12 +158,12 @@ def test_full_share_is_joined_in_the_commit_file() -> None:
     before = _requests(storage)
     stream.append(numbers(30, 40))
     assert _spent(storage, before) == {"create": 1}
-    (entry,) = stream.root.entries
+    (entry,) = stream._log.root.entries
     assert entry.frame is not None
-    assert (entry.rows, entry.segment_id, stream.root.next_segment) == (40, 3, 4)
+    assert (entry.rows, entry.segment_id, stream._log.root.next_segment) == (40, 3, 4)
     assert _segments(storage) == []
     stream.append(numbers(40, 50))
-    assert _inline(stream.root) == [True, True]
+    assert _inline(stream._log.root) == [True, True]
     report = stream.verify().check()
     assert (report.frames, report.rows) == (2, 50)
     assert values(open_on(storage), offset=True) == [(n, n) for n in range(50)]
@@ -182,7 +192,9 @@ def test_joined_runs_of_two_epochs_stay_apart() -> None:
     wider = pa.table({"n": [20], "s": ["x"], "more": [1.5]})
     stream.append(wider, merge_schema=True)
     stream.append(wider.set_column(0, "n", pa.array([21])))
-    epochs = [(entry.epoch, entry.rows, entry.frame is not None) for entry in stream.root.entries]
+    epochs = [
+        (entry.epoch, entry.rows, entry.frame is not None) for entry in stream._log.root.entries
+    ]
     assert epochs == [(0, 20, True), (1, 2, True)]
     assert _segments(storage) == []
     assert values(open_on(storage)) == list(range(22))
@@ -198,7 +210,7 @@ def test_lost_race_joins_again() -> None:
         clock=storage.time.clock,
     )
     late.append(numbers(40, 50))
-    assert late.storage.met
+    assert late._log.storage.met
     late.append(numbers(50, 60))
     assert values(late) == list(range(60))
     assert late.verify().check().leftovers == []
@@ -214,7 +226,7 @@ def test_compaction_skips_segments_that_were_joined_meanwhile() -> None:
         clock=storage.time.clock,
     )
     late.compact()
-    assert late.storage.met
+    assert late._log.storage.met
     assert values(open_on(storage)) == list(range(40))
     open_on(storage).verify().check()
 
@@ -223,15 +235,16 @@ def test_compaction_skips_segments_that_were_joined_meanwhile() -> None:
 def test_older_version_and_planned_read_have_the_frames_before_they_were_joined() -> None:
     """Another version may list another frame under the same name."""
     stream, storage = make_stream(3)
-    reading = open_on(storage, clock=storage.time.clock).plan_read()
-    tasks = stream.plan_tasks(reading)
+    pinned = snapshot(open_on(storage, clock=storage.time.clock))
+    reading = pinned.plan()
+    tasks = pinned.tasks(reading)
     stream.append(numbers(30, 40))
     found = [batch for task in tasks for batch in run_task(reading, task)]
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))
-    old = stream.root_as_of(version=2)
-    reading = stream.plan_read(root=old)
+    old = stream._log.read_version(2)
+    reading = snapshot(stream, old).plan()
     found = [
-        batch for task in stream.plan_tasks(reading, root=old) for batch in run_task(reading, task)
+        batch for task in snapshot(stream, old).tasks(reading) for batch in run_task(reading, task)
     ]
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(20))
 
@@ -245,7 +258,7 @@ def test_runs_of_other_epochs_and_between_segments_stay_apart() -> None:
     stream.append(wider, merge_schema=True)
     for n in (23, 24):
         stream.append(wider.set_column(0, "n", pa.array([n])))
-    assert not any(_inline(stream.root)[:3])
+    assert not any(_inline(stream._log.root)[:3])
     assert values(stream) == list(range(25))
     assert stream.verify().check().leftovers == []
     assert open_on(storage).read(22).read_all()["more"].to_pylist() == [1.5] * 3
@@ -260,7 +273,7 @@ def test_lost_race_leaves_no_object() -> None:
         clock=storage.time.clock,
     )
     late.append(numbers(40, 50))
-    assert late.storage.met
+    assert late._log.storage.met
     assert values(late) == list(range(50))
     report = late.verify().check()
     assert report.leftovers == []
@@ -288,7 +301,7 @@ def test_segment_that_another_loser_deletes_is_put_again() -> None:
     stream, storage = make_stream(3)
     late = open_on(_Contested(storage), clock=storage.time.clock)
     late.append(numbers(30, 40))
-    assert late.storage.met
+    assert late._log.storage.met
     assert values(stream.refresh()) == list(range(40))
     assert late.verify().check().leftovers == []
 
@@ -318,7 +331,7 @@ def test_damaged_frame_moves_to_the_segment_as_it_is(
     _damaged(storage, stream, 1)
     stream = open_on(storage, clock=storage.time.clock)
     stream.append(numbers(30, 40))
-    assert _inline(stream.root) == [False]
+    assert _inline(stream._log.root) == [False]
     assert values(stream, 0, 10) + values(stream, 20) == [*range(10), *range(20, 40)]
     with pytest.raises(CorruptionError, match="checksum"):
         values(stream, 10, 20)
@@ -340,13 +353,13 @@ def test_dropping_inline_events_retires_nothing() -> None:
     """Truncation, overwrite and compaction leave no record of what has no object."""
     stream, storage = make_stream(3)
     stream.truncate(10)
-    assert (len(stream.root.entries), stream.root.retired) == (2, ())
+    assert (len(stream._log.root.entries), stream._log.root.retired) == (2, ())
     stream.compact()
-    assert (_inline(stream.root), stream.root.retired) == ([False], ())
+    assert (_inline(stream._log.root), stream._log.root.retired) == ([False], ())
     assert values(stream) == list(range(10, 30))
     stream.append(numbers(30, 40))
     stream.overwrite(numbers(40, 50))
-    assert [item.kind for item in stream.root.retired] == ["segment"]
+    assert [item.kind for item in stream._log.root.retired] == ["segment"]
     assert (values(stream), len(_segments(storage))) == (list(range(40, 50)), 1)
     stream.verify().check()
 
@@ -356,7 +369,7 @@ def test_restore_writes_a_segment() -> None:
     stream, storage = make_stream(3)
     stream.overwrite(numbers(90, 95))
     stream.restore(2)
-    assert (values(stream), _inline(stream.root)) == (list(range(20)), [False])
+    assert (values(stream), _inline(stream._log.root)) == (list(range(20)), [False])
     assert len(_segments(storage)) == 1
     assert stream.verify().check().leftovers == []
 
@@ -366,13 +379,13 @@ def test_copy_writes_segments_and_clone_takes_events_by_value() -> None:
     stream, storage = make_stream(3)
     stream.copy_to(f"{storage.url}-copy", copy_id="a", mode="segments")
     copied = open_on(open_storage(f"{storage.url}-copy"))
-    assert (values(copied), _inline(copied.root)) == (list(range(30)), [False] * 3)
+    assert (values(copied), _inline(copied._log.root)) == (list(range(30)), [False] * 3)
     copied.verify().check()
     stream.copy_to(f"{storage.url}-part", copy_id="b", start=5, end=25)
     assert values(open_on(open_storage(f"{storage.url}-part"))) == list(range(5, 25))
     stream.copy_to(f"{storage.url}-clone", copy_id="c", mode="clone")
     clone = open_on(open_storage(f"{storage.url}-clone"))
-    assert (values(clone), _inline(clone.root)) == (list(range(30)), [True] * 3)
+    assert (values(clone), _inline(clone._log.root)) == (list(range(30)), [True] * 3)
     stream.append(numbers(30, 31))
     clone.materialize()
     clone.append(numbers(30, 40))
@@ -383,8 +396,9 @@ def test_copy_writes_segments_and_clone_takes_events_by_value() -> None:
 def test_planned_read_outlives_its_version() -> None:
     """A plan carries the inline events: its tasks read them although the log was purged."""
     stream, storage = make_stream(3)
-    reading = open_on(open_storage(storage.url)).plan_read()
-    tasks = stream.plan_tasks(reading)
+    pinned = snapshot(open_on(open_storage(storage.url)))
+    reading = pinned.plan()
+    tasks = pinned.tasks(reading)
     reading = pickle.loads(pickle.dumps(reading))  # noqa: S301 - what the test has just made
     stream.compact()
     for n in range(3, 6):
@@ -392,7 +406,7 @@ def test_planned_read_outlives_its_version() -> None:
         stream.append(numbers(10 * n, 10 * n + 10))
     stream.purge(older_than_s=3600)
     stream.vacuum(dry_run=False)
-    assert stream.root.log_start > 3
+    assert stream._log.root.log_start > 3
     found = [batch for task in tasks for batch in run_task(reading, task)]
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))
 
@@ -401,9 +415,9 @@ def test_old_version_has_its_inline_events() -> None:
     """Time travel reads them from the commit file of that version."""
     stream, _ = make_stream(4)
     stream.compact()
-    old = stream.root_as_of(version=2)
-    reading = stream.plan_read(root=old, columns=["n"])
-    tasks = stream.plan_tasks(reading, root=old)
+    old = stream._log.read_version(2)
+    reading = snapshot(stream, old).plan(columns=["n"])
+    tasks = snapshot(stream, old).tasks(reading)
     found = [batch for task in tasks for batch in run_task(reading, task)]
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(20))
 
@@ -415,7 +429,7 @@ def test_metadata_tables_say_inline() -> None:
     assert [path.split("/")[1] for path in segments["path"].to_pylist()] == ["inline"] * 2
     frames = stream.metadata("frames").read_all()
     assert frames["rows"].to_pylist() == [10, 10]
-    sizes = [len(entry.frame.data) for entry in stream.root.entries if entry.frame]
+    sizes = [len(entry.frame.data) for entry in stream._log.root.entries if entry.frame]
     assert stream.history().read_all()["bytes"].to_pylist()[-2:] == sizes
 
 
@@ -430,8 +444,8 @@ def test_repeated_batch_is_found() -> None:
 def test_statistics_of_inline_segments_prune() -> None:
     """A filter leaves out inline segments that have no match."""
     stream, _ = make_stream(3)
-    reading = stream.plan_read(filters=[["n", ">=", 25]])
-    assert sum(len(task.slices) for task in stream.plan_tasks(reading)) == 1
+    reading = snapshot(stream).plan(filters=[["n", ">=", 25]])
+    assert sum(len(task.slices) for task in snapshot(stream).tasks(reading)) == 1
 
 
 def test_commit_file_is_what_the_codec_writes() -> None:
@@ -479,8 +493,8 @@ def test_reads_are_those_of_the_same_events_in_segments(
         monkeypatch.setitem(CHOSEN, "layout", layout)
         pairs.append(make_stream(4)[0])
     inline, plain = pairs
-    assert any(_inline(inline.root))
-    assert not any(_inline(plain.root))
+    assert any(_inline(inline._log.root))
+    assert not any(_inline(plain._log.root))
 
     def compare() -> None:
         inline.verify().check()
@@ -499,7 +513,7 @@ def test_reads_are_those_of_the_same_events_in_segments(
     )
     for change in changes:
         for stream in pairs:
-            wait(stream.storage, 60)
+            wait(stream._log.storage, 60)
             change(stream)
         compare()
     histories = [stream.history().read_all() for stream in pairs]
@@ -510,10 +524,10 @@ def test_reads_are_those_of_the_same_events_in_segments(
 def test_verify_names_wrong_statistics_of_inline_events() -> None:
     """As it does for those of a segment: they would make filters leave out events."""
     stream, storage = make_stream(2)
-    first, second = stream.root.entries
+    first, second = stream._log.root.entries
     wrong = replace(second, stats='{"n":[0,3,0],"s":["s0","s9",0]}')
     path = f"log/{names.build_log_name(stream.version)}"
-    storage.put(path, ROOT_CODEC.encode_file(replace(stream.root, entries=(first, wrong))))
+    storage.put(path, ROOT_CODEC.encode_file(replace(stream._log.root, entries=(first, wrong))))
     (problem,) = open_on(storage).verify().problems
     assert problem.where.startswith(f"{path}: segments/inline/0000000000000001.arrow")
     assert "statistics" in problem.what

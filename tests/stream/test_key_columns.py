@@ -52,19 +52,19 @@ def fill(tmp_path: Any, form: str) -> Stream:
 
 
 def frames_of(stream: Stream) -> list[FrameEntry]:
-    placed = stream._status.segments(stream.root, stream.head, stream.tail)
+    placed = stream._context.status.segments(stream._log.root, stream.head, stream.tail)
     return [
         frame
         for item in placed
-        for frame in open_segment(stream.storage, item.entry, whole=False).frames
+        for frame in open_segment(stream._log.storage, item.entry, whole=False).frames
     ]
 
 
 def looked_up(stream: Stream, *filters: Any) -> tuple[list[int], int]:
     """Return what is found, and the ranges that are fetched of segments for it."""
-    before = stream.storage.stats.requests.get("get_range", 0)
+    before = stream._log.storage.stats.requests.get("get_range", 0)
     found = stream.read(filters=list(filters), read_cache_bytes=0).read_all()
-    return found["n"].to_pylist(), stream.storage.stats.requests.get("get_range", 0) - before
+    return found["n"].to_pylist(), stream._log.storage.stats.requests.get("get_range", 0) - before
 
 
 @FORMATS
@@ -152,8 +152,8 @@ def test_events_that_leave_the_commit_file_get_filters(tmp_path: Any) -> None:
 
 
 def frames_of_inline(stream: Stream) -> list[FrameEntry]:
-    storage = with_inline(stream.storage, stream.root)
-    placed = stream._status.segments(stream.root, stream.head, stream.tail)
+    storage = with_inline(stream._log.storage, stream._log.root)
+    placed = stream._context.status.segments(stream._log.root, stream.head, stream.tail)
     return [frame for item in placed for frame in open_segment(storage, item.entry).frames]
 
 
@@ -207,7 +207,9 @@ def test_damage_of_filters_is_an_error_or_changes_nothing(tmp_path: Any, form: s
     stream = fill(tmp_path, form)
     asked = ["user", "==", "user-2-7"]
     found, _ = looked_up(stream, asked)
-    entry = [item.entry for item in stream._status.segments(stream.root, 0, stream.tail)][2]
+    entry = [
+        item.entry for item in stream._context.status.segments(stream._log.root, 0, stream.tail)
+    ][2]
     path = tmp_path / "s/segments" / entry.path
     whole = path.read_bytes()
     errors, end = 0, entry.footer_bytes
@@ -258,6 +260,6 @@ class _Meeting(WrappedStorage):
 
 def test_lookup_asks_several_segments_at_once(stream: Stream) -> None:
     # The four bounds overlap, and none of the segments has the value.
-    meeting = open_on(_Meeting(stream.storage))
+    meeting = open_on(_Meeting(stream._log.storage))
     asked = ["user", "in", [f"user-{segment}-100" for segment in range(4)]]
     assert meeting.read(filters=[asked], read_cache_bytes=0).read_all().num_rows == 0

@@ -113,14 +113,14 @@ def test_a_scan_keeps_its_version(stream):
 
 def test_a_predicate_skips_segments(stream, monkeypatch):
     opened = []
-    read = type(stream.storage).get
+    read = type(stream._log.storage).get
 
     def get(self, name, **how):
         opened.append(name)
         return read(self, name, **how)
 
     scan = stream.scan(90).to_polars()
-    monkeypatch.setattr(type(stream.storage), "get", get)
+    monkeypatch.setattr(type(stream._log.storage), "get", get)
     assert scan.filter(N > 130).collect().height == 19
     assert not [name for name in opened if name.startswith("segments/")]
     assert scan.filter(N < 95).collect().height == 5

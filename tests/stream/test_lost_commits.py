@@ -114,7 +114,9 @@ def test_new_handle_detects_a_lost_commit_by_the_hint() -> None:
 def test_a_damaged_hint_proves_nothing(place: int) -> None:
     """One flipped bit is no reason to keep a sound stream shut."""
     stream, storage = make_stream(5)
-    hint = bytearray(build_hint(Hint(5, 0, stream.stream_id, stream.root.transaction)))
+    hint = bytearray(
+        build_hint(Hint(5, 0, stream._log.root.stream_id, stream._log.root.transaction))
+    )
     hint[place] ^= 1
     storage.put(HINT_PATH, bytes(hint))
     assert another(storage).version == 5
@@ -125,8 +127,10 @@ def test_a_late_hint_of_another_stream_proves_nothing() -> None:
     stream, storage = make_stream(5)
     segstore.drop(stream.url, confirm=stream.url)
     made = create_on(storage, SCHEMA, clock=storage.time.clock)
-    storage.put(HINT_PATH, build_hint(Hint(5, 0, stream.stream_id, stream.root.transaction)))
-    assert another(storage).stream_id == made.stream_id
+    storage.put(
+        HINT_PATH, build_hint(Hint(5, 0, stream._log.root.stream_id, stream._log.root.transaction))
+    )
+    assert another(storage)._log.root.stream_id == made._log.root.stream_id
     assert witnesses(storage) == []
     with pytest.raises(NotFoundError, match="another one was created"):
         stream.refresh()
@@ -205,7 +209,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
     assert values(behind, stream.position(), "tail") == []
     assert len(values(stream, old)) == 150
     run_purge(stream._context, older_than_s=0)
-    assert stream.root.log_start > old.version
+    assert stream._log.root.log_start > old.version
     assert len(values(stream, old)) == 150
 
 
@@ -244,7 +248,7 @@ def test_a_follower_that_holds_more_stops_commits(tmp_path: Path, hint: bool) ->
     (tmp_path / "a" / HINT_PATH).unlink()
     if hint:
         (tmp_path / "a" / HINT_PATH).write_bytes(
-            build_hint(Hint(lost, 0, stream.stream_id, stream.root.transaction))
+            build_hint(Hint(lost, 0, stream._log.root.stream_id, stream._log.root.transaction))
         )
         with pytest.raises(MissingObjectError, match=GONE):
             segstore.open(stream.url)

@@ -14,6 +14,7 @@ from stream_kit import (
     TIGHT,
     make_stream,
     numbers,
+    snapshot,
     staged_job,
     wait,
 )
@@ -38,7 +39,7 @@ def test_segments_are_listed_with_their_offsets():
         (20, 30, 10),
         (30, 40, 10),
     ]
-    entries = stream.root.entries
+    entries = stream._log.root.entries
     assert [row["path"] for row in found] == [f"segments/{entry.path}" for entry in entries]
     assert [row["segment_id"] for row in found] == [entry.segment_id for entry in entries]
     assert [row["bytes"] for row in found] == [entry.bytes for entry in entries]
@@ -66,7 +67,7 @@ def test_writers_readers_and_tags():
     stream, storage = make_stream(2)
     for n in range(300):
         stream.append(numbers(n, n + 1), writer_id=f"w{n:03}", batch_id=n)
-    assert stream.root.writers_parts
+    assert stream._log.root.writers_parts
     found = rows(stream, "writers")
     assert [row["writer_id"] for row in found] == [f"w{n:03}" for n in range(300)]
     assert [(row["start"], row["end"]) for row in found] == [(20 + n, 21 + n) for n in range(300)]
@@ -88,7 +89,7 @@ def test_info_sums_up():
     stream.truncate(13)
     stream.tags.set("a")
     info = stream.info()
-    kept = stream.root.entries
+    kept = stream._log.root.entries
     assert (info["events"], info["head"], info["tail"]) == (27, 13, 40)
     assert (info["segments"], info["bytes"]) == (3, sum(entry.bytes for entry in kept))
     assert (info["version"], info["retired"], info["tags"]) == (stream.version, 1, 1)
@@ -102,7 +103,7 @@ def test_storage_says_what_takes_room_why_and_until_when():
     stream.copy_to(f"{stream.url}-clone", copy_id="c", mode="clone")
     stream.truncate(20)
     stream.compact()
-    compacted = stream.refresh().root.time_us
+    compacted = stream.refresh()._log.root.time_us
     wait(storage, HOUR)
     stream.overwrite(numbers(0, 5), layout=STAGED)
     staged_job(stream, 90, 95)
@@ -161,12 +162,12 @@ def test_ranges_give_every_row_once(monkeypatch):
         assert [row["start"] for row in whole] == list(range(3, 14))
         for most in (1, 4, 100):
             ranges = metadata_tables.plan_table(
-                stream._status,
-                stream.root,
+                stream._context.status,
+                stream._log.root,
                 metadata_tables.METADATA_TABLES[name],
                 most_segments=most,
             )
-            pieces = [stream.metadata(name, span=span).read_all() for span in ranges]
+            pieces = [snapshot(stream).metadata(name, span).read_all() for span in ranges]
             assert pa.concat_tables(pieces).to_pylist() == whole
             assert len(ranges) == 1 or most < 100
 
@@ -177,15 +178,15 @@ def test_many_segments_are_never_held_at_once(monkeypatch):
     """Memory stays that of a batch and a part, whatever the table's length."""
     monkeypatch.setattr(SOFT, 10**6)
     stream, _ = make_stream(1)
-    entry = stream.root.entries[0]
+    entry = stream._log.root.entries[0]
     count, each = 40, 2_000
     parts, start = [], 10
     for _ in range(count):
-        parts.append(stream._status.put_part(stream.root, start, [entry] * each))
+        parts.append(stream._context.status.put_part(stream._log.root, start, [entry] * each))
         start = parts[-1].end
-    root = replace(stream.root, head=10, tail=start, parts=tuple(parts), entries=())
+    root = replace(stream._log.root, head=10, tail=start, parts=tuple(parts), entries=())
     tracemalloc.start()
-    seen = sum(batch.num_rows for batch in stream.metadata("segments", root=root))
+    seen = sum(batch.num_rows for batch in snapshot(stream, root).metadata("segments"))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seen == count * each

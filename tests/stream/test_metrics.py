@@ -44,12 +44,12 @@ def test_sizes_are_those_of_info(stream):
 
 def test_storage_is_listed_only_if_asked_for(stream):
     stream.append(rows(5), layout=STAGED)
-    before = stream.storage.stats.requests["list"]
+    before = stream._log.storage.stats.requests["list"]
     quiet = stream.metrics()
-    lists = stream.storage.stats.requests["list"] - before
+    lists = stream._log.storage.stats.requests["list"] - before
     assert quiet.storage is None
     asked = stream.metrics(storage=True)
-    assert stream.storage.stats.requests["list"] - before - lists > lists
+    assert stream._log.storage.stats.requests["list"] - before - lists > lists
     table = stream.metadata("storage").read_all().to_pylist()
     assert [(one.why, one.objects, one.bytes) for one in asked.storage] == [
         (row["why"], row["objects"], row["bytes"]) for row in table
@@ -73,7 +73,7 @@ def test_lag_of_a_reader_in_events_bytes_and_seconds():
         "none": (0, 0, 0.0),
     }
     assert {n: (lag.events, lag.bytes, lag.seconds) for n, lag in found.items()} == expected
-    assert measure_lag(stream.context, 5) == found["half"]
+    assert measure_lag(stream._context, 5) == found["half"]
 
 
 def test_a_lapsed_reader_is_not_live():

@@ -73,10 +73,10 @@ def test_a_reader_behind_arrows_interface_can_be_closed(stream: segstore.Stream)
     with pytest.raises(pa.ArrowInvalid, match="closed"):
         reader.read_next_batch()
 
-    segment = f"segments/{stream.root.entries[0].path}"
-    damaged = bytearray(stream.storage.get(segment))
+    segment = f"segments/{stream._log.root.entries[0].path}"
+    damaged = bytearray(stream._log.storage.get(segment))
     damaged[100] ^= 1
-    stream.storage.put(segment, bytes(damaged))
+    stream._log.storage.put(segment, bytes(damaged))
     with pytest.raises(CorruptionError):
         stream.read(read_cache_bytes=0).read_all()
     with (

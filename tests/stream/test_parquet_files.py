@@ -74,12 +74,12 @@ def test_files_are_listed_with_their_offsets(stream):
     assert spans == [(0, 300), (300, 600), (600, 900), (900, 1000), (1010, 1310), (1310, 1510)]
     for file in files:
         assert file.end - file.start == file.rows == pq.read_metadata(file.url[7:]).num_rows
-        assert file.url == f"{stream.storage.url}/{file.path}"
-        assert len(stream.storage.get(file.path)) == file.bytes
+        assert file.url == f"{stream._log.storage.url}/{file.path}"
+        assert len(stream._log.storage.get(file.path)) == file.bytes
         assert pq.read_table(file.url)["n"][0].as_py() == file.start
-    assert [entry.segment_id for entry in stream.root.entries if entry.format == "parquet"] == [
-        file.segment_id for file in files
-    ]
+    assert [
+        entry.segment_id for entry in stream._log.root.entries if entry.format == "parquet"
+    ] == [file.segment_id for file in files]
 
 
 def test_files_say_which_of_their_rows_are_in_the_range(stream):
@@ -144,7 +144,7 @@ def test_status_parts_are_looked_through(monkeypatch):
     for start in range(0, 80, 10):
         layout = PARQUET if start % 20 else Layout(inline_bytes=0)
         stream.append(table(start, start + 10), layout=layout)
-    assert stream.root.parts
+    assert stream._log.root.parts
     assert [file.start for file in stream.scan().files(partial=True)] == [10, 30, 50, 70]
     with pytest.raises(InvalidInputError) as caught:
         stream.scan(5).files()

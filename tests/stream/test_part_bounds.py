@@ -47,14 +47,14 @@ def make(segments: int = 13, column: str | None = "n") -> Stream:
 
 def bounds(stream: Stream) -> list[Any]:
     """Return the bounds of each part that a root names; None where they are not known."""
-    refs = (*stream.root.lists, *stream.root.parts)
+    refs = (*stream._log.root.lists, *stream._log.root.parts)
     found = [list(stats_of(ref).values()) for ref in refs]
     return [(own[0].min, own[0].max) if own else None for own in found]
 
 
 def fetched(stream: Stream, ask: Callable[[Stream], Any]) -> tuple[Any, int]:
     """Return an answer, and how many status objects a new handle fetched for it."""
-    watched = FaultStorage(stream.storage)
+    watched = FaultStorage(stream._log.storage)
     found = ask(open_on(watched))
     return found, sum(call.startswith("get status/") for call in watched.calls)
 
@@ -136,14 +136,14 @@ def test_infinite_times_are_kept() -> None:
     for n in (1.0, float("inf"), float("-inf"), 2.0):
         stream.append(pa.table([[1], [n]], schema=SCHEMA), layout=LAYOUT)
     assert bounds(stream) == [(float("-inf"), float("inf"))]
-    assert bounds(open_on(stream.storage)) == bounds(stream)
+    assert bounds(open_on(stream._log.storage)) == bounds(stream)
 
 
 def test_column_that_is_chosen_later_is_looked_at_once() -> None:
     stream = make(column="x")
     stream.settings.update(time_column=None)
     stream.settings.update(time_column="n")
-    assert bounds(open_on(stream.storage)) == [None] * 3  # the layout kept those of x alone
+    assert bounds(open_on(stream._log.storage)) == [None] * 3  # the layout kept those of x alone
     stream.compact(start=2)
     assert bounds(stream) == [None]  # the first segment is as it was
     stream.compact()
@@ -182,24 +182,24 @@ def test_times_survive_whatever_writes_parts_anew(how: str) -> None:
     assert None not in bounds(stream)
     assert len(bounds(stream)) > 0
     assert stream.count(event_time=(39, 62)) == 6
-    assert open_on(stream.storage).verify().ok
+    assert open_on(stream._log.storage).verify().ok
 
 
 def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
     stream = make(25)
-    assert len(stream.root.lists) > 1
+    assert len(stream._log.root.lists) > 1
     assert bounds(stream)[:2] == [(-1, 71), (79, 151)]
     # A list, and the one of its parts that may hold it.
     assert fetched(stream, lambda s: s.count(event_time=(41, 42))) == (1, 2)
     assert fetched(stream, lambda s: s.position("eventtime:92").offset) == (20, 2)
-    assert open_on(stream.storage).verify().ok
+    assert open_on(stream._log.storage).verify().ok
 
 
 def test_bounds_of_another_column_or_kind_rule_nothing_out() -> None:
     stream = make()
-    first = stream.root.parts[0]
+    first = stream._log.root.parts[0]
     for stats in (
         '{"float:n":[500.0,600.0,0]}',
         '{"date:n":[500,600,0]}',
@@ -214,7 +214,7 @@ def test_bounds_of_another_column_or_kind_rule_nothing_out() -> None:
 
 @pytest.mark.parametrize("wrong", ["7", "[]", '{"int:n":[1]}', "{"])
 def test_bounds_that_are_none_are_refused(wrong: str) -> None:
-    told = replace(make(4).root.parts[0], stats=wrong)
+    told = replace(make(4)._log.root.parts[0], stats=wrong)
     with pytest.raises(CorruptionError):
         part_test(parse_filters([["n", "==", 1]], SCHEMA), SCHEMA)(told)
 
@@ -225,8 +225,8 @@ def test_list_whose_bounds_contradict_its_parts_is_damaged(
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.listed", 2)
     stream = make(25)
-    first = stream.root.lists[0]
-    levels = stream._status.table
+    first = stream._log.root.lists[0]
+    levels = stream._context.status.table
     assert levels.members(replace(first, stats=None)) == levels.members(first)
     with pytest.raises(CorruptionError, match="contradicts"):
         levels.members(replace(first, stats='{"int:n":[0,1,0]}'))
@@ -234,7 +234,7 @@ def test_list_whose_bounds_contradict_its_parts_is_damaged(
 
 def test_times_that_are_not_the_events_are_reported() -> None:
     stream = make(4)
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     wrong = replace(part, stats=f'{{"{LABEL}":[0,31,0]}}')
 
     def plan(root: Root, _slot: Any) -> Any:
@@ -244,15 +244,15 @@ def test_times_that_are_not_the_events_are_reported() -> None:
         return Change(replace(root, parts=(wrong,), operation=Operation.MERGE))
 
     stream._log.commit(plan)
-    (problem,) = open_on(stream.storage).verify().problems
+    (problem,) = open_on(stream._log.storage).verify().problems
     assert "other times than the root says" in str(problem)
 
 
 def test_repaired_part_is_looked_at_again() -> None:
     stream = make()
-    stream.storage.delete(stream.root.parts[0].path)
-    assert repair_on(stream.storage, clock=stream._log.clock).ok
-    found = open_on(stream.storage)
+    stream._log.storage.delete(stream._log.root.parts[0].path)
+    assert repair_on(stream._log.storage, clock=stream._log.clock).ok
+    found = open_on(stream._log.storage)
     assert found.count(event_time=(-5, 12)) == 4
     found.maintain()
     assert bounds(found)[0] == (-1, 31)

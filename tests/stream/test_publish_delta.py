@@ -310,7 +310,7 @@ def test_what_delta_lets_others_write_is_borne(
     (problem,) = (found for found in stream.verify().problems if newest.name in found.where)
     assert "another program" in problem.what
     with pytest.raises(CorruptionError, match="another program"):
-        delta.read_files(stream.storage, delta.newest(stream.storage))
+        delta.read_files(stream._log.storage, delta.newest(stream._log.storage))
     newest.write_bytes(sound)
     for start in range(40, 70, 10):
         stream.append(events(start, start + 10), layout=SETTLED)
@@ -450,17 +450,17 @@ def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
     for _ in range(2):
         stream.append(events(70, 140), layout=layout)
         stream.publish("delta")
-    assert len(stream.root.parts) > 1
+    assert len(stream._log.root.parts) > 1
     stream.append(events(140, 141), layout=layout)
     fresh = segstore.open(stream.url)
-    fresh.storage.stats.reset()
+    fresh._log.storage.stats.reset()
     assert fresh.publish("delta").lag == 0
-    assert fresh.storage.stats.total <= 8
+    assert fresh._log.storage.stats.total <= 8
     assert len(changes_of(stream)) == 1
     fresh.append(events(141, 142), layout=layout)
-    fresh.storage.stats.reset()
+    fresh._log.storage.stats.reset()
     assert fresh.publish("delta").lag == 0
-    assert fresh.storage.stats.total <= 3  # it knows the table
+    assert fresh._log.storage.stats.total <= 3  # it knows the table
     check(stream)
 
 

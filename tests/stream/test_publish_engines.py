@@ -173,7 +173,7 @@ def test_engines_read_tables_in_object_stores(
             found = sorted(read(stream.url, keys), key=lambda row: row["n"])
             assert [[*row.values()] for row in found] == wanted, name
         uris = deltalake.DeltaTable(stream.url, storage_options=keys).file_uris()
-        assert {*uris} == {f"{stream.url}/{path}" for path in listed(stream.storage)}
+        assert {*uris} == {f"{stream.url}/{path}" for path in listed(stream._log.storage)}
         static = StaticTable.from_metadata(stream.url, properties=of_pyiceberg(options))
         assert rows_in(static) == wanted
         for kind in ("delta", "iceberg"):

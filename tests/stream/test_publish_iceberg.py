@@ -71,7 +71,7 @@ def check(stream: Stream, operation: str | None = None) -> None:
     assert table.scan(row_filter="n >= 30").count() == sum(row["n"] >= 30 for row in wanted)
     assert (found.head, found.tail + found.lag) == (stream.head, stream.tail)
     place = found.head
-    for entry in iceberg_entries(stream.storage):
+    for entry in iceberg_entries(stream._log.storage):
         assert entry.start == place
         place = entry.end
     assert place == found.tail
@@ -303,7 +303,7 @@ def test_small_manifests_are_merged(stream: Stream, monkeypatch: pytest.MonkeyPa
     listed = table.current_snapshot().manifests(table.io)
     assert [m.existing_files_count + m.added_files_count for m in listed] == [9, 9, 1, 1]
     check(stream, "append")
-    assert len({entry.snapshot_id for entry in iceberg_entries(stream.storage)}) == 20
+    assert len({entry.snapshot_id for entry in iceberg_entries(stream._log.storage)}) == 20
 
 
 def test_publishing_iceberg_reads_what_changed(
@@ -315,26 +315,26 @@ def test_publishing_iceberg_reads_what_changed(
     for start in range(0, 20, 5):
         stream.append(events(start, start + 5), layout=layout)
         stream.publish("iceberg")
-    assert len(stream.root.parts) > 1
+    assert len(stream._log.root.parts) > 1
     stream.append(events(20, 21), layout=layout)
     fresh = segstore.open(stream.url)
-    fresh.storage.stats.reset()
+    fresh._log.storage.stats.reset()
     assert fresh.publish("iceberg").lag == 0
-    assert fresh.storage.stats.total <= 12
-    assert len(iceberg_entries(stream.storage)) == 21
+    assert fresh._log.storage.stats.total <= 12
+    assert len(iceberg_entries(stream._log.storage)) == 21
     fresh.append(events(21, 22), layout=layout)
-    fresh.storage.stats.reset()
+    fresh._log.storage.stats.reset()
     assert fresh.publish("iceberg").lag == 0
-    assert fresh.storage.stats.total <= 6  # it knows the table
-    assert len(iceberg_entries(stream.storage)) == 22
+    assert fresh._log.storage.stats.total <= 6  # it knows the table
+    assert len(iceberg_entries(stream._log.storage)) == 22
 
 
 def test_asking_for_tables_costs_little_without_any(stream: Stream) -> None:
     """Figures of a stream ask for its newest version once, and once for each format's table."""
     stream.append(events(0, 20), layout=SETTLED)
-    stream.storage.stats.reset()
+    stream._log.storage.stats.reset()
     assert stream.published("iceberg") is None
-    assert stream.storage.stats.total <= 3
+    assert stream._log.storage.stats.total <= 3
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
+from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
@@ -67,12 +68,12 @@ def data_calls(storage: FaultStorage) -> list[str]:
 
 def damage(stream: Stream, *, segment: int = 0, frame: int = 1) -> None:
     """Change a byte of a frame, in place."""
-    entry = stream.root.entries[segment]
+    entry = stream._log.root.entries[segment]
     name = f"segments/{entry.path}"
-    data = bytearray(stream.storage.get(name))
-    found = segments.open_segment(stream.storage, entry).frames[frame]
+    data = bytearray(stream._log.storage.get(name))
+    found = segments.open_segment(stream._log.storage, entry).frames[frame]
     data[(found.start + found.end) // 2] ^= 1
-    stream.storage.put(name, bytes(data))
+    stream._log.storage.put(name, bytes(data))
 
 
 def test_second_read_sends_no_data_request(storage, form):
@@ -85,12 +86,12 @@ def test_second_read_sends_no_data_request(storage, form):
     assert data_calls(storage) == []
     again = open_on(storage)
     assert again.read(55, 145).read_all() == events(55, 145)
-    reading = again.plan_read(120)
-    for task in again.plan_tasks(reading, partition_bytes=1):
+    reading = snapshot(again).plan(120)
+    for task in snapshot(again).tasks(reading, partition_bytes=1):
         list(run_task(reading, task))
     assert data_calls(storage) == []
     counters = segstore.read_cache_counters()
-    for task in again.plan_tasks(reading, partition_bytes=1):
+    for task in snapshot(again).tasks(reading, partition_bytes=1):
         list(run_task(*pickle.loads(pickle.dumps((reading, task)))))  # noqa: S301
     assert segstore.read_cache_counters().misses == counters.misses
     assert counters.misses > 0
@@ -118,7 +119,7 @@ def test_poll_fetches_only_what_is_new(storage, form):
     other = open_on(storage)
     layout = Layout(segment_format=form, inline_bytes=0)
     other.append(events(100, 150), layout=layout)
-    (new,) = (entry.path for entry in other.root.entries[1:])
+    (new,) = (entry.path for entry in other._log.root.entries[1:])
     data_calls(storage)
     assert stream.read().read_all() == pa.concat_tables([seen, events(100, 150)])
     calls = data_calls(storage)
@@ -165,7 +166,7 @@ def test_cached_frames_hold_no_memory_of_others(storage, form):
     stream = create_on(storage, SCHEMA, upkeep=None)
     layout = Layout(frame_rows=4_000, segment_format=form, inline_bytes=0, compression="none")
     stream.append(events(0, 180_000), layout=layout)
-    assert stream.root.entries[0].bytes > 1 << 20
+    assert stream._log.root.entries[0].bytes > 1 << 20
     stream.read(read_cache_bytes=0).read_all()
     tracemalloc.start()
     try:
@@ -262,7 +263,7 @@ def test_verify_bypasses_the_cache(storage, form):
 def test_damage_is_never_cached(storage, form):
     """A damaged object that is repaired is read well, and its sound frames are read meanwhile."""
     stream = fill(storage, form)
-    name = f"segments/{stream.root.entries[0].path}"
+    name = f"segments/{stream._log.root.entries[0].path}"
     sound = storage.get(name)
     damage(stream, frame=5)
     for _ in range(2):
@@ -278,7 +279,7 @@ def test_damage_is_never_cached(storage, form):
 
 def test_missing_object_is_not_remembered(storage, form):
     stream = fill(storage, form)
-    name = f"segments/{stream.root.entries[0].path}"
+    name = f"segments/{stream._log.root.entries[0].path}"
     sound = storage.get(name)
     storage.delete(name)
     with pytest.raises(FormatError):
@@ -301,16 +302,16 @@ def test_stream_created_again_gives_its_own_events(tmp_path, form):
 def test_key_holds_the_checksum_of_the_footer(storage, form):
     """Should one name stand for other bytes after all, they are not confused."""
     first = fill(storage, form)
-    entry = first.root.entries[0]
+    entry = first._log.root.entries[0]
     assert first.read().read_all() == events(0, 300)
     other = Users(open_storage(f"memory://{uuid.uuid4().hex}"), storage.rights())
     second = create_on(other, SCHEMA, upkeep=None)
     layout = Layout(frame_rows=10, segment_format=form, inline_bytes=0)
     second.append(events(700, 800), layout=layout)
-    (theirs,) = second.root.entries
+    (theirs,) = second._log.root.entries
     data = other.get(f"segments/{theirs.path}")
     keys = {(scope, path, crc) for (scope, path, crc), _ in PROCESS_CACHE._pieces}
-    assert {path for _, path, _ in keys} == {entry.path for entry in first.root.entries}
+    assert {path for _, path, _ in keys} == {entry.path for entry in first._log.root.entries}
     assert {crc for _, path, crc in keys if path == entry.path} == {entry.footer_crc}
     assert data
     assert theirs.footer_crc != entry.footer_crc
@@ -334,4 +335,4 @@ def test_read_after_salvage_is_of_the_new_stream(tmp_path, form):
     segstore.salvage(url, tmp_path / "new", skip_damaged=True)
     found = segstore.open(tmp_path / "new").read(columns=["n"]).read_all()["n"].to_pylist()
     assert found == [*range(30), *range(40, 300)]
-    assert os.fspath(url) in stream.storage.url
+    assert os.fspath(url) in stream._log.storage.url

@@ -25,7 +25,9 @@ from segstore_ds.stream import create_on, open_on
 def held(stream):
     """Return what readers hold back now."""
     now_us = store_now_us(stream._context)
-    return {seen.name: seen.needs(stream.root) for seen in live_readers(stream._context, now_us)}
+    return {
+        seen.name: seen.needs(stream._log.root) for seen in live_readers(stream._context, now_us)
+    }
 
 
 def test_reader_starts_at_the_head_and_resumes():
@@ -188,7 +190,7 @@ def test_old_records_are_deleted_and_the_newest_counts():
     for n in range(30):
         reader.publish(n)
     assert len(objects(storage, "readers/etl")) < 26
-    record = ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl")
+    record = ReaderRecord(stream._log.root.stream_id, 0, 3, "", 60, name="etl")
     storage.create("readers/etl/00000000000000000000", encode_envelope(encode_record(record)))
     assert stream.readers.register("etl").offset == 29
     assert stream.verify().ok
@@ -402,7 +404,7 @@ def test_late_note_of_a_readers_newest_record_is_no_alarm():
     reader = stream.readers.register("etl")
     note = storage.get("readers/_latest/etl")
     reader.publish(5)
-    for data in (note, b"?", note.replace(stream.stream_id.encode(), b"another")):
+    for data in (note, b"?", note.replace(stream._log.root.stream_id.encode(), b"another")):
         storage.put("readers/_latest/etl", data)
         assert stream.readers.register("etl").offset == 5
     storage.delete("readers/_latest/etl")
@@ -413,7 +415,7 @@ def test_late_note_of_a_readers_newest_record_is_no_alarm():
 def test_record_of_a_later_version_is_not_released_by_this_one():
     """It may mean more than this one knows."""
     stream, storage = make_stream(1)
-    record = encode_record(ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl"))
+    record = encode_record(ReaderRecord(stream._log.root.stream_id, 0, 3, "", 60, name="etl"))
     stream.readers.register("etl")
     spoil(storage, encode_envelope(record.replace(b'"format":1', b'"format":2')))
     with pytest.raises(UnsupportedVersionError):

@@ -55,7 +55,7 @@ def test_followers_and_queries_end_at_once(tmp_path: Path, commits: int, *, dele
     follow.reader = None
     assert next(follow).num_rows == 1
     idle = stream.follow(start="tail")
-    position = Position.of(query.stream.root, 3)
+    position = Position.of(query.stream._log.root, 3)
     make_again(stream, commits, folder)
     for ask in (query.follow, idle._take, stream.refresh):
         with pytest.raises(NotFoundError, match=r"another one was created.*checkpoint"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import STAGED, Meddling, make_stream, numbers, objects
+from stream_kit import STAGED, Meddling, make_stream, numbers, objects, snapshot
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact.commit import commit_groups
@@ -43,10 +43,9 @@ def _expected(count: int, *gone: int) -> list[str | None]:
 
 def _hidden(stream: Stream) -> list[str | None]:
     """Return the column of every stored event, those below the head too."""
-    root = stream.refresh().root
-    whole = stream.at_root(stream.storage, root)
-    reading = whole.plan_read(root=root)
-    placed = list(stream.context.status.segments(root, root.listed_start, root.tail))
+    root = stream.refresh()._log.root
+    reading = snapshot(stream, root).plan()
+    placed = list(stream._context.status.segments(root, root.listed_start, root.tail))
     reading = replace(reading, start=root.listed_start)
     slices = tuple(placed)
     return pa.Table.from_batches(run_task(reading, ReadTask(slices)))["s"].to_pylist()
@@ -56,11 +55,11 @@ def _redact_while(stream: Stream, happens: Callable[[Sequence[PlacedSegment]], o
     """Redact; something happens after segments were looked through, before each commit."""
 
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
-        found = list(redact_module._here(stream.context)(job, chosen))
+        found = list(redact_module._here(stream._context)(job, chosen))
         happens(chosen)
         return found
 
-    return run_redact(stream.context, RedactRequest(SECRET, ["s"], "", "r"), work)
+    return run_redact(stream._context, RedactRequest(SECRET, ["s"], "", "r"), work)
 
 
 @pytest.mark.parametrize("layout", [Layout(), STAGED, PARQUET], ids=["inline", "arrow", "parquet"])
@@ -69,12 +68,12 @@ def test_redact_sets_columns_of_matching_events_to_null(layout: Layout) -> None:
     stream, _storage = make_stream(0)
     for n in range(4):
         stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
-    before = stream.root
+    before = stream._log.root
     done = stream.redact(SECRET, columns=["s"], reason="request 7", redact_id="r7")
     assert (done.rows, done.segments, done.tail, done.repeated) == (2, 2, 40, False)
     assert _texts(stream) == _expected(40, 13, 27)
     assert stream.read().read_all()["n"].to_pylist() == list(range(40))
-    root = stream.root
+    root = stream._log.root
     assert (root.head, root.tail) == (before.head, before.tail)
     old, new = ([entry.segment_id for entry in each.entries] for each in (before, root))
     assert (old[0], old[3]) == (new[0], new[3])
@@ -93,7 +92,7 @@ def test_history_says_who_when_and_how_many_but_not_what() -> None:
         ("redact:r7", 0),
     ]
     assert done.version == rows[0]["version"]
-    record = redactions_of(stream.root)["r7"]
+    record = redactions_of(stream._log.root)["r7"]
     assert (record.done, record.rows, record.tail) == (True, 2, 40)
     assert b"s13" not in storage.get(f"log/{stream.version:020}", limit_bytes=1 << 20)
 
@@ -137,7 +136,7 @@ def test_hidden_events_are_redacted_too(monkeypatch: pytest.MonkeyPatch, compact
 def test_events_behind_the_bound_tail_stay() -> None:
     """What is appended while it works is not part of it, and nothing of it is lost."""
     stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream.context.clock)
+    other = open_on(storage, clock=stream._context.clock)
     done = _redact_while(stream, lambda _: other.append(numbers(13, 14)))
     assert done.tail == 40
     assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
@@ -146,20 +145,20 @@ def test_events_behind_the_bound_tail_stay() -> None:
 def test_ranges_that_a_compaction_replaced_are_planned_again() -> None:
     """The compaction commits first, so what was written for its inputs is dropped."""
     stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream.context.clock)
+    other = open_on(storage, clock=stream._context.clock)
     done = _redact_while(stream, lambda _: other.compact(end=20))
     assert done.rows == 2
     assert _texts(stream) == _expected(40, 13, 27)
     assert stream.verify().ok
-    listed = {f"segments/{entry.path}" for entry in stream.root.entries}
-    retired = {f"segments/{item.path}" for item in stream.root.retired}
+    listed = {f"segments/{entry.path}" for entry in stream._log.root.entries}
+    retired = {f"segments/{item.path}" for item in stream._log.root.retired}
     assert {path for path in objects(storage) if path.startswith("segments/")} <= listed | retired
 
 
 def test_a_compaction_under_way_brings_nothing_back() -> None:
     """It finds none of the segments that it read, and is skipped."""
     stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream.context.clock).context
+    other = open_on(storage, clock=stream._context.clock)._context
     root = other.log.root
     job = plan_job(other, root, CompactRules(), Layout())
     groups = plan_range_groups(other.status, root, job, (0, 40))
@@ -173,7 +172,7 @@ def test_a_compaction_under_way_brings_nothing_back() -> None:
 def test_a_restore_in_between_is_redacted_too() -> None:
     """It lists old segments behind the bound tail: the tail moves."""
     stream, storage = make_stream(4)
-    other = open_on(storage, clock=stream.context.clock)
+    other = open_on(storage, clock=stream._context.clock)
     version = stream.version
 
     def restore(_chosen: Sequence[PlacedSegment]) -> None:
@@ -189,7 +188,7 @@ def test_a_restore_in_between_is_redacted_too() -> None:
 def test_a_restore_before_the_last_commit_is_redacted_too() -> None:
     """Nothing matched when it looked last, and nothing was recorded yet that refuses a restore."""
     stream, storage = make_stream(4)
-    version, clock = stream.version, stream.context.clock
+    version, clock = stream.version, stream._context.clock
     stream.overwrite(numbers(90, 95))
     last = f"create log/{names.build_log_name(stream.version + 1)}"
     raced = Meddling(storage, last, lambda: open_on(storage, clock=clock).restore(version))
@@ -220,10 +219,10 @@ def test_older_versions_are_neither_restored_nor_cloned() -> None:
 def test_a_restore_planned_before_is_refused_by_its_commit() -> None:
     """The rule is asked on the root that the commit follows."""
     stream, _ = make_stream(2)
-    old = stream.root
+    old = stream._log.root
     stream.redact([["n", "==", 3]], columns=["s"])
     with pytest.raises(InvalidInputError, match="older than a redaction"):
-        plan_restore(stream.root, old, [], Slot(stream.version + 1, 0, 0))
+        plan_restore(stream._log.root, old, [], Slot(stream.version + 1, 0, 0))
 
 
 def test_batches_of_writers_lose_their_digests() -> None:
@@ -232,7 +231,7 @@ def test_batches_of_writers_lose_their_digests() -> None:
     stream.append(numbers(0, 20), writer_id="a", batch_id=0)
     stream.append(numbers(20, 30), writer_id="b", batch_id=0)
     stream.redact([["s", "==", "s13"]], columns=["s"])
-    writers = stream.root.writers
+    writers = stream._log.root.writers
     assert (writers["a"].fingerprint, bool(writers["b"].fingerprint)) == ("", True)
     assert stream.append(numbers(0, 20), writer_id="a", batch_id=0).repeated
 
@@ -243,11 +242,11 @@ def test_digests_in_a_part_of_writers_go_too(monkeypatch: pytest.MonkeyPatch) ->
     stream, _ = make_stream(0)
     for n in range(6):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=0)
-    (old,) = stream.root.writers_parts
+    (old,) = stream._log.root.writers_parts
     stream.redact([["n", "==", 0]], columns=["s"])
-    (new,) = stream.root.writers_parts
-    assert stream.context.status.writers.part(new)["w0"].fingerprint == ""
-    assert old.path in {item.path for item in stream.root.retired}
+    (new,) = stream._log.root.writers_parts
+    assert stream._context.status.writers.part(new)["w0"].fingerprint == ""
+    assert old.path in {item.path for item in stream._log.root.retired}
     assert stream.verify().ok
 
 
@@ -266,7 +265,7 @@ def test_older_epochs_are_redacted_in_their_own_types() -> None:
         "t": [None, None, None, "l"],
     }
     assert stream.redact([["t", "is null"]], columns=["s"]).rows == 1
-    assert [entry.epoch for entry in stream.root.entries] == [0, 1]
+    assert [entry.epoch for entry in stream._log.root.entries] == [0, 1]
 
 
 def test_a_hidden_column_of_another_type_is_redacted_as_a_whole() -> None:
@@ -276,7 +275,7 @@ def test_a_hidden_column_of_another_type_is_redacted_as_a_whole() -> None:
     stream.append(numbers(10, 11))
     texts = pa.table({"n": ["ten"], "s": ["x"]})
     stream.overwrite(texts, overwrite_schema=True)
-    hidden = stream.root.listed_start < stream.head
+    hidden = stream._log.root.listed_start < stream.head
     done = stream.redact([["n", "==", "ten"]], columns=["s"])
     assert done.rows == (1 if not hidden else 12)
     assert _texts(stream) == [None]
@@ -303,9 +302,9 @@ def test_only_the_newest_redactions_are_remembered() -> None:
     stream, _ = make_stream(2)
     for n in range(MOST_REDACTIONS + 2):
         stream.redact([["n", "==", n]], columns=["s"], redact_id=f"r{n}")
-    assert len(stream.root.redactions) == MOST_REDACTIONS
-    assert "r0" not in stream.root.redactions
-    assert redacted_since(stream.root) == stream.version - 1
+    assert len(stream._log.root.redactions) == MOST_REDACTIONS
+    assert "r0" not in stream._log.root.redactions
+    assert redacted_since(stream._log.root) == stream.version - 1
 
 
 def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,9 +319,9 @@ def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.Monkey
     with pytest.raises(KeyboardInterrupt):
         _redact_while(stream, interrupt)
     assert _texts(stream) == _expected(40, 13)
-    assert not redactions_of(stream.root)["r"].done
+    assert not redactions_of(stream._log.root)["r"].done
     stream.append(numbers(13, 14))
-    again = open_on(storage, clock=stream.context.clock)
+    again = open_on(storage, clock=stream._context.clock)
     done = again.redact(SECRET, columns=["s"], redact_id="r")
     assert (done.rows, done.tail, done.repeated) == (2, 40, False)
     assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
@@ -347,7 +346,7 @@ def test_a_failed_redaction_leaves_nothing_staged(failing: int) -> None:
 
     before = objects(storage, "segments")
     with pytest.raises(StorageError, match="disk is full"):
-        open_on(Failing(storage), clock=stream.context.clock).redact(
+        open_on(Failing(storage), clock=stream._context.clock).redact(
             everywhere, columns=["s"], redact_id="r"
         )
     assert len(staged) >= failing
@@ -362,7 +361,7 @@ def test_redact_reaches_parts_and_sealed_streams(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 2)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 50)
     stream, _ = make_stream(12)
-    assert stream.root.lists
+    assert stream._log.root.lists
     stream.seal()
     assert stream.redact(SECRET, columns=["s"]).rows == 2
     assert _texts(stream) == _expected(120, 13, 27)

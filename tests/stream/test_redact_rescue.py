@@ -48,13 +48,13 @@ def _half_redact(stream: Stream, commits: int) -> None:
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
         if len(done) == commits:
             raise KeyboardInterrupt
-        found = list(redact_module._here(stream.context)(job, chosen))
+        found = list(redact_module._here(stream._context)(job, chosen))
         done.extend(segment for segment in found if segment.run)
         return found
 
     stream.refresh()
     with pytest.raises(KeyboardInterrupt):
-        run_redact(stream.context, RedactRequest(FILTERS, ["s"], "", "r"), work)
+        run_redact(stream._context, RedactRequest(FILTERS, ["s"], "", "r"), work)
 
 
 def _texts(stream: Stream) -> list[str | None]:
@@ -83,9 +83,9 @@ def test_a_repair_brings_no_redacted_value_back(
         if how == "cut":
             storage.put(lost, data[:-7])
         with suppress(SegstoreError):
-            repair_on(storage, allow_loss=loss, clock=stream.context.clock)
+            repair_on(storage, allow_loss=loss, clock=stream._context.clock)
         with suppress(SegstoreError):
-            again = open_on(storage, clock=stream.context.clock)
+            again = open_on(storage, clock=stream._context.clock)
             found = again.read(read_cache_bytes=0).read_all()["s"].to_pylist()
             assert not SECRETS & {*found}, lost
             read += 1
@@ -110,7 +110,7 @@ def test_a_redaction_is_left_behind_only_on_request() -> None:
     _fill(stream)
     before = stream.version
     _redact(stream)
-    clock = stream.context.clock
+    clock = stream._context.clock
     _damage(storage, range(before + 1, stream.version + 1))
     with pytest.raises(InvalidInputError, match="may hold a redaction"):
         repair_on(storage, allow_loss=True, clock=clock)
@@ -133,8 +133,8 @@ def test_losing_other_commits_needs_no_such_request(monkeypatch: pytest.MonkeyPa
     before = stream.version
     stream.append(numbers(80, 85))
     _damage(storage, range(before + 1, stream.version + 1))
-    assert repair_on(storage, allow_loss=True, clock=stream.context.clock).lost
-    assert _texts(open_on(storage, clock=stream.context.clock)) == _expected()
+    assert repair_on(storage, allow_loss=True, clock=stream._context.clock).lost
+    assert _texts(open_on(storage, clock=stream._context.clock)) == _expected()
 
 
 @pytest.mark.parametrize("commits", [1, 2])
@@ -146,9 +146,9 @@ def test_a_half_done_redaction_survives_a_repair(
     stream, storage = make_stream(0)
     _fill(stream)
     _half_redact(stream, commits)
-    known = redactions_of(stream.refresh().root)["r"]
+    known = redactions_of(stream.refresh()._log.root)["r"]
     stream.append(numbers(13, 14))
-    clock = stream.context.clock
+    clock = stream._context.clock
     _damage(storage, range(stream.version, stream.version + 1))
     report = repair_on(storage, allow_loss=True, clock=clock)
     assert any("'r' is not done" in text for text in report.repaired)
@@ -170,11 +170,11 @@ def test_a_follower_gives_back_what_was_redacted() -> None:
     before = stream.version
     _redact(stream)
     for version in range(before + 1, stream.version + 1):
-        stream.storage.delete(f"log/{names.build_log_name(version)}")
-    for path in objects(stream.storage, "segments"):
+        stream._log.storage.delete(f"log/{names.build_log_name(version)}")
+    for path in objects(stream._log.storage, "segments"):
         if names.is_redacted(path):
-            stream.storage.delete(path)
-    report = repair_on(stream.storage, clock=stream.context.clock)
+            stream._log.storage.delete(path)
+    report = repair_on(stream._log.storage, clock=stream._context.clock)
     assert (report.ok, [*report.lost]) == (True, [])
     again = pair.reopen(pair.primary)
     assert _texts(again) == _expected()
@@ -196,7 +196,7 @@ def test_a_promoted_follower_finishes_a_redaction(
     pair.world.lost.add(pair.primary)
     promoted = pair.reopen(pair.follower)
     promoted.promote()
-    known = redactions_of(promoted.root).get("r")
+    known = redactions_of(promoted._log.root).get("r")
     assert (known is None) == (commits == 0)
     assert known is None or (known.done, known.rows) == (False, commits)
     done = _redact(promoted)

@@ -48,7 +48,7 @@ def log_name(version):
 
 
 def fix(stream, **options):
-    return repair_on(stream.storage, clock=stream._log.clock, **options)
+    return repair_on(stream._log.storage, clock=stream._log.clock, **options)
 
 
 def test_sound_stream_needs_nothing():
@@ -71,7 +71,7 @@ def test_repair_rewrites_the_hint(hint):
     if hint:
         storage.put("log/_latest", hint)
     assert fix(stream).repaired == ["the hint"]
-    assert storage.get("log/_latest") == build_hint(hint_of(stream.root))
+    assert storage.get("log/_latest") == build_hint(hint_of(stream._log.root))
 
 
 @pytest.mark.parametrize("hint", [4 + (1 << 16), 10**17, (1 << 63) - 1])
@@ -94,7 +94,7 @@ def test_hint_beyond_the_log_blocks_until_it_is_deleted():
     assert len(str(told.value)) < 500
     storage.delete("log/_latest")
     assert fix(stream).repaired == ["the hint"]
-    assert open_on(storage, clock=stream._log.clock).root.generation == 0
+    assert open_on(storage, clock=stream._log.clock)._log.root.generation == 0
 
 
 def test_file_far_behind_the_log_is_named_and_left_alone():
@@ -147,7 +147,7 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
         stream.tags.set(f"t{n}", n)
     stream.truncate(7)
-    root = stream.root
+    root = stream._log.root
     path = {
         "writers": lambda: root.writers_parts[0].path,
         "retired": lambda: root.retired_parts[0].path,
@@ -156,13 +156,13 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
         "list": lambda: root.history_lists[0].path,
     }[kind]()
     assert fix(stream).ok
-    damage(stream.storage, path, "cut")
-    assert not open_on(stream.storage).verify().ok
+    damage(stream._log.storage, path, "cut")
+    assert not open_on(stream._log.storage).verify().ok
     before = stream.tags, stream.metadata("writers").read_all()
     report = fix(stream)
     assert report.ok
     assert [path in text for text in report.repaired] == [True]
-    seen = open_on(stream.storage, clock=stream._log.clock)
+    seen = open_on(stream._log.storage, clock=stream._log.clock)
     seen.verify().check()
     assert (seen.tags, seen.metadata("writers").read_all()) == before
 
@@ -171,7 +171,7 @@ def test_repair_reads_no_more_kept_versions_than_it_needs(monkeypatch):
     """The version before the part was made lists its segments."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(40)
-    damage(storage, stream.root.parts[-1].path, "lost")
+    damage(storage, stream._log.root.parts[-1].path, "lost")
     faulty = FaultStorage(storage)
     context = open_on(faulty, clock=stream._log.clock)._context
     assert not repair_status(context, context.log.root, allow_loss=False).damaged
@@ -185,7 +185,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     assert part.count == 8
     damage(storage, part.path, how)
     assert not open_on(storage).verify().ok
@@ -194,7 +194,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
     assert part.path in report.repaired
     seen = open_on(storage, clock=stream._log.clock)
     assert values(seen) == list(range(90))
-    assert (seen.version, seen.root.generation) == (stream.version, 0)  # the very same bytes
+    assert (seen.version, seen._log.root.generation) == (stream.version, 0)  # the very same bytes
     seen.append(numbers(90, 91))
     seen.verify().check()
 
@@ -204,8 +204,8 @@ def test_list_of_parts_is_built_again(monkeypatch):
     monkeypatch.setattr(SOFT, 1)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
     stream, storage = make_stream(14)
-    assert stream.root.lists
-    damage(storage, stream.root.lists[0].path, "lost")
+    assert stream._log.root.lists
+    damage(storage, stream._log.root.lists[0].path, "lost")
     with pytest.raises(FormatError):
         values(open_on(storage))
     assert fix(stream).ok
@@ -222,7 +222,7 @@ def test_list_of_parts_is_built_again_without_the_versions_that_knew_it(kind, mo
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 3)
     stream, storage = make_stream(18)
     stream.purge(older_than_s=0)
-    lists = stream.root.lists if kind == "segments" else stream.root.history_lists
+    lists = stream._log.root.lists if kind == "segments" else stream._log.root.history_lists
     history = stream.history().read_all()
     damage(storage, lists[0].path, "lost")
     assert fix(stream).ok
@@ -236,8 +236,8 @@ def test_events_that_nothing_proves_are_named(monkeypatch):
     """No version lists them, and the only segment of them is lost with its part."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(10)
-    part = stream.root.parts[0]
-    last = list(stream._status.segments(stream.root, 30, 40))[-1].entry
+    part = stream._log.root.parts[0]
+    last = list(stream._context.status.segments(stream._log.root, 30, 40))[-1].entry
     damage(storage, part.path, "lost")
     damage(storage, f"segments/{last.path}", "lost")
     before = objects(storage)
@@ -273,7 +273,7 @@ def test_segment_of_a_killed_job_is_never_taken_for_a_committed_one(twin, monkey
         stage_and_die()
     staged = job.stage(0, "b", numbers(30, 40).to_batches())
     stream.commit(job, [staged])
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     assert part.end == 40
     damage(storage, part.path, "lost")
     if twin == "alone":
@@ -303,7 +303,7 @@ def test_part_is_built_again_beside_a_killed_attempt_of_the_same_task(monkeypatc
     tasks += [job.stage(1, "c", numbers(40, 44).to_batches())]
     stream.commit(job, tasks)
     assert len(objects(storage, "segments/")) == 7
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     damage(storage, part.path, "lost")
     assert fix(stream).ok
     assert values(open_on(storage)) == list(range(44))
@@ -330,7 +330,7 @@ def test_unreadable_newest_commit_is_skipped_only_on_request(how):
     wait(storage, 3600)
     seen = open_on(storage, clock=stream._log.clock)
     assert seen.append(numbers(20, 22)).start == 20
-    assert seen.root.entries[-1].segment_id > 1 << 16
+    assert seen._log.root.entries[-1].segment_id > 1 << 16
     assert values(open_on(storage, clock=stream._log.clock)) == list(range(22))
     assert not fix(stream).lost
 
@@ -446,7 +446,7 @@ def test_salvage_skips_damage_only_on_request():
     stream.append(numbers(0, 12), layout=Layout(frame_rows=4, inline_bytes=0))
     stream.append(numbers(12, 20))
     stream.truncate(1)
-    path = f"segments/{stream.root.entries[0].path}"
+    path = f"segments/{stream._log.root.entries[0].path}"
     frames = stream.metadata("frames").read_all().to_pylist()
     data = bytearray(storage.get(path))
     data[frames[1]["place"] + 100] ^= 1
@@ -473,7 +473,7 @@ def test_salvage_reads_the_newest_version_that_can_be_read(monkeypatch):
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(6)
     damage(storage, log_name(stream.version), "cut")
-    entry = next(iter(stream._status.segments(stream.root, 20, 30))).entry
+    entry = next(iter(stream._context.status.segments(stream._log.root, 20, 30))).entry
     damage(storage, f"segments/{entry.path}", "lost")
     new = fresh(storage)
     report = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)

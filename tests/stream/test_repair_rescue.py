@@ -28,16 +28,16 @@ def cut(storage, path):
 
 
 def fix(stream, **options):
-    return repair_on(stream.storage, clock=stream._log.clock, **options)
+    return repair_on(stream._log.storage, clock=stream._log.clock, **options)
 
 
 def again(stream):
-    return open_on(stream.storage, clock=stream._log.clock)
+    return open_on(stream._log.storage, clock=stream._log.clock)
 
 
 def salvaged(stream):
-    new = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), stream.storage.time)
-    report = salvage_on(stream.storage, new, skip_damaged=True, clock=stream._log.clock)
+    new = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), stream._log.storage.time)
+    report = salvage_on(stream._log.storage, new, skip_damaged=True, clock=stream._log.clock)
     return report, values(open_on(new))
 
 
@@ -78,8 +78,8 @@ def with_twins(monkeypatch):
         stream.append(numbers(10 * n + 10, 10 * n + 20), layout=STAGED)
     other = twin(stream, 50, 60)
     stream.append(numbers(40, 50), layout=STAGED)
-    (part,) = stream.root.parts
-    last = list(stream._status.segments(stream.root, 0, 40))[-1].entry
+    (part,) = stream._log.root.parts
+    last = list(stream._context.status.segments(stream._log.root, 0, 40))[-1].entry
     assert storage.info(other).size == last.bytes
     return stream, part, f"segments/{last.path}", other
 
@@ -88,7 +88,7 @@ def test_digest_distinguishes_a_segment_from_its_twin(monkeypatch):
     """Both were planned on the same version and have as many rows and bytes."""
     stream, part, _, _ = with_twins(monkeypatch)
     expected = values(stream)
-    lose(stream.storage, part.path)
+    lose(stream._log.storage, part.path)
     assert fix(stream).repaired[0] == part.path
     assert values(again(stream)) == expected
 
@@ -96,8 +96,8 @@ def test_digest_distinguishes_a_segment_from_its_twin(monkeypatch):
 def test_twin_never_takes_the_place_of_a_lost_segment(monkeypatch):
     """Part and segment are both lost: the orphan that looks like it holds other events."""
     stream, part, segment, other = with_twins(monkeypatch)
-    lose(stream.storage, part.path)
-    lose(stream.storage, segment)
+    lose(stream._log.storage, part.path)
+    lose(stream._log.storage, segment)
     (text,) = fix(stream).damaged
     assert text.startswith(
         f"{part.path} of [0, 40) can't be built again: nothing proves which segments hold [30, 40)"
@@ -106,7 +106,7 @@ def test_twin_never_takes_the_place_of_a_lost_segment(monkeypatch):
     report, found = salvaged(stream)
     assert [(loss.start, loss.end) for loss in report.lost] == [(30, 40)]
     assert found == [*range(10, 40)]
-    assert other in objects(stream.storage)
+    assert other in objects(stream._log.storage)
 
 
 def assert_for_older_versions(report):
@@ -124,8 +124,8 @@ def without_history(monkeypatch):
         stream.append(numbers(stream.tail, stream.tail + 10))
         wait(storage, 7_200)
     stream.purge(older_than_s=3_600)
-    ref = stream.root.history_parts[1]
-    assert ref.end < stream.root.log_start
+    ref = stream._log.root.history_parts[1]
+    assert ref.end < stream._log.root.log_start
     lose(storage, ref.path)
     return stream, ref
 
@@ -167,7 +167,7 @@ def test_nothing_is_answered_by_rows_that_are_unknown(monkeypatch):
         dated = seen.read(start, end, commit_time_column="t").read_all()
         assert dated["t"].null_count == 0
         assert dated.num_rows == end - start
-    wait(stream.storage, 40 * 86_400)
+    wait(stream._log.storage, 40 * 86_400)
     seen.append(numbers(seen.tail, seen.tail + 1))
     seen.vacuum(dry_run=False, grace_s=86_400)
     assert all(problem.version is not None for problem in seen.verify().problems)
@@ -178,7 +178,7 @@ def test_salvage_reads_what_a_compaction_replaced():
     """The newest version lists one damaged segment, an older one its inputs."""
     stream, storage = make_stream(6)
     stream.compact()
-    (entry,) = stream.root.entries
+    (entry,) = stream._log.root.entries
     cut(storage, f"segments/{entry.path}")
     expected = [*range(60)]
     report, found = salvaged(stream)
@@ -197,8 +197,8 @@ def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     monkeypatch.setattr(SOFT, 3)
     monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
-    lose(storage, stream.root.parts[0].path)
-    cut(storage, stream.root.epochs[0].blob.path)
+    lose(storage, stream._log.root.parts[0].path)
+    cut(storage, stream._log.root.epochs[0].blob.path)
     report, found = salvaged(stream)
     assert (report.lost, found) == ([], [*range(90)])
 
@@ -214,8 +214,8 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     for offset in (25, 45, 85):
         stream.truncate(offset)
     stream.append(numbers(90, 91))
-    root = stream.root
-    items = [*stream._status.retired.all(root)]
+    root = stream._log.root
+    items = [*stream._context.status.retired.all(root)]
     path = root.retired_parts[0].path
     if kind == "part":
         path = next(item.path for item in items if item.kind == "part")
@@ -238,7 +238,10 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     seen.purge(older_than_s=3_600)
     wait(storage, 2 * 86_400)
     seen.vacuum(dry_run=False, grace_s=86_400)
-    listed = {segment.entry.path for segment in seen._status.segments(seen.root, 0, seen.tail)}
+    listed = {
+        segment.entry.path
+        for segment in seen._context.status.segments(seen._log.root, 0, seen.tail)
+    }
     assert objects(storage, "segments") == {names.segment_object(path) for path in listed}
     assert values(again(stream)) == [*range(85, 94)]
     seen.verify().check()
@@ -252,8 +255,8 @@ def test_clone_puts_a_shared_object_into_its_own_folder(monkeypatch):
     url = f"memory://{uuid.uuid4().hex}"
     stream.copy_to(url, copy_id="c", mode="clone")
     clone = open_on(TimedStorage(open_storage(url), storage.time), clock=stream._log.clock)
-    part = stream.root.parts[0]
-    assert part in clone.root.parts
+    part = stream._log.root.parts[0]
+    assert part in clone._log.root.parts
     lose(storage, part.path)
     report = fix(clone)
     assert fix(stream).ok
@@ -270,7 +273,7 @@ def test_part_merged_of_large_parts_is_built_again(monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     lose(storage, part.path)
     assert_for_older_versions(fix(stream))
     assert values(again(stream)) == [*range(90)]

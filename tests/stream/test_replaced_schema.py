@@ -4,7 +4,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from stream_kit import make_stream
+from stream_kit import make_stream, snapshot
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.stream import Stream
@@ -32,12 +32,12 @@ def test_a_collation_is_replaced_though_arrow_has_none(before: str | None, after
     stream, _ = make_stream(0)
     overwrite(stream, spark_json(before))
     overwrite(stream, spark_json(after))
-    assert json.loads(stream.spark_schema) == json.loads(spark_json(after))
-    epochs = len(stream.root.epochs)
+    assert json.loads(snapshot(stream).spark_schema) == json.loads(spark_json(after))
+    epochs = len(stream._log.root.epochs)
     overwrite(stream, spark_json(after))
     overwrite(stream, None)  # who is not Spark knows nothing of it
     overwrite(stream, spark_json(before), replace_schema=False)
-    assert len(stream.root.epochs) == epochs
+    assert len(stream._log.root.epochs) == epochs
     assert stream.read().read_all().to_pylist() == [{"t": "abc"}]
 
 

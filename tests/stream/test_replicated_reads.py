@@ -45,7 +45,7 @@ def test_replicated_read_ends_where_one_follower_ends(pair, followers):
         assert replicated(stream) == [0, 1, 2]
         position = stream.position(replicated=True)
         assert (position.offset, position.version) == (3, stream.version - 1)
-        assert stream.root_as_of(replicated=True).tail == 3
+        assert stream.scan(replicated=True).end == 3
     pair.reopen(pair.primary).append(numbers(5, 6))  # ships what was missing
     assert replicated(pair.stream) == [0, 1, 2, 3, 4, 5]
 
@@ -133,7 +133,7 @@ def test_micro_batches_end_where_one_follower_ends(pair):
     """Their positions name commits that a promoted follower has."""
     pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
-    storage = pair.reopen(pair.primary).storage
+    storage = pair.reopen(pair.primary)._log.storage
     batches = MicroBatches(
         storage,
         "head",

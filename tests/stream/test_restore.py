@@ -20,7 +20,7 @@ def test_restore_brings_back_events_under_new_offsets():
     assert (commit.start, commit.end, commit.rows) == (35, 65, 30)
     assert objects(storage, "segments") == before
     assert values(stream, offset=True) == [(35 + n, n) for n in range(30)]
-    ids = [entry.segment_id for entry in stream.root.entries]
+    ids = [entry.segment_id for entry in stream._log.root.entries]
     assert ids == [4, 5, 6]
     stream.verify().check()
 
@@ -68,7 +68,7 @@ def test_restore_brings_the_columns_back():
     assert stream.schema.names == ["n", "s"]
     assert values(stream) == list(range(20))
     stream.append(numbers(20, 21))
-    assert [epoch.number for epoch in stream.root.epochs] == [0, 1, 2]
+    assert [epoch.number for epoch in stream._log.root.epochs] == [0, 1, 2]
     stream.verify().check()
 
 

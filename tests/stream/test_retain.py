@@ -22,7 +22,7 @@ from segstore_ds.stream import open_on
 
 def size_of(stream):
     """Return the bytes of a segment of a stream whose segments are alike."""
-    return stream.root.entries[-1].bytes
+    return stream._log.root.entries[-1].bytes
 
 
 def test_maximum_of_bytes_drops_the_oldest_segments():
@@ -54,7 +54,7 @@ def test_age_of_events_comes_from_the_history():
     """Purge forgets versions, not when events were committed: both bounds go on working."""
     stream, _ = make_stream(40)
     stream.purge(older_than_s=HOUR)
-    assert stream.root.log_start > 36
+    assert stream._log.root.log_start > 36
     assert stream.retain(max_age=int(50 * HOUR)).head == 0
     assert stream.retain(max_age=0, min_age=int(20.5 * HOUR)).head == 190
     assert stream.retain(max_age=int(10.5 * HOUR)).head == 290
@@ -449,7 +449,7 @@ def test_dry_runs_tell_what_would_be_done_and_do_nothing():
     planned = stream.retain(max_age=30 * 86_400, dry_run=True)
     assert (planned.head, planned.dropped, stream.refresh().head) == (50, 50, 0)
     kept = stream.purge(dry_run=True).log_start
-    assert kept > stream.root.log_start
+    assert kept > stream._log.root.log_start
     assert stream.refresh().version == version
     assert stream.retain(max_age=30 * 86_400) == planned
     assert stream.purge().log_start == kept

@@ -35,7 +35,7 @@ def test_stopped_clock_deletes_nothing_and_blocks_nothing():
         assert everything(stream).deleted == ()
     assert before <= objects(storage, "segments")
     times_us = [stream._log.read_version(n).time_us for n in range(stream.version)]
-    assert stream.root.time_us - min(times_us) < 1_000_000
+    assert stream._log.root.time_us - min(times_us) < 1_000_000
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -44,11 +44,11 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
     stream, storage = make_stream(3)
     wait(storage, DAY)
     everything(stream)
-    stamped = stream.root.time_us
+    stamped = stream._log.root.time_us
     wait(storage, -200)
     report = everything(stream)
     assert report.deleted == ()
-    assert stream.root.time_us == stamped
+    assert stream._log.root.time_us == stamped
     assert values(open_on(storage)) == values(stream)
     for _ in range(4):
         wait(storage, 2 * DAY)
@@ -154,8 +154,8 @@ def test_commit_with_a_future_time_blocks_no_other_writer():
     wrong = open_on(storage, clock=shifted(storage, 24))
     unasked(wrong)
     wrong.tags.set("t", 0)
-    stamped = open_on(storage).root.time_us
+    stamped = open_on(storage)._log.root.time_us
     right = open_on(storage, clock=storage.time.clock)
     right.append(numbers(1, 2))
-    assert right.root.time_us == stamped
+    assert right._log.root.time_us == stamped
     assert values(open_on(storage)) == [0, 1]

@@ -6,6 +6,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from stream_kit import snapshot
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.read import scan, segments
@@ -35,8 +36,8 @@ def stream(request: pytest.FixtureRequest) -> Stream:
 
 
 def batches(stream: Stream, threads: int, **tasks: int) -> Iterator[pa.RecordBatch]:
-    reading = stream.plan_read(offset_column="o", read_cache_bytes=0)
-    return run_tasks(reading, stream.plan_tasks(reading, **tasks), threads=threads)
+    reading = snapshot(stream).plan(offset_column="o", read_cache_bytes=0)
+    return run_tasks(reading, snapshot(stream).tasks(reading, **tasks), threads=threads)
 
 
 @pytest.fixture(params=["small", "dense", "large"])
@@ -71,7 +72,7 @@ def test_events_come_in_order(stream: Stream, threads: int, partition_rows: int)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int) -> None:
     """Although it was met before those events were asked for."""
-    stream.storage.delete(f"segments/{stream.root.entries[2].path}")
+    stream._log.storage.delete(f"segments/{stream._log.root.entries[2].path}")
     seen: list[int] = []
     with pytest.raises(MissingObjectError):
         seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
@@ -86,10 +87,10 @@ def test_the_next_segment_is_fetched_while_this_one_is_used(
     requests = []
     for threads in (1, 2):
         running = batches(stream, threads)
-        stream.storage.stats.reset()
+        stream._log.storage.stats.reset()
         for _ in range(8):  # of the first segment's ten frames
             next(running)
-        requests.append(stream.storage.stats.requests["get_range"])
+        requests.append(stream._log.storage.stats.requests["get_range"])
         running.close()  # type: ignore[attr-defined]
     assert requests == [1 + 8, 1 + 10 + 1 + 2]
 
@@ -103,9 +104,9 @@ def test_large_frames_are_not_decoded_ahead(
     for most_bytes in (1, 1 << 20):
         monkeypatch.setattr(scan, "map_ahead", partial(map_ahead, most_bytes=most_bytes))
         running = batches(stream, 2)
-        stream.storage.stats.reset()
+        stream._log.storage.stats.reset()
         next(running)
-        requests.append(stream.storage.stats.requests["get_range"])
+        requests.append(stream._log.storage.stats.requests["get_range"])
         running.close()  # type: ignore[attr-defined]
     assert requests == [1 + 2, 1 + 5]
 
@@ -127,7 +128,7 @@ def test_a_small_segment_is_decoded_ahead_up_to_a_size(
     running = batches(stream, 2)
     assert next(running)["o"].to_pylist() == list(range(10))
     running.close()  # type: ignore[attr-defined]
-    first = decoded.pop(f"{stream.storage.url}/segments/{stream.root.entries[0].path}")
+    first = decoded.pop(f"{stream._log.storage.url}/segments/{stream._log.root.entries[0].path}")
     assert len(first) == {1: 1, 600: 600 // first[0], 1 << 20: 10}[raw_bytes]
     assert all(sum(sizes) <= raw_bytes for sizes in decoded.values())
 
@@ -136,12 +137,12 @@ def test_a_small_segment_is_decoded_ahead_up_to_a_size(
 @pytest.mark.parametrize("threads", [1, 2])
 def test_events_before_damage_are_delivered_first(stream: Stream, threads: int) -> None:
     """Within a segment, too, whichever thread decodes the frame."""
-    entry = stream.root.entries[1]
+    entry = stream._log.root.entries[1]
     name = f"segments/{entry.path}"
-    frame = open_segment(stream.storage, entry).frames[6]
-    damaged = bytearray(stream.storage.get(name))
+    frame = open_segment(stream._log.storage, entry).frames[6]
+    damaged = bytearray(stream._log.storage.get(name))
     damaged[(frame.start + frame.end) // 2] ^= 1
-    stream.storage.put(name, bytes(damaged))
+    stream._log.storage.put(name, bytes(damaged))
     seen: list[int] = []
     with pytest.raises(CorruptionError):
         seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())

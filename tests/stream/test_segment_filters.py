@@ -69,25 +69,25 @@ def fill(form: str) -> Stream:
 
 def known(stream: Stream) -> list[SegmentFilters]:
     """Return the filters of all segments in parts."""
-    parts = stream._status.table.parts(stream.root)
-    return [found for part in parts for found in stream._status.filters(part)]
+    parts = stream._context.status.table.parts(stream._log.root)
+    return [found for part in parts for found in stream._context.status.filters(part)]
 
 
 def look_up(stream: Stream, url: Any, *asked: Any) -> tuple[list[int], int]:
     """Return what a new handle finds, and how many segments it opens for that."""
     fresh = segstore.open(url)
-    before = fresh.storage.stats.requests.get("get_range", 0)
+    before = fresh._log.storage.stats.requests.get("get_range", 0)
     table = fresh.read(filters=list(asked), read_cache_bytes=0).read_all()
     everything = stream.read(filters=list(asked), read_cache_bytes=0).read_all()
     assert table == everything
-    return table["n"].to_pylist(), fresh.storage.stats.requests.get("get_range", 0) - before
+    return table["n"].to_pylist(), fresh._log.storage.stats.requests.get("get_range", 0) - before
 
 
 @FORMATS
 def test_lookup_opens_only_segments_that_may_hold_the_key(form: str) -> None:
     stream = fill(form)
     assert all(found and "user" in found for found in known(stream))
-    assert stream.root.operation == "merge"
+    assert stream._log.root.operation == "merge"
     found, ranges = look_up(stream, stream.url, WANTED)
     assert found == [segment * ROWS + 3 for segment in (3, 8, 13, 18)]
     assert ranges <= 2 * 4 + 2  # a footer and a frame each; one absent value in 300 may pass
@@ -96,13 +96,13 @@ def test_lookup_opens_only_segments_that_may_hold_the_key(form: str) -> None:
 
 
 def test_plain_reads_fetch_no_filters(stream: Stream) -> None:
-    (part,) = stream.root.parts
-    filters = stream._status._parts._part(part).filters.bytes
-    size = stream.storage.info(part.path).size
+    (part,) = stream._log.root.parts
+    filters = stream._context.status._parts._part(part).filters.bytes
+    size = stream._log.storage.info(part.path).size
     fresh = segstore.open(stream.url)
-    before = fresh.storage.stats.bytes_read
+    before = fresh._log.storage.stats.bytes_read
     assert fresh.read(filters=[["n", "<", 0]]).read_all().num_rows == 0
-    assert fresh.storage.stats.bytes_read - before < size - filters + 1000  # a commit file
+    assert fresh._log.storage.stats.bytes_read - before < size - filters + 1000  # a commit file
 
 
 def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
@@ -123,9 +123,9 @@ def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None
     monkeypatch.setattr(merges, "MOST_LOOKED", 12)
     stream = fill("arrow")
     fresh = segstore.open(stream.url)
-    before = fresh.storage.stats.total
+    before = fresh._log.storage.stats.total
     run_due_merge(fresh._context)
-    assert fresh.storage.stats.total == before
+    assert fresh._log.storage.stats.total == before
     fresh.maintain()
     assert None not in known(fresh)
 
@@ -137,7 +137,7 @@ def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     before = known(stream)[:SEGMENTS]
     for _ in range(3):
         run_due_merge(stream._context)
-    assert len(stream.root.parts) == 1
+    assert len(stream._log.root.parts) == 1
     assert known(stream)[:SEGMENTS] == before
     assert None not in known(stream)
     assert len(look_up(stream, stream.url, WANTED)[0]) == 8
@@ -187,8 +187,8 @@ def test_followers_have_the_filters(stream: Stream) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     stream.followers.add(url)
     stream.append(events(SEGMENTS), layout=layout())
-    for part in stream.root.parts:
-        assert open_storage(url).get(part.path) == stream.storage.get(part.path)
+    for part in stream._log.root.parts:
+        assert open_storage(url).get(part.path) == stream._log.storage.get(part.path)
     assert None not in known(stream)
 
 
@@ -206,14 +206,14 @@ def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> Non
         patch.setattr(merges, "MOST_LOOKED", 3)
         stream = fill("arrow")
     lost = stream.segments().read_all()["path"][5].as_py()
-    data = stream.storage.get(lost)
-    stream.storage.delete(lost)
+    data = stream._log.storage.get(lost)
+    stream._log.storage.delete(lost)
     run_due_merge(stream._context)
     assert [place for place, found in enumerate(known(stream)) if found is None] == [5]
     version = stream.version
     run_due_merge(stream._context)
     assert stream.refresh().version == version
-    stream.storage.put(lost, data)
+    stream._log.storage.put(lost, data)
     run_due_merge(stream._context)
     assert all(found and "user" in found for found in known(stream))
 
@@ -254,47 +254,47 @@ def test_widened_columns_are_looked_up_in_the_type_of_each_segment() -> None:
 
 
 def test_damaged_filters_are_an_error_that_repair_ends(stream: Stream) -> None:
-    (part,) = stream.root.parts
-    whole = stream.storage.get(part.path)
+    (part,) = stream._log.root.parts
+    whole = stream._log.storage.get(part.path)
     damaged = bytearray(whole)
     damaged[-100] ^= 1
-    stream.storage.put(part.path, bytes(damaged))
+    stream._log.storage.put(part.path, bytes(damaged))
     fresh = segstore.open(stream.url)
     with pytest.raises(CorruptionError):
         fresh.read(filters=[WANTED], read_cache_bytes=0).read_all()
     assert fresh.read(read_cache_bytes=0).read_all().num_rows == ROWS * SEGMENTS
     assert [problem.where for problem in fresh.verify().problems] == [part.path]
     segstore.repair(stream.url)
-    assert stream.storage.get(part.path) == whole
+    assert stream._log.storage.get(part.path) == whole
 
 
 def test_no_damage_of_a_part_with_filters_loses_a_row(stream: Stream) -> None:
-    (part,) = stream.root.parts
-    whole = stream.storage.get(part.path)
-    filters = stream._status._parts._part(part).filters.bytes
+    (part,) = stream._log.root.parts
+    whole = stream._log.storage.get(part.path)
+    filters = stream._context.status._parts._part(part).filters.bytes
     places = [*range(0, len(whole) - filters, 97), *range(len(whole) - filters, len(whole), 41)]
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
-        stream.storage.put(part.path, bytes(damaged))
+        stream._log.storage.put(part.path, bytes(damaged))
         fresh = segstore.open(stream.url)
         with pytest.raises(FormatError):
             fresh.read(filters=[WANTED], read_cache_bytes=0).read_all()
     for kept in (len(whole) - 1, len(whole) - filters, 10, 1):
-        stream.storage.put(part.path, whole[:kept])
+        stream._log.storage.put(part.path, whole[:kept])
         with pytest.raises(FormatError):
             segstore.open(stream.url).read(filters=[WANTED], read_cache_bytes=0).read_all()
         assert not segstore.open(stream.url).verify().ok
-    stream.storage.put(part.path, whole)
+    stream._log.storage.put(part.path, whole)
     assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
 
 
 def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:
-    (part,) = stream.root.parts
-    whole = stream.storage.get(part.path)
-    stream.storage.delete(part.path)
+    (part,) = stream._log.root.parts
+    whole = stream._log.storage.get(part.path)
+    stream._log.storage.delete(part.path)
     segstore.repair(stream.url)
-    assert stream.storage.get(part.path) == whole
+    assert stream._log.storage.get(part.path) == whole
 
 
 def test_verify_reports_a_filter_that_lacks_a_value(monkeypatch: Any) -> None:

@@ -39,8 +39,8 @@ def make(*layouts: Layout, schema: pa.Schema = SCHEMA, rows: int = 50) -> Stream
 
 
 def formats(stream: Stream) -> list[str]:
-    found = [entry.format for entry in stream.root.entries]
-    for entry in stream.root.entries:
+    found = [entry.format for entry in stream._log.root.entries]
+    for entry in stream._log.root.entries:
         assert entry.path.endswith(f".{entry.format}")
     return found
 
@@ -54,7 +54,7 @@ def stream(request) -> Stream:
 
 
 def parquet_path(stream: Stream) -> str:
-    return next(f"segments/{e.path}" for e in stream.root.entries if e.format == "parquet")
+    return next(f"segments/{e.path}" for e in stream._log.root.entries if e.format == "parquet")
 
 
 # --- the same events, whatever the format ---------------------------------------------------------
@@ -75,9 +75,9 @@ def test_every_range_and_column_comes_back(stream):
 def test_filters_prune_frames_and_give_the_right_rows(stream, monkeypatch):
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     monkeypatch.setattr(segments, "GAP_BYTES", 0)
-    stream.storage.stats.reset()
+    stream._log.storage.stats.reset()
     assert values(stream, filters=[["n", "==", 133]]) == [133]
-    assert stream.storage.stats.requests["get_range"] == 2  # one footer, one frame's column
+    assert stream._log.storage.stats.requests["get_range"] == 2  # one footer, one frame's column
     assert values(stream, filters=[["s", "==", "s3"], ["n", ">", 190]]) == [192, 199]
 
 
@@ -89,31 +89,31 @@ def test_everything_that_reads_segments_reads_them(stream):
     copy = open_on(open_storage(target))
     assert values(copy) == list(range(5, 155))
     assert copy.verify().ok
-    kept = {e.segment_id: e.format for e in stream.root.entries}
-    whole = [e for e in copy.root.entries if e.segment_id in kept]
+    kept = {e.segment_id: e.format for e in stream._log.root.entries}
+    whole = [e for e in copy._log.root.entries if e.segment_id in kept]
     assert whole
     assert all(e.format == kept[e.segment_id] and e.path.endswith(e.format) for e in whole)
     rescued = f"memory://{uuid.uuid4().hex}"
-    assert salvage(stream.storage.url, rescued).rows == 200
+    assert salvage(stream._log.storage.url, rescued).rows == 200
     assert values(open_on(open_storage(rescued))) == list(range(200))
 
 
 @pytest.mark.parametrize("layout", [ARROW, PARQUET, AUTO])
 def test_any_mix_merges_to_any_format(stream, layout):
-    before = objects(stream.storage, "segments")
+    before = objects(stream._log.storage, "segments")
     done = stream.compact(layout=layout)
     assert done.segments_after == 1
     assert formats(stream) == ["arrow" if layout is ARROW else "parquet"]
     assert stream.read().read_all() == table(0, 200)
     assert stream.verify().ok
-    assert len(objects(stream.storage, "segments") - before) == 1
+    assert len(objects(stream._log.storage, "segments") - before) == 1
 
 
 def test_split_cuts_them(stream):
     rules = {"mode": "split", "target_rows": 20}
     stream.compact(**rules, layout=PARQUET)
     assert set(formats(stream)) == {"parquet"}
-    assert max(entry.rows for entry in stream.root.entries) <= 20
+    assert max(entry.rows for entry in stream._log.root.entries) <= 20
     assert stream.read().read_all() == table(0, 200)
 
 
@@ -181,11 +181,11 @@ def test_what_parquet_does_not_bring_back_is_arrow():
 
 def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
     stream = make(replace(PARQUET, segment_rows=20), rows=50)
-    assert [entry.rows for entry in stream.root.entries] == [20, 20, 10]
-    size = make(PARQUET, rows=2000).root.entries[0].bytes
+    assert [entry.rows for entry in stream._log.root.entries] == [20, 20, 10]
+    size = make(PARQUET, rows=2000)._log.root.entries[0].bytes
     stream = make(replace(PARQUET, segment_bytes=size // 4), rows=2000)
-    assert len(stream.root.entries) > 1
-    assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream.root.entries)
+    assert len(stream._log.root.entries) > 1
+    assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream._log.root.entries)
     assert stream.read().read_all() == table(0, 2000)
 
 
@@ -196,10 +196,10 @@ def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
     monkeypatch.setattr(task_writer, "MOST_PIECES", most)
     stream = make(layout, rows=50)
     expected = [rows] * (50 // rows) + [50 % rows]
-    assert [entry.rows for entry in stream.root.entries] == expected
+    assert [entry.rows for entry in stream._log.root.entries] == expected
     assert stream.read().read_all() == table(0, 50)
     monkeypatch.setattr(task_writer, "MOST_PIECES", 1)
-    assert [entry.rows for entry in make(layout, rows=50).root.entries] == [10] * 5
+    assert [entry.rows for entry in make(layout, rows=50)._log.root.entries] == [10] * 5
 
 
 def pieces_of_a_frame() -> int:
@@ -210,12 +210,12 @@ def pieces_of_a_frame() -> int:
 
 def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
     stream = make(ARROW)
-    version, before = stream.version, objects(stream.storage, "segments")
+    version, before = stream.version, objects(stream._log.storage, "segments")
     monkeypatch.setattr(segment_parquet, "MAX_INDEX_BYTES", 100)
     with pytest.raises(InvalidInputError, match="could not be read back"):
         stream.append(table(50, 100), layout=PARQUET)
     assert stream.refresh().version == version
-    assert objects(stream.storage, "segments") == before
+    assert objects(stream._log.storage, "segments") == before
 
 
 VARIANT = [  # Spark's: what is null may not be, and Arrow does not look
@@ -276,9 +276,9 @@ def test_nested_columns_have_the_types_of_the_schema():
 
 
 def test_unknown_segment_format_is_unsupported(stream):
-    entry = replace(stream.root.entries[0], format="lance")
+    entry = replace(stream._log.root.entries[0], format="lance")
     with pytest.raises(UnsupportedVersionError, match="lance"):
-        segments.open_segment(stream.storage, entry)
+        segments.open_segment(stream._log.storage, entry)
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -289,13 +289,13 @@ def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
     monkeypatch.setattr(segments, "GAP_BYTES", 0)
     stream = make(PARQUET)
     path = parquet_path(stream)
-    data = stream.storage.get(path)
+    data = stream._log.storage.get(path)
     group = pq.read_metadata(pa.BufferReader(data)).row_group(2)
     chunk = group.column(1)
     place = chunk.dictionary_page_offset or chunk.data_page_offset
     for byte in range(place, place + chunk.total_compressed_size):
         damaged = data[:byte] + bytes([data[byte] ^ 4]) + data[byte + 1 :]
-        stream.storage.put(path, damaged)
+        stream._log.storage.put(path, damaged)
         assert values(stream) == list(range(50))
         with pytest.raises(CorruptionError, match=path):
             stream.read(columns=["s"]).read_all()
@@ -305,13 +305,13 @@ def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
 def test_a_damaged_frame_is_rescued_around():
     stream = make(PARQUET)
     path = parquet_path(stream)
-    data = stream.storage.get(path)
+    data = stream._log.storage.get(path)
     place = pq.read_metadata(pa.BufferReader(data)).row_group(2).column(0).data_page_offset
-    stream.storage.put(path, data[:place] + b"\xff" + data[place + 1 :])
+    stream._log.storage.put(path, data[:place] + b"\xff" + data[place + 1 :])
     (problem,) = stream.verify().problems
     assert problem.where.startswith(path)
     assert problem.where.endswith("]")
     rescued = f"memory://{uuid.uuid4().hex}"
-    report = salvage(stream.storage.url, rescued, skip_damaged=True)
+    report = salvage(stream._log.storage.url, rescued, skip_damaged=True)
     assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
     assert values(open_on(open_storage(rescued))) == [*range(20), *range(30, 50)]

@@ -99,7 +99,7 @@ def test_versions_of_a_folder_never_go_back(tmp_path: Path) -> None:
     handles = []
     for n in range(5):
         stream = segstore.create(url, SCHEMA)
-        assert stream.version == stream.root.log_start == last + 1
+        assert stream.version == stream._log.root.log_start == last + 1
         stream.append(numbers(n, n + 1))
         handles.append(stream)
         last = stream.version + 1
@@ -132,7 +132,7 @@ def test_one_of_many_creators_makes_the_stream(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (len(made), len(refused)) == (1, 7)
-    assert segstore.open(url).stream_id == made[0].stream_id
+    assert segstore.open(url)._log.root.stream_id == made[0]._log.root.stream_id
 
 
 def test_copies_and_clones_begin_in_the_folder_of_a_dropped_stream(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_copies_and_clones_begin_in_the_folder_of_a_dropped_stream(tmp_path: Pat
         segstore.drop(url, confirm=url)
         source.copy_to(url, mode=mode, copy_id=mode)
         copied = segstore.open(url)
-        assert copied.root.log_start == 3
+        assert copied._log.root.log_start == 3
         assert values(copied) == [*range(10)]
         assert copied.verify().check().ok
 
@@ -276,7 +276,7 @@ def test_versions_that_are_missing_in_the_log_are_an_error(
     hints = [(tmp_path / "s" / HINT_PATH).read_bytes()]
     for n in range(5):
         stream.append(numbers(n, n + 1))
-        stream._log.write_hint(stream.root)
+        stream._log.write_hint(stream._log.root)
         hints.append((tmp_path / "s" / HINT_PATH).read_bytes())
     (tmp_path / "s" / HINT_PATH).unlink()
     if hint is not None:
@@ -337,7 +337,7 @@ def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
     for n in range(30):
         stream.append(numbers(n, n + 1))
     until = time.monotonic() + 60
-    while stream._log.files.read_hint() != hint_of(stream.root):
+    while stream._log.files.read_hint() != hint_of(stream._log.root):
         assert time.monotonic() < until
         time.sleep(0.05)
     for version in range(20, 31):
@@ -375,7 +375,7 @@ def test_hint_on_local_disk_is_that_of_the_newest_commit(tmp_path: Path) -> None
     stream = segstore.create(tmp_path / "s", SCHEMA)
     for n in range(5):
         stream.append(numbers(n, n + 1))
-        assert stream._log.files.read_hint() == hint_of(stream.root)
+        assert stream._log.files.read_hint() == hint_of(stream._log.root)
 
 
 PROCESS = """
@@ -399,7 +399,7 @@ def test_hint_of_a_burst_is_written_at_the_end_of_the_process(tmp_path: Path) ->
     )
     stream = segstore.open(tmp_path / "s")
     assert int(done.stdout) == stream.version == 20
-    assert stream._log.files.read_hint() == hint_of(stream.root)
+    assert stream._log.files.read_hint() == hint_of(stream._log.root)
 
 
 def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_hint_that_another_commit_contradicts_is_an_error(tmp_path: Path) -> Non
     other = segstore.open(tmp_path / "s")
     other.append(numbers(0, 1))
     stream.append(numbers(1, 2))
-    stream._log.write_hint(stream.root)
+    stream._log.write_hint(stream._log.root)
     log_file(tmp_path / "s", 2).unlink()
     hint = (tmp_path / "s" / HINT_PATH).read_bytes()
     for n in range(3):

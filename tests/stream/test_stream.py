@@ -97,7 +97,7 @@ def test_wrong_cut_is_named(
 
 def test_position_of_another_generation_is_refused(stream: segstore.Stream) -> None:
     """A checkpoint from before history was abandoned is noticed."""
-    other = segstore.Position(stream.stream_id, 1, 0)
+    other = segstore.Position(stream._log.root.stream_id, 1, 0)
     with pytest.raises(PositionError, match="another generation"):
         stream.read(other)
 
@@ -228,8 +228,8 @@ def test_create_refuses_what_is_left_of_another_stream(tmp_path: object) -> None
     place = f"{tmp_path}/stream"
     stream = segstore.create(place, SCHEMA)
     stream.append(numbers(0, 5))
-    for info in list(stream.storage.list("log")):
-        stream.storage.delete(info.path)
+    for info in list(stream._log.storage.list("log")):
+        stream._log.storage.delete(info.path)
     with pytest.raises(segstore.SegstoreError, match="segments of a stream but no log"):
         segstore.create(place, SCHEMA)
     with pytest.raises(NotFoundError):
@@ -262,7 +262,11 @@ def test_create_opens_what_is_there_if_that_is_ok(tmp_path: Path) -> None:
     first = segstore.create(url, schema, exist_ok=True)
     first.append({"n": 1})
     again = segstore.create(url, like={"m": "other"}, exist_ok=True)
-    assert (again.stream_id, again.tail, again.schema) == (first.stream_id, 1, schema)
+    assert (again._log.root.stream_id, again.tail, again.schema) == (
+        first._log.root.stream_id,
+        1,
+        schema,
+    )
     with pytest.raises(AlreadyExistsError):
         segstore.create(url, schema)
     (tmp_path / "files").mkdir()

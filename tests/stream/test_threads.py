@@ -82,7 +82,7 @@ def test_threads_share_the_memory_of_jobs(monkeypatch: pytest.MonkeyPatch) -> No
     """The oldest job is forgotten by one of them only."""
     monkeypatch.setattr(commits, "_JOBS_REMEMBERED", 3)
     stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, upkeep=None)
-    shared, job = Commits(stream.context), stream.plan_write(SCHEMA)
+    shared, job = Commits(stream._context), stream.plan_write(SCHEMA)
     jobs = [stream.plan_write(SCHEMA) for _ in range(50)]
     assert job.transaction not in {other.transaction for other in jobs}
 
@@ -160,8 +160,8 @@ def test_threads_share_a_handle(
 def test_threads_start_one_round_of_upkeep() -> None:
     """The commits of several threads find it due at once; one of them starts it."""
     stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, upkeep=None)
-    log = StreamLog(stream.storage, clock=BRIEF_CLOCK)
-    log.adopt(stream.root)
+    log = StreamLog(stream._log.storage, clock=BRIEF_CLOCK)
+    log.adopt(stream._log.root)
     context = context_of(log)
     for _ in range(20):
         begun: list[object] = []

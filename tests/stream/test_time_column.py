@@ -36,10 +36,10 @@ def events(seconds: list[int | None]) -> pa.Table:
 def bounded(stream: Stream) -> list[tuple[list[str], list[list[str]]]]:
     """Return the columns with statistics of each segment, and of its frames."""
     found = []
-    for placed in stream._status.segments(stream.root, stream.head, stream.tail):
+    for placed in stream._context.status.segments(stream._log.root, stream.head, stream.tail):
         entry = placed.entry
         own = [] if entry.stats is None else list(parse_json(entry.stats.encode(), where=""))
-        storage = with_inline(stream.storage, stream.root)
+        storage = with_inline(stream._log.storage, stream._log.root)
         frames = open_segment(storage, entry, whole=False).frames
         found.append((own, [list(frame.stats) for frame in frames]))
     return found
@@ -128,9 +128,9 @@ def test_wide_bounds_of_other_columns_never_crowd_the_times_out(tmp_path: Any) -
     for width in (1, 40):
         row = {**dict.fromkeys(names, "x" * width), "ts": dt.datetime(2026, 11, 20)}  # noqa: DTZ001
         stream.append(pa.Table.from_pylist([row], schema=schema))
-    joined = join_inline(stream.root, lambda _: schema)
+    joined = join_inline(stream._log.root, lambda _: schema)
     assert [entry.rows for entry in joined.entries] == [2]
-    entries = (*stream.root.entries, *joined.entries)
+    entries = (*stream._log.root.entries, *joined.entries)
     kept = [list(parse_json((entry.stats or "").encode(), where="")) for entry in entries]
     assert all("ts" in own for own in kept)
     assert [len(own) < len(schema) for own in kept] == [False, True, True]
@@ -141,7 +141,7 @@ def test_events_of_several_tasks_have_bounds_in_the_commit(tmp_path: Any) -> Non
     job = stream.plan_write(SCHEMA, layout=segstore.Layout(stats_columns=()))
     tasks = [job.stage(task, "0", events([task, 9]).to_batches()) for task in (1, 2)]
     stream.commit(job, tasks)
-    assert [entry.frame is not None for entry in stream.root.entries] == [True]
+    assert [entry.frame is not None for entry in stream._log.root.entries] == [True]
     assert [own for own, _ in bounded(stream)] == [["ts"]]
 
 
@@ -199,9 +199,9 @@ def test_hidden_events_never_count(tmp_path: Any) -> None:
 def test_few_of_thirty_segments_are_opened_for_a_window(tmp_path: Any) -> None:
     filled(tmp_path, *([n, n + 1] for n in range(0, 60, 2)), segment_format="arrow")
     handle = segstore.open(tmp_path / "s")
-    before = handle.storage.stats.requests.get("get", 0)
+    before = handle._log.storage.stats.requests.get("get", 0)
     assert names_in(handle, cut(31), cut(33), read_cache_bytes=0) == ["e31", "e32"]
-    assert handle.storage.stats.requests.get("get", 0) - before <= 6
+    assert handle._log.storage.stats.requests.get("get", 0) - before <= 6
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_repair_brings_the_bounds_of_a_part_back(how: str, monkeypatch: pytest.M
         stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
     before = stream.segments().read_all()
     assert before["watermark"].to_pylist()[:2] == ["10", "20"]
-    (part,) = stream.root.parts
+    (part,) = stream._log.root.parts
     data = storage.get(part.path)
     storage.delete(part.path)
     if how == "cut":
@@ -352,9 +352,9 @@ def test_end_cut_reads_the_last_frames_alone(
         inline_bytes=0, segment_format="arrow", frame_rows=10_000, compression="none"
     )
     stream.append(pa.table([range(200_000)], schema=schema), layout=layout)
-    before = stream.storage.stats.bytes_read
+    before = stream._log.storage.stats.bytes_read
     assert stream.count("head", "eventtime:199990") == 199_990
-    assert stream.storage.stats.bytes_read - before < 200_000 * 8 / 2
+    assert stream._log.storage.stats.bytes_read - before < 200_000 * 8 / 2
 
 
 def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> None:

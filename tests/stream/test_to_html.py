@@ -14,6 +14,7 @@ import segstore_ds as segstore
 from benchmarks.workloads.table_status import fill
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.reads import at_root
 
 VOID = {"meta", "rect", "line", "circle", "polyline", "polygon", "br"}
 ALLOWED = VOID | {
@@ -119,7 +120,7 @@ def test_odd_streams_have_pictures(tmp_path, what):
 
 
 def test_a_notebook_shows_the_picture_and_moves_no_handle(shown):
-    stale = segstore.Stream.at_root(shown.storage, shown.root_as_of(version=shown.version - 1))
+    stale = at_root(segstore.Stream, shown._log.storage, shown._log.read_version(shown.version - 1))
     page = stale._repr_html_()
     assert f"version {shown.version}" in page
     assert stale.version == shown.version - 1
@@ -173,8 +174,8 @@ def test_a_plot_can_be_drawn_whatever_the_names(shown, tmp_path):
 
 
 def test_a_page_takes_few_requests(shown):
-    looking = segstore.Stream.at_root(shown.storage, shown.root)
-    stats = shown.storage.stats
+    looking = at_root(segstore.Stream, shown._log.storage, shown._log.root)
+    stats = shown._log.storage.stats
     before = sum(stats.requests.values())
     looking.metrics()
     measured = sum(stats.requests.values()) - before

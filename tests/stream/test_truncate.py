@@ -21,8 +21,8 @@ def test_truncate_keeps_the_offsets_after_the_cut():
     stream, _ = make_stream(3)
     assert stream.truncate(12) == 12
     assert values(stream, offset=True) == [(n, n) for n in range(12, 30)]
-    assert [entry.rows for entry in stream.root.entries] == [10, 10]
-    assert [item.kind for item in stream.root.retired] == ["segment"]
+    assert [entry.rows for entry in stream._log.root.entries] == [10, 10]
+    assert [item.kind for item in stream._log.root.retired] == ["segment"]
     with pytest.raises(TruncatedError, match=r"lost='\[3, 12\)'"):
         stream.read(3)
     stream.verify().check()
@@ -59,10 +59,10 @@ def test_truncate_within_parts_retires_whole_parts(monkeypatch):
     monkeypatch.setattr(SOFT, 3)
     for n in range(12):
         stream.append(numbers(n, n + 1))
-    parts = stream.root.parts
+    parts = stream._log.root.parts
     assert len(parts) >= 2
     stream.truncate(parts[0].end + 1)
-    assert parts[0].path in {item.path for item in stream.root.retired}
+    assert parts[0].path in {item.path for item in stream._log.root.retired}
     assert values(open_on(storage)) == list(range(parts[0].end + 1, 12))
     stream.verify().check()
 
@@ -111,7 +111,7 @@ def test_operations_name_who_made_them():
     found = []
     for change in (lambda: stream.truncate(5), stream.seal, lambda: stream.tags.set("a")):
         change()
-        found.append((stream.root.operation, stream.root.client.split("/")[0]))
+        found.append((stream._log.root.operation, stream._log.root.client.split("/")[0]))
     assert found == [("truncate", "segstore"), ("seal", "segstore"), ("tag", "segstore")]
 
 
@@ -134,11 +134,11 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(8)
-    (whole,) = stream.root.parts
+    (whole,) = stream._log.root.parts
     stream.truncate(15)
-    assert stream.root.parts == (whole,)  # less than a quarter of it is dead
+    assert stream._log.root.parts == (whole,)  # less than a quarter of it is dead
     stream.truncate(25)
-    (trimmed,) = stream.root.parts
+    (trimmed,) = stream._log.root.parts
     assert (trimmed.start, trimmed.count) == (20, 6)
     assert values(open_on(storage)) == list(range(25, 80))
     stream.verify().check()

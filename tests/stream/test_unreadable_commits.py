@@ -37,14 +37,14 @@ def test_keep_versions_must_be_an_integer(keep: object) -> None:
     stream, storage = make_stream(5)
     with pytest.raises(InvalidInputError, match="keep_versions"):
         stream.purge(older_than_s=0, keep_versions=keep)
-    assert open_on(storage).root.log_start == 0
+    assert open_on(storage)._log.root.log_start == 0
 
 
 def test_whatever_else_slips_through_ends_no_stream() -> None:
     """The last guard: what is put is read before, by the code that reads it afterwards."""
     stream, storage = make_stream(1)
     before = stream.version
-    root = stream.root
+    root = stream._log.root
     (entry,) = root.entries
     for wrong in (
         {"client": "x" * 500},

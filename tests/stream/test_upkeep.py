@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 from faults import Crash, Fault, FaultStorage
-from stream_kit import DAY, HOUR, SCHEMA, STAGED, Meddling, numbers, objects, staged_job, values
+from stream_kit import (
+    DAY,
+    HOUR,
+    SCHEMA,
+    STAGED,
+    Meddling,
+    numbers,
+    objects,
+    snapshot,
+    staged_job,
+    values,
+)
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
@@ -54,9 +65,9 @@ def test_versions_are_kept_for_a_day() -> None:
     stream, storage = make()
     grow(stream, storage, 100, 0.5 * HOUR)
     kept = versions(stream)
-    assert kept[0] == stream.root.log_start
+    assert kept[0] == stream._log.root.log_start
     assert kept == list(range(kept[0], stream.version + 1))
-    age_s = (stream.root.time_us - stream._log.read_version(kept[0] + 2).time_us) / 1e6
+    age_s = (stream._log.root.time_us - stream._log.read_version(kept[0] + 2).time_us) / 1e6
     assert DAY - 3 * HOUR <= age_s <= DAY + 2 * HOUR
     assert values(stream) == list(range(100))
     stream.verify().check()
@@ -69,7 +80,7 @@ def test_young_stream_has_nothing_done_to_it() -> None:
     assert [row["operation"] for row in stream.history().read_all().to_pylist()].count(
         "upkeep"
     ) == 0
-    assert stream.root.upkeep is None
+    assert stream._log.root.upkeep is None
 
 
 def test_number_of_versions_is_bounded_but_the_last_hour_stays() -> None:
@@ -83,15 +94,16 @@ def test_number_of_versions_is_bounded_but_the_last_hour_stays() -> None:
 def test_dropped_objects_go_a_week_later() -> None:
     stream, storage = make()
     grow(stream, storage, 12, HOUR)
-    first = f"segments/{stream.root.entries[0].path}"
+    first = f"segments/{stream._log.root.entries[0].path}"
     stream.truncate(6)
     handle = open_on(storage, clock=stream._log.clock)
     for day in range(1, 10):
         grow(handle, storage, 4, DAY / 4)
         assert (first in objects(storage)) == (day <= 7), day
     stream.refresh().verify().check()
-    assert stream.root.retired == () or all(
-        item.time_us > stream.root.time_us - (WEEK + DAY) * 1e6 for item in stream.root.retired
+    assert stream._log.root.retired == () or all(
+        item.time_us > stream._log.root.time_us - (WEEK + DAY) * 1e6
+        for item in stream._log.root.retired
     )
 
 
@@ -104,12 +116,12 @@ def test_live_segments_of_a_part_that_was_cut_stay(
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 2)
     stream, storage = make()
     grow(stream, storage, 12, HOUR)
-    assert stream.root.parts[0].count >= 4
+    assert stream._log.root.parts[0].count >= 4
     first = sorted(objects(storage, "segments"))
     stream.truncate(head)
     grow(stream, storage, 12, 6 * HOUR)
-    reading = stream.plan_read()
-    tasks = stream.plan_tasks(reading)
+    reading = snapshot(stream).plan()
+    tasks = snapshot(stream).tasks(reading)
     stream.compact(head + 1, head + 3)
     grow(stream, storage, 20, 6 * HOUR)
     assert not set(first[:head]) & objects(storage)
@@ -170,7 +182,7 @@ def test_off_is_off() -> None:
     assert versions(stream)[0] == 0
     stream.settings.update(upkeep=UpkeepPolicy())
     assert stream.settings.upkeep == UpkeepPolicy()
-    assert "upkeep" not in stream.root.properties
+    assert "upkeep" not in stream._log.root.properties
     grow(stream, storage, 2, HOUR)
     assert versions(stream)[0] > 0
     stream.settings.update(upkeep=None)
@@ -231,7 +243,7 @@ def test_what_was_restored_stays() -> None:
 def test_what_was_restored_and_dropped_again_waits_for_its_second_grace() -> None:
     stream, storage = make()
     grow(stream, storage, 3, HOUR)
-    first = f"segments/{stream.root.entries[0].path}"
+    first = f"segments/{stream._log.root.entries[0].path}"
     before = stream.version
     stream.overwrite(numbers(50, 52), layout=STAGED)
     stream.restore(before)
@@ -246,7 +258,7 @@ def test_what_was_restored_and_dropped_again_waits_for_its_second_grace() -> Non
 def test_pins_hold_what_a_clone_needs() -> None:
     stream, storage = make()
     grow(stream, storage, 3, HOUR)
-    first = f"segments/{stream.root.entries[0].path}"
+    first = f"segments/{stream._log.root.entries[0].path}"
     run_pin(stream._context, "c", "memory://clone")
     stream.truncate(3)
     grow(stream, storage, 60, 6 * HOUR)
@@ -279,15 +291,15 @@ def test_rounds_in_the_middle_of(work: str, tmp_path: Path) -> None:
         if work != "compact":
             other.compact()
         grow(other, storage, 60, HOUR)
-        ran.append(other.root.log_start)
+        ran.append(other._log.root.log_start)
 
     meddling = Meddling(storage, "get_range" if work == "copy" else "get", meanwhile)
     meddling.met = True
     handle = open_on(meddling, clock=stream._log.clock)
     planned = handle.version
     if work == "scan":
-        reading = plan_reading(handle._context, handle.root, _whole())
-        tasks = handle.plan_tasks(reading, root=handle.root)
+        reading = plan_reading(handle._context, handle._log.root, _whole())
+        tasks = snapshot(handle, handle._log.root).tasks(reading)
         meddling.met = False
         batches = [batch for task in tasks for batch in run_task(reading, task)]
         found = [n for batch in batches for n in batch["n"].to_pylist()]
@@ -340,7 +352,7 @@ def test_rounds_that_die_anywhere_leave_nothing_behind(when: str) -> None:
         stream.refresh().verify().check()
         grow(stream, storage, 8, 25 * HOUR)
         numbers_left = versions(stream)
-        assert numbers_left == list(range(stream.root.log_start, stream.version + 1)), number
+        assert numbers_left == list(range(stream._log.root.log_start, stream.version + 1)), number
         assert stream.verify().check().leftovers == [], number
         assert values(stream) == list(range(4, 30))
         if not crashed:
@@ -396,7 +408,7 @@ def test_append_does_not_wait_for_a_round() -> None:
     for thread in threading.enumerate():
         if thread.name == "segstore-upkeep":
             thread.join(60)
-    assert stream.refresh().root.operation == "upkeep"
+    assert stream.refresh()._log.root.operation == "upkeep"
 
 
 def test_calls_of_a_round_are_few() -> None:
@@ -408,7 +420,7 @@ def test_calls_of_a_round_are_few() -> None:
     stream.settings.update(upkeep=UpkeepPolicy())
     seen = Counting(storage)
     handle = open_on(seen, clock=stream._log.clock)
-    before = handle.root
+    before = handle._log.root
     seen.calls.clear()
     own = handle._context.apart()
     root = upkeep.run_upkeep(own)

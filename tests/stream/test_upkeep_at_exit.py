@@ -47,26 +47,26 @@ def opened(folder: Path) -> Stream:
 def test_process_ends_when_its_round_has_ended(folder: Path) -> None:
     assert run(folder, "nothing") == ""
     stream = opened(folder)
-    assert stream.root.operation == "upkeep"
-    assert stream._log.files.numbers() == [*range(stream.root.log_start, stream.version + 1)]
-    assert stream.root.log_start > COMMITS // 2
+    assert stream._log.root.operation == "upkeep"
+    assert stream._log.files.numbers() == [*range(stream._log.root.log_start, stream.version + 1)]
+    assert stream._log.root.log_start > COMMITS // 2
 
 
 def test_round_is_brief_once_its_process_has_nothing_else_to_do(folder: Path) -> None:
     """What it leaves is the next one's."""
     assert run(folder, "ends") == ""
     stream = opened(folder)
-    assert (stream.root.operation, stream._log.files.numbers()[0]) == ("upkeep", 1)
+    assert (stream._log.root.operation, stream._log.files.numbers()[0]) == ("upkeep", 1)
     later = days_later(folder)
     later.append(numbers(0, 1))
-    assert later.refresh()._log.files.numbers()[0] == later.root.log_start > COMMITS
+    assert later.refresh()._log.files.numbers()[0] == later._log.root.log_start > COMMITS
 
 
 @pytest.mark.slow
 def test_round_that_can_not_connect_any_more_is_silent(folder: Path) -> None:
     """At a process's end no thread can be started; that is no bug, and no news either."""
     assert run(folder, "connects") == ""
-    assert opened(folder).root.operation == "upkeep"
+    assert opened(folder)._log.root.operation == "upkeep"
 
 
 @pytest.mark.slow

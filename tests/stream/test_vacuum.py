@@ -14,6 +14,7 @@ from stream_kit import (
     make_stream,
     numbers,
     objects,
+    snapshot,
     staged_job,
     values,
     wait,
@@ -31,6 +32,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.commit import Change
+from segstore_ds.read.scan import open_reader
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -43,7 +45,7 @@ TRUNCATED = "dropped by truncate or retention"
 
 def handle(stream: Stream, storage=None) -> Stream:
     """Return another handle on the same stream, on the same clock."""
-    return open_on(storage or stream.storage, clock=stream._log.clock)
+    return open_on(storage or stream._log.storage, clock=stream._log.clock)
 
 
 def paths(report) -> set[str]:
@@ -53,7 +55,7 @@ def paths(report) -> set[str]:
 def dropped_long_ago():
     """Return a stream whose first ten events were truncated, purged and aged away."""
     stream, storage = make_stream(3)
-    first = f"segments/{stream.root.entries[0].path}"
+    first = f"segments/{stream._log.root.entries[0].path}"
     stream.truncate(10)
     for _ in range(3):
         wait(storage, 2 * DAY)
@@ -77,7 +79,7 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     assert TRUNCATED in str(dry)
     assert before[0] - objects(storage) == {first}
     assert values(stream) == list(range(10, 33))
-    assert stream.refresh().root.retired == ()
+    assert stream.refresh()._log.root.retired == ()
     assert stream.verify().check().leftovers == []
     assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
 
@@ -121,7 +123,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
 def test_daily_upkeep_frees_what_was_dropped(purge, vacuum, days):
     """The recipes of its page, on a stream that is written to all day, and the defaults."""
     stream, storage = make_stream(3)
-    first = f"segments/{stream.root.entries[0].path}"
+    first = f"segments/{stream._log.root.entries[0].path}"
     stream.truncate(10)
     for day in range(1, days + 1):
         assert first in objects(storage), day
@@ -251,7 +253,8 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
 def test_reader_older_than_the_grace_gets_an_error():
     """After the grace it is an error, never another answer."""
     stream, storage, _ = dropped_long_ago()
-    reading = stream.plan_read(root=stream._log.read_version(stream.root.log_start))
+    pinned = snapshot(stream, stream._log.read_version(stream._log.root.log_start))
+    reading = pinned.plan()
     old = handle(stream)
     old.truncate("tail")
     for _ in range(3):
@@ -260,7 +263,7 @@ def test_reader_older_than_the_grace_gets_an_error():
     old.purge(older_than_s=HOUR)
     old.vacuum(dry_run=False, grace_s=DAY)
     with pytest.raises(SnapshotExpiredError):
-        stream.plan_tasks(reading)
+        open_reader(reading, pinned.tasks(reading)).read_all()
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -273,7 +276,7 @@ def test_two_vacuums_at_once_are_safe():
     )
     report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
     assert paths(report) == paths(others[0]) == {first}
-    assert handle(stream).root.retired == ()
+    assert handle(stream)._log.root.retired == ()
     assert values(handle(stream)) == list(range(10, 33))
     handle(stream).verify().check()
 
@@ -352,7 +355,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
     )
     with pytest.raises(CorruptionError, match=r"pin .c."):
         stream.vacuum(dry_run=False, grace_s=DAY)
-    assert first in objects(stream.storage)
+    assert first in objects(stream._log.storage)
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -363,7 +366,7 @@ def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
     staged_job(stream, 90, 91)
-    part = stream.root.parts[0].path
+    part = stream._log.root.parts[0].path
     data = storage.get(part)
     storage.delete(part)
     if damage == "cut":
@@ -382,7 +385,7 @@ def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
-    part = stream.root.parts[0].path
+    part = stream._log.root.parts[0].path
     stream.overwrite(numbers(90, 95))
     storage.delete(part)
     wait(storage, 3 * DAY)
@@ -444,14 +447,14 @@ def test_retired_parts_are_read_and_rewritten(monkeypatch):
     for n in range(8):
         stream.append(numbers(n, n + 1))
     stream.truncate(6)
-    assert stream.root.retired_parts
+    assert stream._log.root.retired_parts
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    parts = [part.path for part in stream.root.retired_parts]
+    parts = [part.path for part in stream._log.root.retired_parts]
     assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 6
-    root = stream.refresh().root
+    root = stream.refresh()._log.root
     assert [item.path for item in root.retired] == parts
     assert root.retired_parts == ()
     for _ in range(3):
@@ -473,7 +476,7 @@ def test_orphans_of_purged_versions_are_deleted():
         stream.append(numbers(20 + n, 21 + n))
     stream.purge(older_than_s=HOUR)
     report = stream.vacuum(dry_run=False, grace_s=DAY)
-    assert stream.refresh().root.staging_floor == 8
+    assert stream.refresh()._log.root.staging_floor == 8
     assert paths(report) == orphans
 
 

@@ -20,7 +20,7 @@ LIES = {
 
 def lie(stream: Stream, storage: TimedStorage, stats: str) -> Stream:
     """Have the newest root tell something else of its first segment."""
-    root = stream.root
+    root = stream._log.root
     first, *others = root.entries
     changed = replace(root, entries=(replace(first, stats=stats), *others))
     storage.put(f"log/{root.version:020d}", encode_envelope(encode_root(changed)))

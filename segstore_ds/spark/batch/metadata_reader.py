@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.schemas import from_stored
@@ -15,10 +14,9 @@ from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector import (
     METADATA,
     STREAMS,
+    Snapshot,
     Storage,
     list_streams_below,
-    open_pinned,
-    pin,
 )
 
 EVENTS_ONLY = (
@@ -43,13 +41,13 @@ def table_schema(name: str) -> StructType:
 
 
 def plan_metadata_reader(
-    stream: Stream, options: Mapping[str, Any], schema: StructType
+    snapshot: Snapshot, options: Mapping[str, Any], schema: StructType
 ) -> PartsReader:
     """Plan the read of a metadata table as of a version, one part per range of offsets."""
     name = options["metadata"]
     check_whole(options, EVENTS_ONLY, schema)
-    read = partial(_read_rows, stream.storage, pin(stream), name, to_arrow(schema))
-    return PartsReader(read, stream.plan_metadata(name, root=stream.root))
+    read = partial(_read_rows, snapshot.storage, snapshot.pinned, name, to_arrow(schema))
+    return PartsReader(read, snapshot.spans(name))
 
 
 def plan_streams_reader(
@@ -74,8 +72,7 @@ def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: Stru
 def _read_rows(
     storage: Storage, pinned: bytes, name: str, target: pa.Schema, span: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    stream = open_pinned(storage, pinned)
-    for batch in stream.metadata(name, root=stream.root, span=span):
+    for batch in Snapshot.at(storage, pinned).metadata(name, span):
         yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
 
 

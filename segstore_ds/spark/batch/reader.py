@@ -9,13 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector import Reading, ReadTask, run_task
+from segstore_ds.stream.connector import Reading, ReadTask, Snapshot, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 _ASKED = (
@@ -24,12 +23,9 @@ _ASKED = (
 )
 
 
-def plan_reading(stream: Stream, options: Mapping[str, Any], *, version: Any = None) -> Reading:
-    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`.
-
-    `version` is a root, if it is not the stream's own.
-    """
-    return stream.plan_read(
+def plan_reading(snapshot: Snapshot, options: Mapping[str, Any]) -> Reading:
+    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`."""
+    return snapshot.plan(
         options["startCut"],
         options["endCut"],
         columns=options["columns"],
@@ -39,7 +35,6 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], *, version: Any = N
         commit_time_column=options["commitTimeColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
         read_cache_bytes=options["readCacheBytes"],
-        root=version,
     )
 
 
@@ -50,7 +45,7 @@ def event_time_of(options: Mapping[str, Any]) -> tuple[str | None, str | None] |
 
 
 def plan_reader(
-    stream: Stream,
+    snapshot: Snapshot,
     options: Mapping[str, Any],
     schema: StructType,
     *,
@@ -60,21 +55,18 @@ def plan_reader(
 
     It raises as `Stream.read` does.
     """
-    reading = replace(plan_reading(stream, options), native_epochs=native_epochs)
+    reading = replace(plan_reading(snapshot, options), native_epochs=native_epochs)
     return PartsReader(
-        partial(slice_batches, reading, schema), plan_tasks(stream, options, reading)
+        partial(slice_batches, reading, schema), plan_tasks(snapshot, options, reading)
     )
 
 
-def plan_tasks(
-    stream: Stream, options: Mapping[str, Any], reading: Reading, *, version: Any = None
-) -> list[ReadTask]:
-    """Split a bound read into tasks by Spark's options; raises as `Stream.plan_tasks`."""
-    return stream.plan_tasks(
+def plan_tasks(snapshot: Snapshot, options: Mapping[str, Any], reading: Reading) -> list[ReadTask]:
+    """Split a bound read into tasks by Spark's options; raises as `Scan.tasks`."""
+    return snapshot.tasks(
         reading,
         partition_bytes=options["partitionBytes"],
         min_partitions=options["minPartitions"],
-        root=version or stream.root,
     )
 
 
@@ -88,10 +80,10 @@ def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Itera
             yield pa.RecordBatch.from_arrays(piece, schema=target)
 
 
-def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
+def project(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the stream's columns that a schema asks for, in the schema's order."""
     offset, time = options["offsetColumn"], options["commitTimeColumn"]
-    stored = from_stored(stream.schema, stream.spark_schema)
+    stored = from_stored(snapshot.schema, snapshot.spark_schema)
     known = {field.name: field.dataType for field in stored}
     known |= {offset: LongType(), time: TimestampType()}
     if not schema.fields:

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.types import StructField, StructType
 
-from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
@@ -39,7 +38,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, plan_parquet
+from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, Snapshot, plan_parquet
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -50,7 +49,7 @@ class _Scan:
     """What the halves of a scan share."""
 
     spark: SparkSession
-    stream: Stream
+    snapshot: Snapshot
     reading: Reading
     needed: StructType
     result: StructType
@@ -135,15 +134,15 @@ def _split(
     """
     parsed = parse_options({**given, "path": url}, READ)
     source = bound_source(spark)({**given, "path": url})
-    stream = None if parsed["metadata"] == STREAMS else source.open_stream(parsed)
-    if stream is None or parsed["metadata"] is not None:
+    snapshot = None if parsed["metadata"] == STREAMS else source.open_snapshot(parsed)
+    if snapshot is None or parsed["metadata"] is not None:
         return None
-    reading = plan_reading(stream, parsed)
-    needed = from_stored(reading.needed_schema, stream.spark_schema)
-    result = from_stored(reading.result_schema, stream.spark_schema)
+    reading = plan_reading(snapshot, parsed)
+    needed = from_stored(reading.needed_schema, snapshot.spark_schema)
+    result = from_stored(reading.result_schema, snapshot.spark_schema)
     epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
-    native, whole = plan_parquet(stream, reading, epochs)
-    scan = _Scan(spark, stream, reading, needed, result)
+    native, whole = plan_parquet(snapshot, reading, epochs)
+    scan = _Scan(spark, snapshot, reading, needed, result)
     return (scan, native, whole, epochs) if native else None
 
 
@@ -155,7 +154,7 @@ def _read_rest(
     notes: HelperNotes = NO_NOTES,
 ) -> DataFrame:
     """Read a range of the same version through the source."""
-    pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.stream.version}
+    pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.reading.version}
     bound = ("timestampAsOf", "replicatedOnly")
     rest = {name: value for name, value in given.items() if name not in bound}
     return _read_source(scan.spark, url, {**rest, **as_texts(pinned), **notes.as_options()})
@@ -180,7 +179,7 @@ def _read_native(scan: _Scan, slices: list[ParquetPiece]) -> list[DataFrame]:
 
 
 def _find_base(scan: _Scan, slices: list[ParquetPiece]) -> str:
-    return find_base(scan.spark, scan.stream.url, slices[0])
+    return find_base(scan.spark, scan.snapshot.url, slices[0])
 
 
 def _read_files(scan: _Scan, base: str, slices: list[ParquetPiece], *, divided: bool) -> DataFrame:
@@ -192,7 +191,7 @@ def _read_files(scan: _Scan, base: str, slices: list[ParquetPiece], *, divided: 
         base,
         slices,
         plain,
-        name=f"{scan.stream.stream_id}/{scan.stream.version}",
+        name=f"{scan.reading.stream_id}/{scan.reading.version}",
         unpushed=find_unpushed(reading.filters),
     )
     offset = reading.offset_column or OFFSET_NAME

@@ -196,7 +196,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if finish is None:
             return []
         begun = parse_offset(start) or finish.at(replace(finish.position, offset=finish.origin))
-        root = self._batches.follow()
+        self._batches.follow()
         self._batches.check(begun.position, logged=False)
         self._batches.check(finish.position, logged=True)
         self._planned = finish
@@ -210,11 +210,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if first == last:
             return []
-        stream = self._batches.stream
-        columns = project(stream, self._options, self._schema)
+        snapshot = self._batches.snapshot
+        columns = project(snapshot, self._options, self._schema)
         options = {**self._options, "startCut": first, "endCut": last, "columns": columns}
-        reading = plan_reading(stream, options, version=root)
-        tasks = plan_tasks(stream, options, reading, version=root)
+        reading = plan_reading(snapshot, options)
+        tasks = plan_tasks(snapshot, options, reading)
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def stream():
 
 
 def size(stream: segstore.Stream) -> int:
-    return sum(entry.bytes for entry in stream.refresh().root.entries)
+    return sum(entry.bytes for entry in stream.refresh()._log.root.entries)
 
 
 @pytest.mark.usefixtures("no_inline")

@@ -47,7 +47,7 @@ def test_info_knows_every_writer_and_shows_some(url, capsys, monkeypatch):
     for number in range(25):
         row = pa.table({"user": ["x"], "n": [number]})
         stream.append(row, writer_id=f"w{number:02}", batch_id=number)
-    assert stream.root.writers_parts
+    assert stream._log.root.writers_parts
     assert main(["info", url]) == 0
     printed = capsys.readouterr().out
     assert "writers   etl (batch 7), w00 (batch 0), w01" in printed
@@ -90,8 +90,8 @@ def test_verify_of_what_can_t_be_opened_ends_with_1(url, capsys, damage):
 def test_verify_of_a_newer_format_ends_with_2(url, capsys):
     """It may be sound: nothing can be said."""
     stream = segstore.open(url)
-    root = replace(stream.root, version=2, reader_features=("of-tomorrow",))
-    stream.storage.create("log/" + "2".zfill(20), encode_envelope(encode_root(root)))
+    root = replace(stream._log.root, version=2, reader_features=("of-tomorrow",))
+    stream._log.storage.create("log/" + "2".zfill(20), encode_envelope(encode_root(root)))
     assert main(["verify", url]) == 2
     assert "SEG_UNSUPPORTED_VERSION" in capsys.readouterr().err
 

@@ -55,10 +55,10 @@ def test_what_was_merged_is_not_merged_again(appended: str, wanted: str) -> None
 def test_a_merge_is_one_segment_though_it_may_grow() -> None:
     """What comes out may be larger than what went in; then nothing joins it any more."""
     stream, events = make_unequal("parquet")
-    target = sum(entry.bytes for entry in stream.root.entries)
+    target = sum(entry.bytes for entry in stream._log.root.entries)
     layout = Layout(frame_rows=1000, segment_format="arrow", compression="none")
     assert stream.compact(target_bytes=target, layout=layout).segments_after == 1
-    assert stream.root.entries[0].bytes > target
+    assert stream._log.root.entries[0].bytes > target
     assert stream.compact(target_bytes=target, layout=layout).commits == 0
     assert stream.read().read_all() == events
 
@@ -117,13 +117,16 @@ def test_merges_end_where_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> 
         stream.append(rows, layout=STAGED)
     layout = Layout(frame_rows=10, segment_format="parquet")
     done = stream.compact(layout=layout)
-    assert (done.commits, [entry.rows for entry in stream.root.entries]) == (1, [30, 30, 30, 10])
-    before = objects(stream.storage, "segments")
+    assert (done.commits, [entry.rows for entry in stream._log.root.entries]) == (
+        1,
+        [30, 30, 30, 10],
+    )
+    before = objects(stream._log.storage, "segments")
     again = stream.compact(layout=layout)
     assert (again.commits, again.skipped) == (0, 1)
-    assert objects(stream.storage, "segments") == before
+    assert objects(stream._log.storage, "segments") == before
     # In earnest the footers of such segments say before that there is nothing to be gained.
-    full = max(entry.footer_bytes for entry in stream.root.entries)
+    full = max(entry.footer_bytes for entry in stream._log.root.entries)
     monkeypatch.setattr(compact_plan, "MOST_FOOTER_BYTES", full)
     assert stream.compact(layout=layout).bytes_written == 0
     assert stream.read().read_all()["c3"].to_pylist() == list(range(100))

@@ -37,7 +37,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 def _target(stream: Stream) -> TimedStorage:
-    return TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), stream.storage.time)
+    return TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), stream._log.storage.time)
 
 
 def _plan(
@@ -52,7 +52,7 @@ def _plan(
     made_by: str | None = None,
 ) -> RowsCopy:
     return plan_rows_copy(
-        stream.storage,
+        stream._log.storage,
         target,
         CopyRequest(copy_id, "head", "tail", seal, ROWS),
         WriteRequest(schema=schema, layout=layout, client=""),
@@ -135,7 +135,7 @@ def test_empty_sources_and_other_copies() -> None:
     with pytest.raises(AlreadyExistsError):
         _plan(stream, target, copy_id="d")
     with pytest.raises(InvalidInputError, match="onto itself"):
-        _plan(stream, stream.storage)
+        _plan(stream, stream._log.storage)
 
 
 def test_of_two_jobs_at_once_one_counts() -> None:
@@ -150,7 +150,7 @@ def test_of_two_jobs_at_once_one_counts() -> None:
     assert values(copy) == list(range(20))
     copy.vacuum(dry_run=False)
     assert {info.path for info in target.list("segments/")} == {
-        f"segments/{entry.path}" for entry in copy.root.entries
+        f"segments/{entry.path}" for entry in copy._log.root.entries
     }
 
 
@@ -181,7 +181,7 @@ def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
     assert (values(copy), copy.version) == (list(range(9)), 0)
     copy.vacuum(dry_run=False)
     copy.verify().check()
-    assert len([*target.list("segments")]) == len(copy.root.entries)
+    assert len([*target.list("segments")]) == len(copy._log.root.entries)
 
 
 @pytest.mark.parametrize("kind", KINDS)

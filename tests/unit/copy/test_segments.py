@@ -29,7 +29,7 @@ def _target() -> Storage:
 
 def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> SegmentsCopy:
     source = open_on(open_storage(stream.url))
-    return plan_copy_segments(source.context, target, request, client="")
+    return plan_copy_segments(source._context, target, request, client="")
 
 
 @pytest.fixture(autouse=True)

@@ -38,11 +38,11 @@ def copied(monkeypatch) -> CopiedObject:
     # Numbers that do not compress: the footer is a small share of the segment.
     rows = pa.table({"n": random.Random(1).sample(range(1 << 62), 6000), "s": ["x"] * 6000}, SCHEMA)
     stream.append(rows, layout=segstore.Layout(inline_bytes=0, frame_rows=1000))
-    [entry] = stream.root.entries
+    [entry] = stream._log.root.entries
     size = -(-entry.bytes // PARTS)
     monkeypatch.setattr(transfer, "PART_BYTES", size)
     name = names.segment_object(entry.path)
-    return CopiedObject(stream.storage, name, _place(), "segments/c/1.arrow", entry)
+    return CopiedObject(stream._log.storage, name, _place(), "segments/c/1.arrow", entry)
 
 
 def _with(copied: CopiedObject, **changes) -> CopiedObject:

@@ -35,7 +35,7 @@ def test_a_lost_append_leaves_no_part(commits: int) -> None:
     stream, storage = make_stream(commits)
     late = _meddled(storage, _appends(stream, 10 * commits))
     late.append(numbers(10 * commits + 1, 10 * commits + 2))
-    assert late.storage.met
+    assert late._log.storage.met
     assert values(late) == list(range(10 * commits + 2))
     assert stream.refresh().verify().check().leftovers == []
 
@@ -66,11 +66,11 @@ def test_a_lost_merge_leaves_nothing() -> None:
 def test_what_the_winner_put_alike_stays() -> None:
     """Both move the very same rows of the history to one part, under one name."""
     stream, storage = make_stream(HISTORY.rows - 1)
-    assert len(stream.root.history_parts) == 0
+    assert len(stream._log.root.history_parts) == 0
     late = _meddled(storage, _appends(stream, 10 * HISTORY.rows))
     late.append(numbers(10 * HISTORY.rows + 1, 10 * HISTORY.rows + 2))
     newest = stream.refresh()
-    assert len(newest.root.history_parts) == 1
+    assert len(newest._log.root.history_parts) == 1
     assert newest.history().read_all().num_rows == newest.version + 1
     assert newest.verify().check().leftovers == []
 
@@ -131,7 +131,7 @@ def _list(version: int) -> PartRef:
 
 def _roots() -> tuple[Root, Root, Root]:
     stream, _ = make_stream(1)
-    base = replace(stream.root, version=7, transaction="base", parts=(_part(3, "a"),))
+    base = replace(stream._log.root, version=7, transaction="base", parts=(_part(3, "a"),))
     after = replace(base, version=8, parent="base")
     return base, after, after
 

@@ -47,7 +47,7 @@ def test_bars_are_the_segments_of_a_short_stream():
     for size, layout in ((30, STAGED), (20, PARQUET), (10, STAGED)):
         stream.append(numbers(0, size), layout=layout)
     stream.truncate(35)
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     rows = stream.segments().read_all().to_pylist()
     assert [(bar.start, bar.end, bar.bytes, bar.format) for bar in found.bars] == [
         (row["start"], row["end"], row["bytes"], row["format"]) for row in rows
@@ -64,7 +64,7 @@ def test_steps_tell_every_commit_by_kind(monkeypatch):
     stream.compact()
     wait(storage, 60)
     stream.tags.set("now")
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     assert len(found.steps) <= 4
     totals = {
         kind: sum(step.commits[kind] for step in found.steps) for kind in found.steps[0].commits
@@ -87,7 +87,7 @@ def test_steps_tell_every_commit_by_kind(monkeypatch):
 def test_a_long_history_is_read_from_its_newest_commits(monkeypatch):
     monkeypatch.setattr(description, "COMMITS_READ", 10)
     stream, _ = make_stream(40)
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     assert (found.steps[0].first, found.steps[-1].last) == (31, 40)
     assert len(found.steps) <= STEPS
 
@@ -96,13 +96,13 @@ def test_tags_are_bounded_and_counted():
     stream, _ = make_stream(3)
     for place in range(20):
         stream.tags.set(f"t{place}", 29 - place)
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     assert (found.tags_count, len(found.tags)) == (20, description.TAGS_SHOWN)
     assert found.tags[0].offset == 10
 
 
 def test_an_empty_stream_has_no_bars():
     stream, _ = make_stream(0)
-    found = describe(stream.context, storage=True)
+    found = describe(stream._context, storage=True)
     assert (found.bars, found.segments, found.tags) == ((), (), ())
     assert (found.start, len(found.steps)) == (0, 1)

@@ -18,7 +18,7 @@ def test_the_picture_of_the_documents_is_drawn_by_this_code():
 
 def test_a_drawing_is_bounded_however_many_there_are():
     stream, _ = make_stream(2)
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     readers = tuple(
         ReaderFigures(f"reader-{n}", "", n % 20, Lag(20 - n % 20, 1, 1.0), 0, NOON, live=True)
         for n in range(500)
@@ -39,7 +39,7 @@ def test_a_drawing_is_bounded_however_many_there_are():
 
 def test_losses_lapses_and_lost_followers_are_told():
     stream, _ = make_stream(3)
-    found = describe(stream.context, storage=False)
+    found = describe(stream._context, storage=False)
     reader = ReaderFigures("late", "", 0, Lag(30, 0, None), 7, NOON, live=False)
     figures = replace(
         found.figures,

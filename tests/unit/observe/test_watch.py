@@ -30,8 +30,13 @@ def stream():
 
 def progress(stream, end, batch=0, texts=True, **more):
     """Return a progress as Spark has it: offsets are texts in one place and values in another."""
-    at = {"generation": 0, "offset": end, "origin": 0, "stream": stream.stream_id}
-    tail = {"generation": 0, "offset": stream.tail, "stream": stream.stream_id, "url": stream.url}
+    at = {"generation": 0, "offset": end, "origin": 0, "stream": stream._log.root.stream_id}
+    tail = {
+        "generation": 0,
+        "offset": stream.tail,
+        "stream": stream._log.root.stream_id,
+        "url": stream.url,
+    }
     shown = json.dumps if texts else (lambda value: value)
     source = {"description": "x", "endOffset": shown(at), "latestOffset": shown(tail)}
     rate = {"description": "rate", "endOffset": "7", "latestOffset": None}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from stream_kit import snapshot
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -70,7 +71,7 @@ def test_words_and_names_of_a_layout_are_checked(stream: segstore.Stream) -> Non
 
 def calls(stream: segstore.Stream) -> dict[str, Callable[[Any], object]]:
     """Return every call that takes a number, by what the error has to name."""
-    reading = stream.plan_read()
+    reading = snapshot(stream).plan()
     reader = stream.readers.register("mine")
     return {
         "history": stream.history,
@@ -82,16 +83,20 @@ def calls(stream: segstore.Stream) -> dict[str, Callable[[Any], object]]:
         "budget_bytes": lambda value: stream.compact(budget_bytes=value),
         "minor": lambda value: stream.compact(minor=value),
         "minor pair": lambda value: stream.compact(minor=(value, 3)),
-        "partition_bytes": lambda value: stream.plan_tasks(reading, partition_bytes=value),
-        "partition_rows": lambda value: stream.plan_tasks(reading, partition_rows=value),
-        "min_partitions": lambda value: stream.plan_tasks(reading, min_partitions=value),
+        "partition_bytes": lambda value: snapshot(stream).tasks(reading, partition_bytes=value),
+        "partition_rows": lambda value: snapshot(stream).tasks(reading, partition_rows=value),
+        "min_partitions": lambda value: snapshot(stream).tasks(reading, min_partitions=value),
         "depth": lambda value: segstore.list_streams("memory://x", depth=value),
         "keep_versions": lambda value: stream.purge(keep_versions=value),
         "publish": reader.publish,
         "lapse_s": lambda value: stream.readers.register("other", lapse_s=value),
         "batch_id": lambda value: stream.append(TABLE, writer_id="w", batch_id=value),
-        "position": lambda value: stream.read(segstore.Position(stream.stream_id, 0, value)),
-        "generation": lambda value: stream.read(segstore.Position(stream.stream_id, value, 0)),
+        "position": lambda value: stream.read(
+            segstore.Position(stream._log.root.stream_id, 0, value)
+        ),
+        "generation": lambda value: stream.read(
+            segstore.Position(stream._log.root.stream_id, value, 0)
+        ),
         "cut": stream.read,
         "tag": lambda value: stream.tags.set("t", value),
         "max_bytes": lambda value: stream.retain(max_bytes=value),

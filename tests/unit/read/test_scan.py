@@ -5,6 +5,7 @@ import uuid
 
 import pyarrow as pa
 import pytest
+from stream_kit import snapshot
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -37,8 +38,8 @@ def stream() -> Stream:
 
 
 def read(stream: Stream, *cuts, partition_rows: int | None = None, **options) -> pa.Table:
-    reading = stream.plan_read(*cuts, **options)
-    tasks = stream.plan_tasks(reading, partition_rows=partition_rows)
+    reading = snapshot(stream).plan(*cuts, **options)
+    tasks = snapshot(stream).tasks(reading, partition_rows=partition_rows)
     reading, tasks = pickle.loads(pickle.dumps((reading, tasks)))  # noqa: S301 - our own
     batches = [batch for task in tasks for batch in run_task(reading, task)]
     assert all(batch.num_rows for batch in batches)
@@ -70,11 +71,11 @@ def test_offsets_alone_send_no_request(stream, cuts, partition_rows, monkeypatch
     names = {"offset_column": "o", "segment_column": "g", "commit_time_column": "t"}
     expected = read(stream, *cuts, columns=["n"], **names)
     monkeypatch.setattr(decode, "ROWS_WITHOUT_DATA", 7)
-    reading = stream.plan_read(*cuts, columns=[], **names)
-    tasks = stream.plan_tasks(reading, partition_rows=partition_rows)
-    stream.storage.stats.reset()
+    reading = snapshot(stream).plan(*cuts, columns=[], **names)
+    tasks = snapshot(stream).tasks(reading, partition_rows=partition_rows)
+    stream._log.storage.stats.reset()
     batches = [batch for task in tasks for batch in run_task(reading, task)]
-    assert stream.storage.stats.total == 0
+    assert stream._log.storage.stats.total == 0
     got = pa.Table.from_batches(batches, reading.result_schema)
     assert got == expected.select(["o", "g", "t"])
     counted = stream.read(*cuts, columns=[]).read_all()
@@ -84,10 +85,10 @@ def test_offsets_alone_send_no_request(stream, cuts, partition_rows, monkeypatch
 @pytest.mark.usefixtures("no_inline")
 def test_a_filter_reads_only_frames_that_may_match(stream, monkeypatch):
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
-    storage = stream.storage
+    storage = stream._log.storage
     storage.stats.reset()
-    reading = stream.plan_read(filters=[["n", "==", 333]])
-    (batch,) = [b for task in stream.plan_tasks(reading) for b in run_task(reading, task)]
+    reading = snapshot(stream).plan(filters=[["n", "==", 333]])
+    (batch,) = [b for task in snapshot(stream).tasks(reading) for b in run_task(reading, task)]
     assert batch["n"].to_pylist() == [333]
     assert storage.stats.requests["get_range"] == 2  # one footer, one frame of ten rows
 
@@ -101,7 +102,7 @@ def test_large_segments_are_read_by_range_as_small_ones_whole(stream, monkeypatc
 
 
 def test_older_epochs_are_lifted_to_the_schema_of_the_version(stream):
-    before = stream.root
+    before = stream._log.root
     stream.append(pa.table({"n": [1000], "x": [1.5]}), merge_schema=True)
     got = read(stream, 998, 1001)
     assert got.to_pylist() == [
@@ -112,26 +113,26 @@ def test_older_epochs_are_lifted_to_the_schema_of_the_version(stream):
     assert read(stream, 998, 1001, columns=["x"])["x"].to_pylist() == [None, None, 1.5]
     assert read(stream, 998, 1001, filters=[["x", "is null"]])["n"].to_pylist() == [998, 999]
     assert read(stream, 998, 1001, filters=[["x", ">", 1.0]])["n"].to_pylist() == [1000]
-    pinned = stream.plan_read(root=before)
+    pinned = snapshot(stream, before).plan()
     assert (pinned.end, pinned.result_schema) == (1000, SCHEMA)
 
 
 def test_plan_keeps_its_version_when_the_handle_refreshes(stream):
-    reading = stream.plan_read()
-    other = stream.plan_read(0, 10)
+    pinned = snapshot(stream)
+    reading, other = pinned.plan(), pinned.plan(0, 10)
     stream.overwrite(table(0, 3))
-    tasks = stream.plan_tasks(reading)
+    tasks = pinned.tasks(reading)
     batches = [batch for task in tasks for batch in run_task(reading, task)]
     assert pa.Table.from_batches(batches) == table(0, 1000)
     with pytest.raises(InvalidInputError, match="bound to another stream or version"):
-        stream.plan_tasks(other, root=stream.root)
+        snapshot(stream).tasks(other)
 
 
 # --- damage ---------------------------------------------------------------------------------------
 
 
 def segment_path(stream: Stream, number: int) -> str:
-    return f"segments/{stream.root.entries[number].path}"
+    return f"segments/{stream._log.root.entries[number].path}"
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -140,9 +141,9 @@ def test_a_damaged_frame_is_named_and_hides_nothing_else(stream, monkeypatch, wh
     if not whole:
         monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     path = segment_path(stream, 1)
-    data = bytearray(stream.storage.get(path))
+    data = bytearray(stream._log.storage.get(path))
     data[200] ^= 1  # within the first frame of ten rows
-    stream.storage.put(path, bytes(data))
+    stream._log.storage.put(path, bytes(data))
     with pytest.raises(CorruptionError, match=path):
         read(stream)
     assert read(stream, 0, 250) == table(0, 250)
@@ -155,22 +156,24 @@ def test_a_segment_that_is_cut_or_grown_is_noticed(stream, monkeypatch, whole):
     if not whole:
         monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     path = segment_path(stream, 2)
-    data = stream.storage.get(path)
-    stream.storage.put(path, data[:-1])
+    data = stream._log.storage.get(path)
+    stream._log.storage.put(path, data[:-1])
     with pytest.raises(TruncatedObjectError):
         read(stream, 500, 750)
-    stream.storage.put(path, data[:100])
+    stream._log.storage.put(path, data[:100])
     with pytest.raises(TruncatedObjectError):
         read(stream, 500, 750)
     if whole:
-        stream.storage.put(path, data + b"?")
+        stream._log.storage.put(path, data + b"?")
         with pytest.raises(CorruptionError):
             read(stream, 500, 750)
 
 
 @pytest.mark.usefixtures("no_inline")
 def test_another_segments_bytes_are_noticed(stream):
-    stream.storage.put(segment_path(stream, 2), stream.storage.get(segment_path(stream, 3)))
+    stream._log.storage.put(
+        segment_path(stream, 2), stream._log.storage.get(segment_path(stream, 3))
+    )
     with pytest.raises((CorruptionError, TruncatedObjectError)):
         read(stream, 500, 750)
 
@@ -178,13 +181,13 @@ def test_another_segments_bytes_are_noticed(stream):
 @pytest.mark.usefixtures("no_inline")
 def test_missing_segment_is_damage_and_dropped_is_expired(stream):
     path = segment_path(stream, 0)
-    before = stream.root
-    data = stream.storage.get(path)
-    stream.storage.delete(path)
+    before = stream._log.root
+    data = stream._log.storage.get(path)
+    stream._log.storage.delete(path)
     with pytest.raises(MissingObjectError, match=path):
         read(stream, 0, 10)
-    stream.storage.put(path, data)
+    stream._log.storage.put(path, data)
     stream.overwrite(table(0, 1))
-    stream.storage.delete(path)  # as a vacuum does after its grace
+    stream._log.storage.delete(path)  # as a vacuum does after its grace
     with pytest.raises(SnapshotExpiredError, match=f"version={before.version}"):
         read(stream, 0, 10, root=before)

@@ -30,13 +30,13 @@ def test_fetched_frames_are_checked(form, columns):
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), table.schema)
     layout = Layout(segment_format=form, compression="none", frame_rows=50, inline_bytes=0)
     stream.append(table, layout=layout)
-    (entry,) = stream.root.entries
+    (entry,) = stream._log.root.entries
     name = f"segments/{entry.path}"
-    frames = open_segment(stream.storage, entry).frames
-    data = bytearray(stream.storage.get(name))
+    frames = open_segment(stream._log.storage, entry).frames
+    data = bytearray(stream._log.storage.get(name))
     data[(frames[1].start + frames[1].end) // 2] ^= 1
-    stream.storage.put(name, bytes(data))
-    fetched = fetch_frames(open_segment(stream.storage, entry), [0, 1], columns)
+    stream._log.storage.put(name, bytes(data))
+    fetched = fetch_frames(open_segment(stream._log.storage, entry), [0, 1], columns)
     assert next(fetched)[0] == 0
     with pytest.raises(CorruptionError, match=f"{frames[1].start}:{frames[1].end}"):
         next(fetched)

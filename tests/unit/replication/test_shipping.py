@@ -23,6 +23,7 @@ from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.replication.shipping import BufferMessage, Receiver
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
+from segstore_ds.stream.connector import discard_staged
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 
@@ -196,7 +197,7 @@ def test_what_a_task_gave_up_is_gone_from_the_follower(pair):
     task = job.open_task(0, "b")
     for batch in numbers(0, 1300).to_batches():
         task.append(batch)
-    pair.stream.discard([task.finish()])
+    discard_staged(pair.stream._log.storage, [task.finish()])
     assert content(pair.follower) == before
 
 
@@ -238,7 +239,7 @@ def test_a_follower_that_is_away_fails_no_staging(pair):
         task.append(batch)
     staged = task.finish()
     with pytest.raises(StorageError, match="nothing was committed"):
-        pair.reopen(pair.primary).commit(job, [staged], keep_staged=True)
+        pair.reopen(pair.primary)._commits.commit(job, [staged], keep_staged=True)
     pair.world.lost.clear()
     pair.reopen(pair.primary).commit(job, [staged])
     assert content(pair.follower) == content(pair.primary)

@@ -71,12 +71,12 @@ def test_cuts(stream, url, options, first, last):
 
 
 def test_commit_time_cut_includes_that_commit(stream, url):
-    time_us = stream.root.time_us
+    time_us = stream._log.root.time_us
     stream.append(rows(100, 103))
-    after = dt.datetime.fromtimestamp(stream.root.time_us / 1e6 + 1, dt.UTC).isoformat()
+    after = dt.datetime.fromtimestamp(stream._log.root.time_us / 1e6 + 1, dt.UTC).isoformat()
     behind = load(url, endCut=after, offsetColumn="o")
     assert behind.count() == 103
-    if stream.root.time_us > time_us:
+    if stream._log.root.time_us > time_us:
         moment = dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC)
         micros = time_us % 1_000_000
         cut = f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"

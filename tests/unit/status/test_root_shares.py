@@ -202,16 +202,16 @@ def test_root_with_every_share_full_is_below_64_kib():
     """
     stream, _ = make_stream(1)
     full = _full(Chance())
-    sizes = {name: _size(replace(stream.root, **{name: full[name]})) for name in full}
-    total = _size(replace(stream.root, **full))
+    sizes = {name: _size(replace(stream._log.root, **{name: full[name]})) for name in full}
+    total = _size(replace(stream._log.root, **full))
     assert total < ROOT_BYTES, sizes
     # No room is left for inline segments: the commit makes an object of them.
-    heavy = replace(stream.root, **{**full, "entries": 16 * stream.root.entries})
+    heavy = replace(stream._log.root, **{**full, "entries": 16 * stream._log.root.entries})
     assert heavy.inline_bytes
     assert table_status._is_heavy(heavy)
-    light = replace(stream.root, retired=heavy.retired[:20])
+    light = replace(stream._log.root, retired=heavy.retired[:20])
     assert not table_status._is_heavy(light)
-    last = plan_drop(replace(stream.root, **{**full, "pins": {}}), SLOT)
+    last = plan_drop(replace(stream._log.root, **{**full, "pins": {}}), SLOT)
     assert last is not None
     assert _size(last) < total
 
@@ -220,7 +220,7 @@ def test_root_with_every_share_full_is_below_64_kib():
 def test_wide_statistics_move_out_before_they_fill_the_root(columns):
     """Thirty-two columns of random strings take more than a root has, and few commits show it."""
     chance, status = Chance(), TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
-    root, most = make_stream(0)[0].root, 0
+    root, most = make_stream(0)[0]._log.root, 0
     for number in range(2 * table.SEGMENTS.rows):
         (entry,) = _entries(chance, 1, columns)
         root = replace(
@@ -238,7 +238,7 @@ def test_wide_statistics_move_out_before_they_fill_the_root(columns):
 def test_long_writer_ids_leave_the_root_early():
     """Forty-eight rows of a thousand random letters each would take more than half of a root."""
     found, chance = History(open_storage(f"memory://{uuid.uuid4().hex}")), Chance()
-    root, most = replace(make_stream(0)[0].root, history=()), 0
+    root, most = replace(make_stream(0)[0]._log.root, history=()), 0
     rows = [replace(row, writer_id=chance.text(1000)) for row in _rows(chance, 40)]
     times = sorted(row.time_us for row in rows)
     for number, row in enumerate(rows):
@@ -254,7 +254,7 @@ def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):
     monkeypatch.setattr("segstore_ds.status.table.RETIRED.rows", 4)
     monkeypatch.setattr("segstore_ds.status.table.RETIRED.final", 2_000)
     status = TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
-    root, expected, most = make_stream(0)[0].root, set(), 0
+    root, expected, most = make_stream(0)[0]._log.root, set(), 0
     for number in range(6_000):
         item = Retired("segment", f"t/{number}", 1, 2)
         expected.add(item.path)
@@ -279,8 +279,8 @@ def test_root_above_its_shares_can_be_read_and_extended():
         lambda root, _: Change(replace(root, properties=given, operation="set-properties")),
         transaction="f" * 32,
     )
-    assert _size(stream.root) > ROOT_BYTES
+    assert _size(stream._log.root) > ROOT_BYTES
     seen = open_on(storage, clock=stream._log.clock)
-    assert seen.root.properties == given
+    assert seen._log.root.properties == given
     assert seen.truncate(5) == 5
     assert seen.verify().ok

@@ -23,7 +23,7 @@ def long_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Storage]:
     stream, storage = make_stream(0)
     for n in range(48):
         stream.append(numbers(n, n + 1), layout=STAGED)
-    assert len(stream.root.parts) == 12
+    assert len(stream._log.root.parts) == 12
     return stream, storage
 
 
@@ -41,8 +41,11 @@ def status_reads(storage: FaultStorage) -> list[str]:
 def test_runs_are_looked_for_one_by_one(monkeypatch):
     """Two small ones at the ends of a stream read the parts at its ends, without statistics."""
     stream, storage = long_stream(monkeypatch)
-    root = stream.root
-    runs = [run_of(stream._status, root, 0, 2), run_of(stream._status, root, 45, 47)]
+    root = stream._log.root
+    runs = [
+        run_of(stream._context.status, root, 0, 2),
+        run_of(stream._context.status, root, 45, 47),
+    ]
     counted = FaultStorage(storage)
     standing, landed = listed_runs(TableStatus(counted), root, runs)
     assert (standing, landed) == (runs, [])
@@ -55,7 +58,7 @@ def test_retention_without_a_bound_in_bytes_lists_nothing(monkeypatch):
     stream, storage = long_stream(monkeypatch)
     counted = FaultStorage(storage)
     other = open_on(counted, clock=stream._log.clock)
-    apply_policy(other.context, RetentionPolicy(max_age="1h"))
+    apply_policy(other._context, RetentionPolicy(max_age="1h"))
     assert status_reads(counted) == []
     assert other.retain(max_age="365d").blocked_by[0].kind == "max_age"
     (dated,) = status_reads(counted)

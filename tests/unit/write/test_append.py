@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from faults import Fault, FaultStorage
+from stream_kit import snapshot
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import (
@@ -31,6 +32,7 @@ from segstore_ds.status.table import SEGMENTS, WRITERS
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create, create_on, drop, open_on
+from segstore_ds.stream.connector import discard_staged
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.layout import Layout
 
@@ -56,7 +58,7 @@ def stream(storage: Storage, time: VirtualTime) -> Stream:
 @pytest.fixture
 def other(stream: Stream, time: VirtualTime) -> Stream:
     """A second handle, as of another process."""
-    return open_on(stream.storage, clock=time.clock)
+    return open_on(stream._log.storage, clock=time.clock)
 
 
 def numbers(*values: int | None) -> pa.RecordBatch:
@@ -91,7 +93,7 @@ def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, 
 
 
 def objects(stream: Stream) -> set[str]:
-    return {info.path for info in stream.storage.list("segments")}
+    return {info.path for info in stream._log.storage.list("segments")}
 
 
 # --- writers --------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ def test_two_jobs_of_one_batch_are_compared_when_they_commit(stream, other):
     with pytest.raises(WriterConflictError, match="other events"):
         other.commit(*others)
     assert other.commit(*skip).repeated
-    other.discard([*same[1], *skip[1]])
+    discard_staged(other._log.storage, [*same[1], *skip[1]])
     other.refresh()
     assert ns(other) == [1, 1]
     assert len(objects(other)) == 2
@@ -214,7 +216,7 @@ def test_batch_is_compared_by_columns_that_both_have(stream):
     """Other statistics and other schemas, wider or narrower, make no difference of their own."""
     layout = Layout(stats_columns=())
     stream.append(numbers(1, 2), writer_id="w", batch_id=1, layout=layout)
-    assert stream.root.writers["w"].fingerprint == ""
+    assert stream._log.root.writers["w"].fingerprint == ""
     assert stream.append(numbers(5, 6), writer_id="w", batch_id=1).repeated  # only rows are known
     stream.append(numbers(1, 2), writer_id="w", batch_id=2)
     assert stream.append(numbers(5, 6), writer_id="w", batch_id=2, layout=layout).repeated
@@ -231,15 +233,15 @@ def test_batch_is_compared_by_columns_that_both_have(stream):
 def test_claim_of_a_checkpoint_takes_no_second_fingerprint(stream):
     key = WriterKey("q", 1, "q", claim="checkpoint:there")
     stream.commit(*staged(stream, 1, writer=key))
-    assert stream.root.writers["q"].fingerprint
-    assert not stream.root.writers["checkpoint:there"].fingerprint
+    assert stream._log.root.writers["q"].fingerprint
+    assert not stream._log.root.writers["checkpoint:there"].fingerprint
 
 
 def test_repeated_batch_is_known_to_every_handle(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=1)
     for value in range(5):
         other.append(numbers(10 + value))
-    for handle in (stream, other, open_on(stream.storage, clock=stream._log.clock)):
+    for handle in (stream, other, open_on(stream._log.storage, clock=stream._log.clock)):
         again = handle.append(numbers(1), writer_id="w", batch_id=1)
         assert (again.repeated, again.version, again.start, again.end) == (True, 1, 0, 1)
     assert ns(stream) == [1, 10, 11, 12, 13, 14]
@@ -280,8 +282,8 @@ def test_writers_beyond_what_the_root_holds_stay_known(stream):
     many = WRITERS.rows + 30
     for number in range(many):
         stream.append(numbers(number), writer_id=f"w{number}", batch_id=1)
-    assert stream.root.writers_parts
-    fresh = open_on(stream.storage, clock=stream._log.clock)
+    assert stream._log.root.writers_parts
+    fresh = open_on(stream._log.storage, clock=stream._log.clock)
     for number in range(many):
         again = fresh.append(numbers(number), writer_id=f"w{number}", batch_id=1)
         assert (again.repeated, again.start) == (True, number)
@@ -439,8 +441,8 @@ def test_events_of_tasks_are_in_task_order(stream):
     got = ns(stream)
     assert got == sorted(got)
     assert len(got) == 404
-    assert len(stream.root.entries) == 5  # the small neighbours share an object
-    assert [entry.segment_id for entry in stream.root.entries] == list(range(5))
+    assert len(stream._log.root.entries) == 5  # the small neighbours share an object
+    assert [entry.segment_id for entry in stream._log.root.entries] == list(range(5))
 
 
 def test_offsets_are_dense_whoever_appends(stream, other):
@@ -456,7 +458,7 @@ def test_offsets_are_dense_whoever_appends(stream, other):
 def test_many_small_appends_spill_and_merge_by_themselves(stream):
     for value in range(SEGMENTS.rows * 11):
         stream.append(numbers(value))
-    assert 0 < len(stream.root.parts) < 10
+    assert 0 < len(stream._log.root.parts) < 10
     assert ns(stream) == list(range(SEGMENTS.rows * 11))
 
 
@@ -468,7 +470,7 @@ def test_overwrite_keeps_appends_made_after_its_plan(stream, other):
     commit = stream.commit(job, done)
     assert (commit.start, commit.end, stream.head, stream.tail) == (4, 6, 2, 6)
     assert ns(stream) == [3, 4, 100, 101]
-    retired = [item.path for item in stream.root.retired]
+    retired = [item.path for item in stream._log.root.retired]
     assert len(retired) == 1
     assert ns(other) == [3, 4, 100, 101]
 
@@ -494,12 +496,12 @@ def test_an_overwrite_with_nothing_empties_the_stream(stream):
 def test_overwritten_version_stays_readable(stream):
     for value in range(SEGMENTS.rows + 10):
         stream.append(numbers(value))
-    before = stream.root
+    before = stream._log.root
     stream.overwrite(numbers(-1))
-    assert {item.kind for item in stream.root.retired} == {"part", "segment"}
+    assert {item.kind for item in stream._log.root.retired} == {"part", "segment"}
     assert ns(stream) == [-1]
-    reading = stream.plan_read(root=before)
-    tasks = stream.plan_tasks(reading, root=before)
+    reading = snapshot(stream, before).plan()
+    tasks = snapshot(stream, before).tasks(reading)
     batches = [batch for task in tasks for batch in run_task(reading, task)]
     assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(SEGMENTS.rows + 10))
 
@@ -558,8 +560,8 @@ def test_two_writers_can_add_columns_at_the_same_time(stream, other):
         {"n": 1, "a": "a1", "b": None},
         {"n": 2, "a": None, "b": "b2"},
     ]
-    assert [entry.epoch for entry in stream.root.entries] == [0, 1, 2]
-    assert [epoch.since for epoch in stream.root.epochs] == [0, 1, 2, 2]
+    assert [entry.epoch for entry in stream._log.root.entries] == [0, 1, 2]
+    assert [epoch.since for epoch in stream._log.root.epochs] == [0, 1, 2, 2]
 
 
 def test_data_staged_before_a_schema_merge_is_committed(stream, other):
@@ -611,7 +613,7 @@ def test_a_job_of_a_writer_is_committed_again_without_harm(stream, layout):
     again = stream.commit(job, done)
     assert (again.repeated, again.start, again.end) == (True, first.start, first.end)
     assert ns(stream) == [1, 2] * 3
-    fresh = open_on(stream.storage, clock=stream._log.clock)
+    fresh = open_on(stream._log.storage, clock=stream._log.clock)
     assert fresh.commit(job, done).repeated
     assert ns(stream) == [1, 2] * 3
 
@@ -628,7 +630,7 @@ def test_repeated_commit_without_a_writer_loses_nothing(stream, options):
 @pytest.mark.parametrize("writer", [WriterKey("w", 1), None])
 def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer):
     """The put landed but was never answered; whatever is tried next, the events stay."""
-    storage = FaultStorage(stream.storage)
+    storage = FaultStorage(stream._log.storage)
     shaky = open_on(storage, clock=time.clock)
     job, done = staged(shaky, 1, 2, writer=writer, expected_tail=0)
     shaky._log.recent()
@@ -661,7 +663,7 @@ def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
 def test_missing_staged_object_is_noticed_on_local_disk(tmp_path):
     stream = create_on(open_storage(tmp_path), SCHEMA)
     job, done = staged(stream, 1, tasks=3)
-    stream.storage.delete(f"segments/{done[1].segments[0].path}")
+    stream._log.storage.delete(f"segments/{done[1].segments[0].path}")
     with pytest.raises(
         InvalidInputError, match="staged segment is not visible to the driver: task=1, host="
     ):
@@ -694,7 +696,7 @@ def test_a_job_is_not_committed_to_another_stream_of_the_name(overwrite):
     drop(url, confirm=url)
     anew = create(url, SCHEMA)
     anew.append(numbers(*range(100, 110)))
-    for handle in (anew, open_on(anew.storage)):
+    for handle in (anew, open_on(anew._log.storage)):
         with pytest.raises(PositionError, match="recreated"):
             handle.commit(job, [staged])
     assert anew.read().read_all()["n"].to_pylist() == list(range(100, 110))

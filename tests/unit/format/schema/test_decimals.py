@@ -128,7 +128,7 @@ def test_parquet_writer_refuses_overlong_decimals_first() -> None:
 
 
 def _formats(stream: Stream) -> list[str]:
-    entries: tuple[SegmentEntry, ...] = stream.root.entries
+    entries: tuple[SegmentEntry, ...] = stream._log.root.entries
     return [entry.format for entry in entries]
 
 

@@ -1,0 +1,434 @@
+"""What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
+
+import operator
+import platform
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, Unpack
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import Outcome, find_outcome
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.observe.description import describe
+from segstore_ds.observe.figures import Metrics, measure
+from segstore_ds.observe.page import build_cell, build_page
+from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
+from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.quantities import Duration
+from segstore_ds.read.cuts import (
+    CutLike,
+    Position,
+    as_version_or_time,
+    parse_cut,
+    resolve_cut,
+    root_as_of,
+)
+from segstore_ds.read.event_time import EventTime
+from segstore_ds.read.filters import FilterLike
+from segstore_ds.read.metadata_tables import find_table, open_table
+from segstore_ds.read.request import ReadRequest
+from segstore_ds.repair.verify import Report, run_verify
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.storage import Storage
+from segstore_ds.stream.follow import POLL_S, Follow, open_follow
+from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
+from segstore_ds.stream.tables import Rows
+from segstore_ds.version import __version__, requirement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def client_name() -> str:
+    """Return the name of this writer for a stream's history."""
+    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
+
+
+def new_context(log: StreamLog) -> StreamContext:
+    """Return the context of a log for a handle of this process."""
+    return StreamContext.of(log, client=client_name())
+
+
+class Reads:
+    """What a `Stream` does that changes nothing."""
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._log = context.log
+
+    def __repr__(self) -> str:
+        root = self._log.root
+        return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
+
+    def _repr_html_(self) -> str:
+        # Another handle looks, so that showing this one moves it to no newer version.
+        context = self._context.apart()
+        return build_cell(self.url, lambda: describe(context, storage=False))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the location and the newest root seen; a copy looks for newer ones by itself."""
+        return at_root, (type(self), self._log.storage, self._log.root)
+
+    # What this handle has seen.
+
+    @property
+    def url(self) -> str:
+        """The canonical location."""
+        return self._log.storage.url
+
+    @property
+    def version(self) -> int:
+        """The number of the newest commit."""
+        return self._log.root.version
+
+    @property
+    def head(self) -> int:
+        """The offset of the oldest kept event."""
+        return self._log.root.head
+
+    @property
+    def tail(self) -> int:
+        """The offset that the next event will get."""
+        return self._log.root.tail
+
+    @property
+    def sealed(self) -> bool:
+        """True if nothing can be appended any more."""
+        return self._log.root.sealed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the events, in stored form."""
+        return epoch_schema(self._context.status, self._log.root.epoch)
+
+    def refresh(self) -> Self:
+        """Look for newer commits and return this handle; it never goes back to an older one.
+
+        Raises:
+            MissingObjectError: Commits that this handle has seen are gone from the log.
+        """
+        self._log.refresh()
+        return self
+
+    def position(self, cut: CutLike = "tail", *, replicated: bool = False) -> Position:
+        """Return a cut together with its stream, for a checkpoint.
+
+        With `replicated` it is a position of the newest version that every follower has.
+        """
+        root = self._log.acknowledged() if replicated else self._log.root
+        return Position.of(root, resolve_cut(self._context, root, parse_cut(cut)))
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log, after a CommitUnknownError.
+
+        Args:
+            transaction: As the error names it.
+            version: As the error names it; without it the whole history is searched.
+
+        Returns:
+            COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
+
+        Raises:
+            UnderReplicatedError: It is committed, but a follower can't be brought up to date.
+        """
+        return find_outcome(self._log, transaction, version)
+
+    # Events.
+
+    def scan(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        event_time: EventTime = None,
+        limit: int | None = None,
+        as_of: AsOf = None,
+        replicated: bool = False,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        commit_time_column: str | None = None,
+        fail_on_data_loss: bool = True,
+        read_cache_bytes: int = options.default("readCacheBytes"),
+    ) -> Scan:
+        """Bind the events between two cuts to a version; the scan reads them when it is asked.
+
+        Args:
+            start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
+                position, a time with a zone, or 'eventtime:T': the first event at or after T.
+            end: The event after the last, in the same forms; 'eventtime:T' is behind the last event
+                before T.
+            columns: Which columns, in order; None for all.
+            filters: A text such as ``"n > 3 and user == 'ada'"``; ``[column, op, literal]`` lists
+                that must all hold, or lists of such lists, of which one must hold; or an
+                expression of pyarrow or Polars. SQL's rules for null hold in the first two.
+            event_time: ``(start, end)``, values of the time column: exactly the events in this
+                half-open interval, whatever their order. None leaves an end open.
+            limit: The most events, the first ones that match; None for all.
+            as_of: A version by its number, or the newest one at a time, a datetime or text with a
+                zone; None for the newest.
+            replicated: The newest version that every follower has: a follower that is promoted
+                lacks nothing that was read. An error if a follower can't be asked.
+            offset_column: Name of an extra int64 column with each event's offset.
+            segment_column: Name of an extra int64 column with each event's segment id.
+            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
+            fail_on_data_loss: False starts at the head if the start is below it, with a warning in
+                the log.
+            read_cache_bytes: Encoded, verified bytes of streams that this process may hold for
+                later reads; the least recently used leave first. 0 reads without the cache.
+
+        Raises:
+            NotFoundError: There is no such version.
+        """
+        request = ReadRequest(
+            start,
+            end,
+            columns=columns,
+            filters=filters,
+            event_time=event_time,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            commit_time_column=commit_time_column,
+            fail_on_data_loss=fail_on_data_loss,
+            read_cache_bytes=read_cache_bytes,
+        )
+        self._log.refresh()
+        root = root_as_of(self._context, *as_version_or_time(as_of), replicated=replicated)
+        return Scan.of(self._context, root, request, limit)
+
+    def read(
+        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
+    ) -> pa.RecordBatchReader:
+        """Return the reader of a `scan` with the same arguments."""
+        return self.scan(start, end, **how).to_reader()
+
+    def count(
+        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
+    ) -> int:
+        """Return how many events a `scan` with the same arguments gives."""
+        return self.scan(start, end, **how).count()
+
+    def __len__(self) -> int:
+        return self.tail - self.head
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.scan())
+
+    def __getitem__(self, offsets: slice) -> Scan:
+        """Return the scan of some offsets; negative ones count from the tail, as in a list.
+
+        Nor is one beyond the tail an error; one below the head is, since those events are gone.
+        """
+        if not isinstance(offsets, slice) or offsets.step not in (None, 1):
+            raise InvalidInputError(
+                "not a range of offsets", remedy="write stream[100:200]", offsets=offsets
+            )
+        root = self._log.refresh()
+        head, tail = root.head, root.tail
+
+        def within(cut: Any) -> Any:
+            if not isinstance(cut, SupportsIndex) or isinstance(cut, bool):
+                return cut  # a word, a time or a position
+            number = operator.index(cut)
+            return max(tail + number, head) if number < 0 else min(number, tail)
+
+        start = head if offsets.start is None else within(offsets.start)
+        end = tail if offsets.stop is None else within(offsets.stop)
+        if isinstance(start, int) and isinstance(end, int):
+            end = max(start, end)
+        return Scan.of(self._context, root, ReadRequest(start, end))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def follow(
+        self,
+        name: str | None = None,
+        *,
+        owner: str = "",
+        start: CutLike | None = None,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        event_time: EventTime = None,
+        offset_column: str | None = None,
+        commit_time_column: str | None = None,
+        poll_s: float = POLL_S,
+        timeout: Duration | None = None,
+        replicated: bool = False,
+    ) -> Follow:
+        """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
+
+        With a name, a named reader is registered: its position is published when the loop asks for
+        the batch after, so an interrupted loop repeats at most the batch that it was in. A poll
+        that finds nothing sends one small request.
+
+        Args:
+            name: The named reader that publishes; None for none.
+            owner: Who may publish under the name.
+            start: The first event; None for the position published last, or the head, and without
+                a name for the tail.
+            columns: Which columns, in order; None for all.
+            filters: As for `read`.
+            event_time: As for `read`.
+            offset_column: Name of an extra int64 column with each event's offset.
+            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
+            poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
+            timeout: End when nothing came for so long: seconds, a timedelta or a text such as
+                '30s'; None waits for ever.
+            replicated: Wait with each event until every follower has it, as for `read`.
+
+        Returns:
+            The batches; they end when the stream is sealed, and at the timeout.
+
+        Raises:
+            ReaderConflictError: The name belongs to another owner, at once or while publishing.
+        """
+        check_seconds("poll_s", poll_s, positive=True)
+        request = ReadRequest(
+            columns=columns,
+            filters=filters,
+            event_time=event_time,
+            offset_column=offset_column,
+            commit_time_column=commit_time_column,
+        )
+        return open_follow(
+            self._context,
+            request,
+            name=name,
+            owner=owner,
+            start=start,
+            poll_s=poll_s,
+            timeout_s=check_timeout("timeout", timeout),
+            replicated=replicated,
+        )
+
+    # Metadata.
+
+    def info(self) -> dict[str, Any]:
+        """Return the stream's current range and sizes, and what is kept of its past.
+
+        `segments` counts all segments, `root_segments` those that the newest commit file lists
+        itself, and `inline_segments` those of them whose events lie in that file.
+        """
+        row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
+        return row
+
+    def metrics(self, *, storage: bool = False) -> Metrics:
+        """Measure the newest version: sizes, compaction debt, and who is how far behind.
+
+        Takes about eight requests, one for each reader, one or two for each follower, and one for
+        every 65,000 segments, once per handle.
+
+        Args:
+            storage: Also say what holds storage, by reason; lists the whole stream.
+
+        Returns:
+            Plain values, which `segstore metrics` prints and `listener` exports. `damaged` says
+            what could not be read; the figures are of the rest.
+        """
+        return measure(self._context, storage=storage)
+
+    def to_html(self, *, storage: bool = True) -> str:
+        """Return a page that shows the newest version, which needs no server and no network.
+
+        It has the picture that a notebook shows, the history, readers, tables of the newest commits
+        and segments, and what holds storage, and says at the top what could not be read. Its size
+        is bounded, however long the stream. Takes the requests of `metrics`, and a few for the tags
+        and the newest 50,000 commits.
+
+        Args:
+            storage: Also show what holds storage, by reason; lists the whole stream.
+        """
+        return build_page(describe(self._context, storage=storage))
+
+    def plot(self, *, storage: bool = True) -> "Figure":
+        """Return the content of `to_html` as a Figure of matplotlib (the extra `plot`).
+
+        Four plots: segments by offset and size, what readers have not passed, the growth and the
+        commits over time, and what holds storage.
+
+        Args:
+            storage: Also show what holds storage, by reason; lists the whole stream.
+        """
+        try:
+            drawing = import_module("segstore_ds.observe.plot")
+        except ImportError as error:
+            raise InvalidInputError(
+                "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"
+            ) from error
+        figure: Figure = drawing.build_figure(describe(self._context, storage=storage))
+        return figure
+
+    def segments(self) -> Rows:
+        """Return the segments that hold kept events, one row each, in offset order."""
+        return self.metadata("segments")
+
+    def history(self, start: int = 0, end: int | None = None) -> Rows:
+        """Read what every commit did, oldest first; streams through any number of commits.
+
+        Rows outlive purge. A row holds version, time, operation, head and tail after the commit,
+        counts of what was added, writer and batch, client and application, attempts, races lost,
+        requests and bytes.
+
+        Args:
+            start: First version.
+            end: The version after the last; None for all.
+        """
+        start = check_whole("start", start)
+        end = check_whole("end", end, optional=True)
+        root = self._log.refresh()
+        last, history = root.version + 1 if end is None else end, self._log.history
+        return Rows(
+            lambda: pa.RecordBatchReader.from_batches(
+                HISTORY_SCHEMA, history.batches(root, start, last)
+            )
+        )
+
+    def metadata(self, table: str, *, as_of: AsOf = None) -> Rows:
+        """Return a metadata table, one of the names below, as batches; a notebook shows its rows.
+
+        They are `segments`, `frames`, `history`, `info`, `storage`, `writers`, `readers` and
+        `tags`. Rows come in batches as they are read; a million segments are never held at once.
+
+        Args:
+            table: The table's name.
+            as_of: As for `scan`.
+        """
+        find_table(table)
+        self._log.refresh()
+        root = root_as_of(self._context, *as_version_or_time(as_of))
+        return Rows(lambda: open_table(self._context, table, root, None))
+
+    def verify(self, *, progress: Progress = unheard) -> Report:
+        """Read all that any read can need, and report everything that is wrong; changes nothing.
+
+        That is every kept version, the records of readers and the published tables.
+
+        Args:
+            progress: Gets how many events are done, and how many there are, after each step.
+
+        Raises:
+            NotFoundError: The stream is gone.
+            StorageError: The storage failed, so nothing can be said about the stream.
+        """
+        return run_verify(self._context, progress=progress)
+
+
+_Handle = TypeVar("_Handle", bound=Reads)
+
+
+def at_root(kind: type[_Handle], storage: Storage, root: Root) -> _Handle:
+    """Return a handle on a root that has not looked for newer ones; sends no request."""
+    log = StreamLog(storage)
+    log.adopt(root)
+    return kind(new_context(log))

@@ -1,0 +1,102 @@
+"""A snapshot: one version of a stream, as a connector plans reads of it."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.read.cuts import CutLike, root_as_of
+from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
+from segstore_ds.read.plan import Reading, ReadTask, split_reading
+from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a stream; it looks for no newer one."""
+
+    context: StreamContext
+    root: Root
+
+    @classmethod
+    def at(cls, storage: Storage, pinned: bytes) -> Self:
+        """Return the snapshot that gave these bytes; sends no request."""
+        log = StreamLog(storage)
+        log.adopt(ROOT_CODEC.decode_file(pinned, "pinned"))
+        return cls(StreamContext.of(log), log.root)
+
+    @property
+    def pinned(self) -> bytes:
+        """The version as bytes that travel with a plan."""
+        return ROOT_CODEC.encode_file(self.root)
+
+    @property
+    def url(self) -> str:
+        """The stream's canonical location."""
+        return self.context.storage.url
+
+    @property
+    def storage(self) -> Storage:
+        """The stream's folder."""
+        return self.context.storage
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the events, in stored form."""
+        return epoch_schema(self.context.status, self.root.epoch)
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of the schema, or of some of its columns; None if Spark never wrote one."""
+        return self.context.status.schema_texts(self.root.epoch)[1]
+
+    def plan(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Reading:
+        """Return what all tasks of a read share; `how` are fields of a `ReadRequest`."""
+        return plan_reading(self.context, self.root, ReadRequest(start, end, **how))
+
+    def tasks(
+        self,
+        reading: Reading,
+        *,
+        partition_bytes: int = options.default("partitionBytes"),
+        partition_rows: int | None = None,
+        min_partitions: int | None = None,
+    ) -> list[ReadTask]:
+        """Split a read into tasks in offset order, for `run_task`; none if nothing can match."""
+        return split_reading(
+            self.context,
+            reading,
+            partition_bytes=partition_bytes,
+            partition_rows=partition_rows,
+            min_partitions=min_partitions,
+            root=self.root,
+        )
+
+    def spans(self, table: str) -> list[tuple[int, int]]:
+        """Return offset ranges that cover a metadata table, for reading it in parallel."""
+        return plan_table(self.context.status, self.root, find_table(table))
+
+    def metadata(self, table: str, span: tuple[int, int] | None = None) -> pa.RecordBatchReader:
+        """Return a metadata table, or of a table by range the rows of one span."""
+        return open_table(self.context, table, self.root, span)
+
+
+def open_snapshot(
+    storage: Storage,
+    *,
+    version: int | None = None,
+    timestamp: Any = None,
+    replicated: bool = False,
+) -> Snapshot:
+    """Open a stream at a version, or at the newest one; raises as `open` and `root_as_of`."""
+    log = StreamLog(storage)
+    log.open()
+    context = StreamContext.of(log)
+    return Snapshot(context, root_as_of(context, version, timestamp, replicated=replicated))
