@@ -4,7 +4,7 @@ import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
-from segstore_ds.stream import stream as stream_module
+from segstore_ds.stream import writes
 from segstore_ds.write import append
 from segstore_ds.write.batch_plan import BatchRules, Way
 
@@ -20,7 +20,7 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small appends write segments, too: the test is about their objects."""
     monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
-    monkeypatch.setattr(stream_module, "FRAME_MOST_BYTES", 0)
+    monkeypatch.setattr(writes, "FRAME_MOST_BYTES", 0)
 
 
 @pytest.fixture

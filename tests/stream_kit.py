@@ -25,7 +25,7 @@ ROOT_BYTES = 64 << 10  # what the shares of a root add up to at most (FORMAT.md 
 # Of a sweep a change waits for crashes after a call; -m slow runs the others.
 KINDS = ["crash", pytest.param("fail", marks=pytest.mark.slow)]
 WHENS = ["after", pytest.param("before", marks=pytest.mark.slow)]
-HOUR, DAY = 3600.0, 86_400.0
+HOUR, DAY = 3600, 86_400
 STAGED = Layout(inline_bytes=0)
 CHOSEN = {"layout": Layout()}  # of `make_stream`
 # Few commits fill a part, and few parts are merged.

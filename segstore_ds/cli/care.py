@@ -1,5 +1,6 @@
 """Commands that take care of a stream: maintain, compact, verify, repair, salvage."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from segstore_ds.cli.progress import shown
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask
 from segstore_ds.cli.status import DAMAGED
+from segstore_ds.options.quantities import with_unit
 
 
 def maintain(
@@ -17,7 +19,7 @@ def maintain(
     url: Url,
     *,
     keep: Annotated[str | None, "AGE: Forget versions superseded longer ago, such as 30d."] = None,
-    keep_versions: Annotated[
+    min_versions: Annotated[
         int, typer.Option(min=1, help="With --keep: so many versions stay in any case.")
     ] = 1,
     grace: Annotated[str | None, "AGE: Delete objects dropped longer ago, such as 7d."] = None,
@@ -26,41 +28,27 @@ def maintain(
     yes: Yes = False,
 ) -> None:
     """Forget old versions and delete what nothing needs: by the stream's upkeep, or by ages."""
-    if (keep is None and keep_versions > 1) or (grace is None and short_grace):
-        raise typer.BadParameter("--keep-versions needs --keep, and --short-grace needs --grace")
+    if (keep is None and min_versions > 1) or (grace is None and short_grace):
+        raise typer.BadParameter("--min-versions needs --keep, and --short-grace needs --grace")
     stream = run.change(url)
-    if keep is None and grace is None:
-        if dry_run:
-            # What takes storage, and until when each of it is kept: the rest is what would go.
-            run.table(stream.metadata("storage"))
-            return
-        ask(f"Forget old versions of {stream.url}, and delete what nothing needs?", yes=yes)
-        run.report(stream.maintain())
-    if keep is not None:
-        age = _seconds("keep", keep)
-        found = stream.purge(older_than_s=age, keep_versions=keep_versions, dry_run=True)
-        if not dry_run:
-            ask(f"Forget the versions of {stream.url} before {found.log_start}?", yes=yes)
-            found = stream.purge(older_than_s=age, keep_versions=keep_versions)
-        run.report(found)
-    if grace is not None:
-        age = _seconds("grace", grace)
-        found = stream.vacuum(grace_s=age, short_grace=short_grace)
-        if not dry_run:
-            if found.deleted:
-                size = f"{len(found.deleted)} objects, {found.bytes:,} B"
-                ask(f"Delete {size} of {stream.url}?", yes=yes)
-            with shown("deleting", "objects") as progress:
-                found = stream.vacuum(
-                    dry_run=False, grace_s=age, short_grace=short_grace, progress=progress
-                )
-        run.report(found)
-
-
-def _seconds(name: str, text: str) -> float:
-    from segstore_ds.options.arguments import check_duration
-
-    return float(check_duration(name, text) or 0)
+    maintain = partial(
+        stream.maintain,
+        keep=keep,
+        min_versions=min_versions,
+        grace=grace,
+        short_grace=short_grace,
+    )
+    if dry_run:
+        run.report(maintain(dry_run=True))
+        return
+    if not yes:
+        found = maintain(dry_run=True)
+        gone = f"{len(found.deleted):,} objects, {with_unit(found.bytes)}"
+        if keep is not None or grace is None or found.deleted:
+            ask(f"Forget {found.versions:,} versions of {stream.url}, and delete {gone}?", yes=yes)
+    with shown("deleting", "objects") as progress:
+        done = maintain(progress=progress)
+    run.report(done)
 
 
 def compact(

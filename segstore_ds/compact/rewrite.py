@@ -6,7 +6,7 @@ run the groups.
 
 Guarantees: the same events at the same offsets in the same order. Nothing names the outputs before
 the commit, so a crash at any point leaves the old stream. Readers of older versions keep reading
-the inputs until vacuum deletes them. A group whose inputs another commit changed is skipped; of two
+the inputs until upkeep deletes them. A group whose inputs another commit changed is skipped; of two
 compactions of one segment at most one wins. Memory holds one output frame, the read and write
 buffers, and a few tiny segments that were decoded ahead. A group reads its inputs once and writes
 at most as much.

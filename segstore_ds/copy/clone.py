@@ -259,14 +259,14 @@ def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> boo
 def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
     """Yield each object that a root refers to outside its own folder, and whether it is required.
 
-    Retired parts are copied, too, if they still exist, because vacuum reads them.
+    Retired parts are copied, too, if they still exist, because upkeep reads them.
     """
     here = {
         info.path
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
         for info in context.storage.list(folder)
     }
-    # Retired objects may be deleted: a vacuum can crash before it removes them from the root.
+    # Retired objects may be deleted: a deletion can crash before it removes them from the root.
     refs: References = read_references(
         context.status, root, gone_before=root.version, gone_until_us=root.time_us
     )

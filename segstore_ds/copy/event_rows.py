@@ -100,7 +100,7 @@ def commit_rows_copy(
     except SegstoreError:
         appender.discard(segments)
         raise
-    # From here on a piece or a root may name them, whatever the answer: vacuum deletes leftovers.
+    # From here on a piece or a root may name them, whatever the answer: upkeep deletes leftovers.
     if work.span == copy.bounds:
         copy.commit_segments(segments, clock=clock)
     else:

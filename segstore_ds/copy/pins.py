@@ -125,7 +125,7 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
 
 
 def run_unpin(context: StreamContext, name: str) -> None:
-    """Remove a pin: from now on vacuum may delete what the clone reads."""
+    """Remove a pin: from now on upkeep may delete what the clone reads."""
     if name not in pins_of(context.log.refresh()):
         raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(context.log.root)))
     _change(context, name, lambda _pin, _slot: None)
@@ -140,7 +140,7 @@ def unpin_origins(context: StreamContext, root: Root) -> None:
 def release_origins(context: StreamContext, root: Root) -> None:
     """Note that a clone no longer needs its origins; origins that are gone are skipped.
 
-    Readers of the clone's older versions may still need them during vacuum's grace.
+    Readers of the clone's older versions may still need them during the grace.
     """
     for origin, there in _origins(context, root):
         _change(

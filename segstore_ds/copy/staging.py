@@ -143,13 +143,13 @@ def read_pieces(
 
 
 def clear(target: Storage, copy_id: str) -> None:
-    """Delete plan and pieces of a copy that is committed, best effort: vacuum deletes the rest."""
+    """Delete plan and pieces of a copy that is committed, best effort: upkeep deletes the rest."""
     try:
         for info in _objects(target, copy_id):
             if info.path.endswith(".json") and names.is_object(info.path):
                 target.delete(info.path)
     except StorageError as error:
-        _LOG.warning("what a finished copy noted is left for vacuum: %s", error)
+        _LOG.warning("what a finished copy noted is left for upkeep: %s", error)
 
 
 def _objects(target: Storage, copy_id: str) -> Iterator[ObjectInfo]:

@@ -17,7 +17,7 @@ class Pin:
     """A version of a stream that a clone needs.
 
     Attributes:
-        version: The version that the clone lists; vacuum keeps its objects.
+        version: The version that the clone lists; upkeep keeps its objects.
         url: Where the clone was made; it may have been moved since.
         clone_id: The stream id that the clone takes, so that no other stream releases its pin.
         made: The clone was seen to exist. If it is now missing from `url`, it was moved.

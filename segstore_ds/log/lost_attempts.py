@@ -73,7 +73,7 @@ def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock)
             for path in plan_discard(base.root, lost, winner):
                 files.storage.delete(path)
     except (FormatError, StorageError) as error:
-        _LOG.warning("objects of a lost attempt were left for vacuum: %s", error)
+        _LOG.warning("objects of a lost attempt were left for upkeep: %s", error)
 
 
 def _plan_segments(storage: Storage, base: Root, lost: Root, winner: Root) -> list[str]:

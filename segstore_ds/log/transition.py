@@ -1,7 +1,7 @@
 """Rules between two successive roots, checked before every add (FORMAT.md 3.2).
 
 Each object of a stream lives once: it is staged, a commit lists it, another commit drops and so
-retires it, and vacuum deletes it. Only `restore` goes back, while the object still exists.
+retires it, and upkeep deletes it. Only `restore` goes back, while the object still exists.
 
 Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
 """

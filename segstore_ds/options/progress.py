@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Gets how much is done, and of how much: events, or for vacuum objects. What it raises ends the
+"""Gets how much is done, and of how much: events, or of `maintain` objects. What it raises ends the
 work, which may be repeated as after any failure."""
 
 

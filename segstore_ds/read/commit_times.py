@@ -1,7 +1,7 @@
 """Commit times of events: looked up in the history when a scan is planned, carried by its tasks.
 
 A task carries only the commits of its own events, so a long history does not make tasks large. The
-history is never rewritten, so neither compaction nor purge changes a commit time.
+history is never rewritten, so neither compaction nor upkeep changes a commit time.
 """
 
 from dataclasses import dataclass

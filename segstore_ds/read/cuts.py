@@ -382,7 +382,7 @@ def root_as_of(
     if version is not None and timestamp is not None:
         raise InvalidInputError(
             "both a version and a time were given to read as of",
-            remedy="give one of the two",
+            remedy="give version_as_of or timestamp_as_of",
             version=version,
             timestamp=timestamp,
         )

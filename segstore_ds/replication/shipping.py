@@ -7,7 +7,7 @@ previous one ended, so it commits the object byte for byte, or nothing. The comm
 segments in the followers and does not read them again. What a follower did not get whole, the
 commit ships, or it reports that it could not.
 
-A follower may hold a whole object that the primary failed to write. No commit names it, and vacuum
+A follower may hold a whole object that the primary failed to write. No commit names it, and upkeep
 deletes it.
 """
 

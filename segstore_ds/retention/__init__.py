@@ -1,1 +1,1 @@
-"""Retention: readers, tags, truncate, restore, purge, vacuum and drop."""
+"""Retention: readers, tags, truncate, restore, upkeep and drop."""

@@ -1,7 +1,7 @@
 """The engine of deletion: carries a plan out, and reports what went and what stays.
 
-`maintain` does all of it, `purge` forgets versions alone, `vacuum` deletes objects alone; rounds of
-upkeep take the same steps in small pieces, see `retention.upkeep`. The order is:
+`maintain` does all of it, or forgets versions or deletes objects alone; rounds of upkeep take the
+same steps in small pieces, see `retention.upkeep`. The order is:
 
 1. Commit `log_start` and the staging floor, raised. A commit in flight of objects staged below the
    floor either lands first, so that what it lists is seen in 3, or is refused.
@@ -29,7 +29,6 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.plan import (
@@ -49,7 +48,6 @@ from segstore_ds.retention.versions import (
 from segstore_ds.status.references import References, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo, Storage
-from segstore_ds.write.inputs import as_integer
 
 LEAST_GRACE_S = 86_400.0
 FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
@@ -61,14 +59,12 @@ class Aim:
     """What a deletion commits before it deletes.
 
     Attributes:
-        operation: The operation of its commits.
         start: The oldest version to keep; 0 to forget none.
         keep: How many of the newest versions stay in any case (>= 1).
         until_us: Objects go that were dropped before this time; None to delete no object.
         floor: The newest version stamped before that time.
     """
 
-    operation: str
     start: int = 0
     keep: int = 1
     until_us: int | None = None
@@ -108,19 +104,45 @@ class Gone:
         return context.status.tidy(pruned, slot)
 
 
-# --- the four forms ------------------------------------------------------------------------------
+# --- the forms -----------------------------------------------------------------------------------
 
 
-def run_maintain(context: StreamContext) -> Maintenance:
-    """Purge, vacuum and merge by the stream's policy, or by the default one where upkeep is off.
+def run_maintain(
+    context: StreamContext,
+    *,
+    keep_s: int | None = None,
+    min_versions: int = 1,
+    grace_s: int | None = None,
+    short_grace: bool = False,
+    dry_run: bool = False,
+    progress: Progress = unheard,
+) -> Maintenance:
+    """Forget versions or delete objects of the ages given; without one, all by the stream's policy.
 
-    Safe to repeat, and to run beside everything else.
+    `Stream.maintain` describes it. If the storage fails, what was deleted stays deleted.
     """
-    root, now_us = context.log.refresh(), store_now_us(context)
-    policy = upkeep_of(root) or DEFAULT_POLICY
-    start = plan_policy_start(context, root, policy, now_us)
-    aim = _aim_at_objects(context, Operation.UPKEEP, now_us, policy.grace_s)
-    done = run_deletion(context, replace(aim, start=start))
+    if grace_s is not None and grace_s < LEAST_GRACE_S and not short_grace:
+        raise InvalidInputError(
+            "grace is shorter than a day",
+            remedy="readers and jobs that run longer than the grace fail; set "
+            "short_grace=True if there are none",
+            grace=grace_s,
+        )
+    whole, start = keep_s is None and grace_s is None, 0
+    alone = not whole and grace_s is None  # versions are
+    root = context.log.refresh() if alone else context.log.reopen()
+    # The store's time is that of an object just written; a dry run writes none.
+    now_us = context.clock.wall_us() if dry_run else store_now_us(context)
+    if whole:
+        policy = upkeep_of(root) or DEFAULT_POLICY
+        start, grace_s = plan_policy_start(context, root, policy, now_us), policy.grace_s
+    elif keep_s is not None:
+        start = plan_log_start(context, root, keep_s, now_us)
+    aim = Aim(start) if grace_s is None else _aim_at_objects(context, start, now_us, grace_s)
+    aim = replace(aim, keep=min_versions)
+    done = run_deletion(context, aim, dry_run=dry_run, progress=progress)
+    if dry_run or not whole:
+        return done
     merges = 0
     while merges < _MOST_MERGES:
         version = context.log.refresh().version
@@ -131,63 +153,17 @@ def run_maintain(context: StreamContext) -> Maintenance:
     return replace(done, merges=merges, version=context.log.root.version)
 
 
-def run_purge(
-    context: StreamContext,
-    *,
-    older_than_s: float,
-    keep_versions: int = 1,
-    dry_run: bool = False,
-) -> Maintenance:
-    """Forget the versions superseded more than `older_than_s` ago."""
-    keep_versions = as_integer(keep_versions, "keep_versions")
-    if keep_versions < 1:
-        raise InvalidInputError(
-            "the newest version can't be purged",
-            remedy="keep at least one version",
-            keep=keep_versions,
-        )
-    start = plan_log_start(context, context.log.refresh(), older_than_s)
-    return run_deletion(context, Aim(Operation.PURGE, start, keep_versions), dry_run=dry_run)
-
-
-def run_vacuum(
-    context: StreamContext,
-    *,
-    dry_run: bool = True,
-    grace_s: float = GRACE_S,
-    short_grace: bool = False,
-    progress: Progress = unheard,
-) -> Maintenance:
-    """Delete objects that can't be needed any more; a dry run (the default) only reports them.
-
-    If the storage fails, objects that were deleted stay deleted.
-    """
-    if grace_s < LEAST_GRACE_S and not short_grace:
-        raise InvalidInputError(
-            "grace is shorter than a day",
-            remedy="readers and jobs that run longer than the grace fail; set "
-            "short_grace=True if there are none",
-            grace_s=grace_s,
-        )
-    context.log.reopen()
-    # The store's time is that of an object just written; a dry run writes none.
-    now_us = context.clock.wall_us() if dry_run else store_now_us(context)
-    aim = _aim_at_objects(context, Operation.VACUUM, now_us, grace_s)
-    return run_deletion(context, aim, dry_run=dry_run, progress=progress)
-
-
 def run_erase(context: StreamContext, version: int, grace_s: float) -> Maintenance:
     """Forget the versions before `version`, and delete all that may go."""
     root, now_us = context.log.refresh(), store_now_us(context)
     start = min(plan_log_start(context, root, 0, now_us), version)
-    aim = _aim_at_objects(context, Operation.UPKEEP, now_us, grace_s)
-    return run_deletion(context, replace(aim, start=start))
+    return run_deletion(context, _aim_at_objects(context, start, now_us, grace_s))
 
 
-def _aim_at_objects(context: StreamContext, operation: str, now_us: int, grace_s: float) -> Aim:
+def _aim_at_objects(context: StreamContext, start: int, now_us: int, grace_s: float) -> Aim:
     until_us = now_us - int(max(grace_s, 0) * 1e6)
     floor = version_at(context, context.log.root, until_us)
-    return Aim(operation, until_us=until_us, floor=floor)
+    return Aim(start, until_us=until_us, floor=floor)
 
 
 # --- the steps -----------------------------------------------------------------------------------
@@ -224,7 +200,7 @@ def run_deletion(
         context.storage.delete(item.path)
         progress(count, len(deleted))
     mirrors = _clear_mirrors(context, root, refs, horizon)
-    version = _forget(context, aim, root, horizon).version
+    version = _forget(context, root, horizon).version
     return replace(report, version=version, mirrors=mirrors)
 
 
@@ -238,7 +214,7 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
         newest = any(names.staged_version(info.path) == root.version for info in objects)
         if raised == root and not newest:
             return NOTHING
-        return Change(replace(raised, operation=aim.operation, client=context.client))
+        return Change(replace(raised, operation=Operation.UPKEEP, client=context.client))
 
     done = context.log.commit(build)
     if not done.written:
@@ -263,7 +239,7 @@ def trim_log(
     context.log.files.put_hint(hint_of(root))
     if root.log_start > before or may_delete_below(context, root):
         delete_of(context.log.files)
-        context.log.seams.in_copies(root, "purged versions", delete_copy)
+        context.log.seams.in_copies(root, "forgotten versions", delete_copy)
 
 
 def _list(storage: Storage) -> list[ObjectInfo]:
@@ -298,7 +274,7 @@ def _clear_mirrors(
     return left
 
 
-def _forget(context: StreamContext, aim: Aim, root: Root, horizon: Horizon) -> Root:
+def _forget(context: StreamContext, root: Root, horizon: Horizon) -> Root:
     """Commit `retired` without what is past; what is live again was listed again."""
     gone = Gone()
     for part, rows in context.status.retired.groups(root):
@@ -309,6 +285,6 @@ def _forget(context: StreamContext, aim: Aim, root: Root, horizon: Horizon) -> R
         pruned = gone.forgotten(context, newest, slot)
         if pruned == newest:
             return NOTHING
-        return Change(replace(pruned, operation=aim.operation, client=context.client))
+        return Change(replace(pruned, operation=Operation.UPKEEP, client=context.client))
 
     return context.log.commit(build).root

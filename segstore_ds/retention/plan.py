@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What `maintain`, `purge`, `vacuum` or a round of upkeep did, or would do.
+    """What `maintain` or a round of upkeep did, or would do.
 
     Attributes:
         dry_run: True if nothing was changed.
@@ -173,7 +173,7 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Item]
 def _hold_retired(version: int, time_us: int, horizon: Horizon) -> str:
     """Return what a retired object waits for; "" if it may go."""
     if version > horizon.version:
-        holder = "a pin" if horizon.pinned else "a version that is kept (purge drops versions)"
+        holder = "a pin" if horizon.pinned else "a version that is kept"
         return f"{holder} still needs it"
     return "within the grace" if time_us > horizon.time_us else ""
 

@@ -1,7 +1,7 @@
 """Truncate and seal: move a stream's head up and close its tail.
 
 Truncating drops events and renumbers none. The segment that spans the head stays, but its older
-events are no longer part of the stream. Segments wholly below the head are retired, and vacuum
+events are no longer part of the stream. Segments wholly below the head are retired, and upkeep
 deletes them after the grace. Both operations are allowed on a sealed stream.
 """
 

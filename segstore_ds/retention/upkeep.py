@@ -126,7 +126,6 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     start = root.log_start
     low = context.log.files.lowest(start)
     aim = Aim(
-        Operation.UPKEEP,
         start=min(plan_policy_start(context, root, policy, now_us), low + MOST_DELETED),
         floor=version_at(context, root, now_us - grace_us),
     )
@@ -138,7 +137,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
         if planned == newest and swept == _swept(root):
             return NOTHING
         last = LastUpkeep(slot.version, slot.time_us, swept)
-        noted = replace(planned, upkeep=last, operation=aim.operation, client=context.client)
+        noted = replace(planned, upkeep=last, operation=Operation.UPKEEP, client=context.client)
         return Change(noted)
 
     committed = context.log.commit(build)

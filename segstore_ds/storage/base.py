@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from segstore_ds.errors import InvalidInputError
 
-# Name prefix of an object that only probes a store; vacuum and drop recognize it.
+# Name prefix of an object that only probes a store; upkeep and drop recognize it.
 PROBE = ".probe-"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 

@@ -3,8 +3,8 @@
 To create an object, a temporary file is written and synced, then hard-linked to its name. The link
 fails if the name is taken, so a name has one winner and never shows partial content. The order
 write, sync, link, sync of the folder must not change: it makes a commit survive a power loss. A
-crash in between leaves a file whose name starts with '.'; only `temporaries` lists it, and vacuum
-deletes it once it is older than the grace.
+crash in between leaves a file whose name starts with '.'; only `temporaries` lists it, and
+`maintain` deletes it once it is older than the grace.
 """
 
 # pathlib has neither fsync nor pread, and is slower on the commit path.

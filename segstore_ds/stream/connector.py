@@ -7,7 +7,7 @@ are values that travel between the steps.
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,9 +23,6 @@ from segstore_ds.copy.event_rows import plan_rows_copy as _plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
 from segstore_ds.copy.segments import plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError
-from segstore_ds.format.clones import origins_of
-from segstore_ds.format.names import segment_object
-from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.seams import best_effort
 from segstore_ds.observe.export import export_samples
@@ -38,7 +35,7 @@ from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES
-from segstore_ds.read.plan import Reading, ReadTask, plan_range
+from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
@@ -51,7 +48,7 @@ from segstore_ds.stream.commits import AfterCommit
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.reads import client_name
-from segstore_ds.stream.snapshot import Snapshot, open_snapshot
+from segstore_ds.stream.snapshot import ParquetPiece, Snapshot, open_snapshot
 from segstore_ds.stream.stream import Stream, context_of
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import WriteJob, check_arguments, plan_job
@@ -95,7 +92,6 @@ __all__ = [
     "open_storage",
     "parse_cut",
     "plan_batch_write",
-    "plan_parquet",
     "plan_rows_copy",
     "plan_write",
     "redact_stream",
@@ -395,51 +391,6 @@ def redact_stream(
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()
     return done
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetPiece:
-    """What a read wants of a Parquet segment.
-
-    Attributes:
-        path: Of the file, relative to the stream.
-        start: Offset of its first event.
-        bytes: Its size.
-        rows: The wanted rows of the file, ``[first, last)``.
-        divided: Whether these are not all.
-    """
-
-    path: str
-    start: int
-    bytes: int
-    rows: tuple[int, int]
-    divided: bool
-
-
-def plan_parquet(
-    snapshot: Snapshot, reading: Reading, epochs: Sequence[int]
-) -> tuple[list[ParquetPiece], bool]:
-    """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
-
-    They are those of the given epochs. The second value says whether they are all of the read. A
-    read that wants commit times, which no file holds, has none; nor has one of a clone that shares
-    segments.
-    """
-    if reading.commit_time_column is not None or any(origins_of(snapshot.root)):
-        return [], False
-    slices = plan_range(snapshot.context.status, snapshot.root, reading)
-    plain = slices.select(PARQUET, epochs)
-    pieces = [
-        ParquetPiece(
-            segment_object(placed.entry.path),
-            placed.start,
-            placed.entry.bytes,
-            placed.rows,
-            placed.rows != (0, placed.entry.rows),
-        )
-        for placed in plain
-    ]
-    return pieces, len(plain) == len(slices)
 
 
 def watch_streams(

@@ -204,7 +204,7 @@ class Pins(dict[str, Pin]):
         self._context = context
 
     def release(self, name: str) -> None:
-        """Remove a clone's pin: `vacuum` may then delete what the clone reads.
+        """Remove a clone's pin: upkeep may then delete what the clone reads.
 
         Use it for clones that are gone; drop or materialize other clones instead.
 

@@ -376,9 +376,9 @@ class Reads:
     def history(self, start: int = 0, end: int | None = None) -> Rows:
         """Read what every commit did, oldest first; streams through any number of commits.
 
-        Rows outlive purge. A row holds version, time, operation, head and tail after the commit,
-        counts of what was added, writer and batch, client and application, attempts, races lost,
-        requests and bytes.
+        Rows outlive their versions. A row holds version, time, operation, head and tail after the
+        commit, counts of what was added, writer and batch, client and application, attempts, races
+        lost, requests and bytes.
 
         Args:
             start: First version.

@@ -275,7 +275,7 @@ class Scan:
         Row n of a file is the event at its `start` + n. The events of the scan are exactly the rows
         ``[row_start, row_end)`` of each file: the first file may begin before the scan, and the
         last may end after it. After the version that lists a file is superseded, the file stays for
-        vacuum's grace.
+        the grace of upkeep.
 
         Args:
             partial: Leave out the events in Arrow segments, which are between the files; the other

@@ -12,8 +12,7 @@ from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.policies import RetentionPolicy, as_policy
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.transition import GRACE_S
-from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.options.arguments import check_duration, check_whole
 from segstore_ds.options.compaction import MERGE, TARGET_BYTES, TARGET_ROWS, CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
@@ -23,18 +22,16 @@ from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import (
-    Cut,
     CutLike,
     check_version,
     parse_cut,
-    resolve_range,
 )
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.replication.followers import run_promote
-from segstore_ds.retention.deletion import run_maintain, run_purge, run_vacuum
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import run_retain
@@ -67,7 +64,7 @@ class Stream(Writes):
         TruncatedError: Methods that take a cut: it is below the head.
         NotFoundError: Methods that take a cut or a version: there is no such version, tag or
             reader.
-        SnapshotExpiredError: Methods that take a cut or a version: that version was purged.
+        SnapshotExpiredError: Methods that take a cut or a version: that version was forgotten.
 
     What a method raises beside these is listed there.
     """
@@ -104,7 +101,7 @@ class Stream(Writes):
     def truncate(self, cut: CutLike) -> int:
         """Forget the events before a cut: the head moves there, no offset changes.
 
-        The segment that holds the new head stays; segments below it are deleted by `vacuum` after
+        The segment that holds the new head stays; segments below it are deleted by upkeep after
         its grace. Allowed on sealed streams. Unlike `retain`, it ignores readers and tags. Safe to
         repeat: a cut at the head changes nothing.
 
@@ -189,79 +186,53 @@ class Stream(Writes):
 
     # Upkeep.
 
-    def maintain(self) -> Maintenance:
-        """Do all that upkeep does, now and to the end, by the stream's policy.
-
-        It purges old versions, deletes what nothing needs any more, merges the parts of the status
-        and of the history, lists the whole stream to find what killed jobs left, and publishes as
-        `publish(auto=True)` says. Without upkeep it goes by the default policy. Safe to repeat, and
-        to run beside everything else.
-
-        Returns:
-            What was deleted, and what stays for now, each with its reason.
-        """
-        done = run_maintain(self._context)
-        run_auto_publish(self._context, at_once=True)
-        return done
-
-    def purge(
+    def maintain(
         self,
         *,
-        older_than_s: float = 30 * 86400.0,
-        keep_versions: int = 1,
-        dry_run: bool = False,
-    ) -> Maintenance:
-        """Forget versions that were superseded longer ago than that (an hour at least).
-
-        Their events and their rows of the history stay; only reading *as of* those versions ends.
-        If it fails, nothing was deleted. Safe to repeat.
-
-        Args:
-            older_than_s: Least number of seconds since they were superseded.
-            keep_versions: How many of the newest versions stay, however old they are.
-            dry_run: Delete nothing, and report what would be forgotten.
-
-        Returns:
-            The oldest version kept, `log_start`, and how many `versions` were forgotten.
-        """
-        check_seconds("older_than_s", older_than_s)
-        return run_purge(
-            self._context, older_than_s=older_than_s, keep_versions=keep_versions, dry_run=dry_run
-        )
-
-    def vacuum(
-        self,
-        *,
-        dry_run: bool = True,
-        grace_s: float = GRACE_S,
+        keep: Duration | None = None,
+        min_versions: int = 1,
+        grace: Duration | None = None,
         short_grace: bool = False,
+        dry_run: bool = False,
         progress: Progress = unheard,
     ) -> Maintenance:
-        """Delete what no version, pin or commit in flight can need; by default only report it.
+        """Forget old versions and delete what nothing needs: all that upkeep does, to the end.
 
-        It deletes objects that were dropped before the oldest version kept (see `purge`) and longer
-        ago than the grace, and objects that were staged on a version older than the grace and never
-        committed. Metadata that can't be read stops it before anything is deleted. Safe to repeat,
-        and to run beside writers, readers and other vacuums.
+        It goes by the upkeep policy, or by the default one where upkeep is off. It also merges the
+        parts of the status and of the history, and publishes as `publish(auto=True)` says. With
+        `keep` it only forgets versions, with `grace` it only deletes objects, and with both it does
+        these two.
+
+        Of forgotten versions the events and the rows of the history stay; only reading *as of* them
+        ends. An object goes if no kept version and no clone needs it and it was dropped longer ago
+        than the grace; or if it was staged on a version older than the grace and never committed,
+        which takes a listing of the whole stream. Metadata that can't be read stops it before an
+        object is deleted. Safe to repeat, and to run beside everything else.
 
         Args:
-            dry_run: Change nothing, and report what would be deleted and why.
-            grace_s: How many seconds dropped objects stay for readers of older versions, and how
-                long a writing job may take.
+            keep: Forget versions that were superseded longer ago (an hour at least).
+            min_versions: So many of the newest versions stay, however old they are.
+            grace: Delete objects that were dropped longer ago: so long readers of older versions
+                need them, and a writing job may take.
             short_grace: Allow a grace of less than a day: you promise that nobody needs it.
+            dry_run: Change nothing, and report what would be done.
             progress: Gets how many objects are done, and how many there are, after each step.
 
         Returns:
-            What was deleted, or would be, and what stays for now.
+            What was deleted, or would be, and what stays for now, each with its reason.
         """
-        check_seconds("grace_s", grace_s)
-        return run_vacuum(
+        done = run_maintain(
             self._context,
-            dry_run=dry_run,
-            grace_s=grace_s,
+            keep_s=check_duration("keep", keep),
+            min_versions=check_whole("min_versions", min_versions, least=1),
+            grace_s=check_duration("grace", grace),
             short_grace=short_grace,
+            dry_run=dry_run,
             progress=progress,
         )
+        if keep is None and grace is None and not dry_run:
+            run_auto_publish(self._context, at_once=True)
+        return done
 
     def compact(
         self,
@@ -278,7 +249,7 @@ class Stream(Writes):
     ) -> Compaction:
         """Replace runs of neighbouring segments by a few large ones, or a large one by several.
 
-        Events, offsets and order do not change. Each commit replaces whole runs; `vacuum` deletes
+        Events, offsets and order do not change. Each commit replaces whole runs; upkeep deletes
         the replaced segments after its grace. Safe to repeat, to kill at any point, and to run
         beside readers, writers and other compactions: a group that another commit changed is
         skipped and planned again. If it fails, what was committed before stays. A second call finds
@@ -304,7 +275,7 @@ class Stream(Writes):
 
         Raises:
             ConflictError: Others changed the segments every time, or every race was lost.
-            SnapshotExpiredError: A segment was deleted while it was read, or a version was purged.
+            SnapshotExpiredError: A segment was deleted while it was read.
         """
         rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
         bounds = bind_range(self._context, start, end)
@@ -333,9 +304,9 @@ class Stream(Writes):
         it runs again with the same id, and a finished one does nothing.
 
         Restoring or cloning a version from before it is refused from then on. Such versions can
-        still be read until they are purged, and their objects stay until vacuum's grace is over.
-        With `forget` both are seen to: the call purges and deletes what may go by now, in followers
-        and in published tables too, and reports what is left and when the same call can end it.
+        still be read until they are forgotten, and their objects stay for the grace of upkeep.
+        With `forget` both are seen to: the call deletes what may go by now, in followers and in
+        published tables too, and reports what is left and when the same call can end it.
 
         Args:
             filters: Conditions that the events satisfy, as in `scan`; at least one.
@@ -390,9 +361,8 @@ class Stream(Writes):
 
         A clone copies nothing and shares this stream's segments, in three commits for any length.
         It may start from an older version, or end at a cut: a fork of the past.
-        Each stream then changes on its own. `vacuum` here keeps what the clone needs until the
-        clone is dropped or materialized, or `unpin` removes the pin that has the copy id as its
-        name.
+        Each stream then changes on its own. Upkeep here keeps what the clone needs until the
+        clone is dropped or materialized, or `pins.release` removes the pin with the copy id.
 
         Args:
             url: Where; a folder of its own, on any filesystem.
@@ -418,7 +388,7 @@ class Stream(Writes):
                 every race was lost, or the pin was removed meanwhile.
             TruncatedError: The start, or events that are still to be copied, are below the head.
             NotFoundError: There is no such version.
-            SnapshotExpiredError: The version was purged; or a segment was deleted while it was
+            SnapshotExpiredError: The version was forgotten; or a segment was deleted while it was
                 copied: copy again.
             UnsafeFilesystemError: The destination can't create exclusively.
         """
@@ -432,13 +402,13 @@ class Stream(Writes):
         """Copy the objects that this clone shares with its origin, and release the pin.
 
         If it is interrupted, the next call continues where it stopped; a stream that shares nothing
-        does not change. After it, the origin may be vacuumed, moved and dropped.
+        does not change. After it, the origin may be maintained, moved and dropped.
 
         Returns:
             How many objects were copied.
 
         Raises:
-            MissingObjectError: The origin is gone, or was vacuumed after its pin was removed.
+            MissingObjectError: The origin is gone, or deleted them after the pin was removed.
         """
         return run_materialize(self._context)
 
@@ -467,7 +437,7 @@ class Stream(Writes):
         `[iceberg]`, and names files by absolute URLs: after a stream was moved, publish it again.
 
         Safe to repeat, to kill at any point, and to run beside everything else, other publishers
-        included. Publish more often than vacuum's grace, or readers miss files.
+        included. Publish more often than the grace of upkeep, or readers miss files.
 
         Args:
             format: Both may be published.

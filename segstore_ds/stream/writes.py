@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 

@@ -34,7 +34,7 @@ class StagedTask:
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
-    """Delete staged objects that no commit can name, best effort: vacuum deletes the rest."""
+    """Delete staged objects that no commit can name, best effort: upkeep deletes the rest."""
     for segment in segments:
         for url in (None, *segment.mirrors):
             try:

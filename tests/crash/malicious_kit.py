@@ -90,8 +90,8 @@ def attack(storage: Storage, *, refused: bool = True) -> None:
         lambda stream: stream.compact(),
         lambda stream: stream.truncate(9),
         lambda stream: stream.overwrite(events(0, 1)),
-        lambda stream: stream.purge(older_than_s=0),
-        lambda stream: stream.vacuum(dry_run=False, grace_s=0, short_grace=True),
+        lambda stream: stream.maintain(keep=0),
+        lambda stream: stream.maintain(grace=0, short_grace=True),
     ]
     with memory_limit(MEMORY):
         for step in steps:

@@ -151,7 +151,7 @@ def purged() -> Made:
     _append(stream, time, 20)
     time.advance(86_400 * 2)
     _append(stream, time, 2)
-    stream.purge(older_than_s=3600)
+    stream.maintain(keep=3600)
     return _made(storage, time)
 
 
@@ -163,8 +163,8 @@ def aged() -> Made:
     _append(stream, time, 5)
     time.advance(86_400 * 2)
     _append(stream, time, 2)
-    stream.purge(older_than_s=3600)
-    stream.vacuum()
+    stream.maintain(keep=3600)
+    stream.maintain(grace="7d", dry_run=True)
     return _made(storage, time)
 
 

@@ -116,7 +116,7 @@ def _overwrite(storage: Storage, clock: Clock) -> None:
 
 
 def _purge(storage: Storage, clock: Clock) -> None:
-    open_on(storage, clock=clock).purge(older_than_s=7200)
+    open_on(storage, clock=clock).maintain(keep=7200)
 
 
 def _replaced(storage: Storage, time: VirtualTime) -> None:
@@ -180,7 +180,7 @@ def _dropped(storage: Storage, time: VirtualTime) -> None:
     for n in range(3):
         time.advance(48 * 3600)
         stream.append(events(4 + n, 5 + n))
-    stream.purge(older_than_s=24 * 3600)
+    stream.maintain(keep=24 * 3600)
 
 
 def _timed(storage: Storage, time: VirtualTime) -> None:
@@ -208,7 +208,7 @@ TAGGING = _doing(lambda stream: stream.tags.set("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
 READING = _doing(lambda stream: stream.readers.register("etl", owner="a").publish(3))
 UPKEEPING = _doing(lambda stream: run_upkeep(stream._context))
-VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False, grace_s=86_400))
+VACUUMING = _doing(lambda stream: stream.maintain(grace=86_400))
 KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
 SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
 LISTING = _appending(events(9, 10), writer_id="w", batch_id=1)

@@ -126,12 +126,12 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     kept = left.pop()  # as young as that of a call under way
     for path in left:
         os.utime(path, (time.time() - 90_000,) * 2)
-    dry = stream.vacuum(grace_s=86_400)
+    dry = stream.maintain(grace=86_400, dry_run=True)
     temporary = {str(path.relative_to(url)) for path in left if path.is_relative_to(url)}
     assert {entry.path for entry in dry.deleted} == temporary
     assert all(entry.bytes == 1 << 20 for entry in dry.deleted)
     assert all(path.exists() for path in left)
-    assert stream.vacuum(dry_run=False, grace_s=86_400).deleted == dry.deleted
+    assert stream.maintain(grace=86_400).deleted == dry.deleted
     assert not any(path.exists() for path in left)
     assert not (folder / "stream" / token).exists()
     assert kept.exists()

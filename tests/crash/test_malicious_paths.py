@@ -188,7 +188,7 @@ def test_paths_in_objects_are_refused(folder: Path, storage: Storage, build: Any
         report = open_on(storage).verify()
         assert re.search(r"path in metadata is not a|at most 300", str(report.problems)), report
         with pytest.raises(FormatError):
-            open_on(storage).vacuum(dry_run=False, grace_s=0, short_grace=True)
+            open_on(storage).maintain(grace=0, short_grace=True)
         attack(storage)
         discard(storage)
         restore(storage, good)
@@ -200,7 +200,7 @@ def test_retired_objects_inside_the_stream_are_deleted(storage: Storage) -> None
     storage.put("segments/a/b", b"x")
     root = root_json(storage) | OLD | {"retired": [["segment", "a/b", 1, 1]]}
     plant(storage, json.dumps(root).encode())
-    open_on(storage).vacuum(dry_run=False, grace_s=0, short_grace=True)
+    open_on(storage).maintain(grace=0, short_grace=True)
     assert not list(storage.list("segments/a"))
 
 

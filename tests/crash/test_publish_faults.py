@@ -170,8 +170,8 @@ def test_publisher_that_slept_past_a_purge_publishes_again(table: Table) -> None
         other.append(events(25, 28), layout=SETTLED)
         time.advance(2 * 3600)
         other.append(events(28, 30), layout=SETTLED)
-        other.purge(older_than_s=3600)
-        other.vacuum(dry_run=False)
+        other.maintain(keep=3600)
+        other.maintain(grace="7d")
 
     slept = Meddling(storage, table.second, sleep)
     found = table.publish(open_on(slept, clock=time.clock))

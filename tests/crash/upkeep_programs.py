@@ -60,7 +60,7 @@ def check_clean(stream: Stream) -> None:
     """Check that vacuum leaves no segment that nobody names."""
     for _ in range(2):  # what was staged on the newest version goes once that is not the newest
         stream.refresh()
-        stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+        stream.maintain(grace=0, short_grace=True)
     refs = read_references(stream._context.status, stream.refresh()._log.root)
     there = {info.path for info in stream._log.storage.list(names.SEGMENTS_FOLDER)}
     assert there <= refs.live | refs.retired.keys()
@@ -287,7 +287,7 @@ def _kept_up(folder: Path, before: object) -> None:
     assert stream._log.files.numbers() == [*range(stream._log.root.log_start, stream.version + 1)]
     there = {info.path for info in stream._log.storage.list(names.SEGMENTS_FOLDER)}
     assert there <= read_references(stream._context.status, stream._log.root).live
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(grace=DAY)
     assert [*stream._log.storage.temporaries()] == []
 
 

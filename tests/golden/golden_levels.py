@@ -72,8 +72,8 @@ def kept(stream: Stream) -> None:
     stream.append(events(19, 21), writer_id="etl", batch_id=6)
     stream._log.clock.sleep(2 * HOUR)
     stream.append(events(21, 22))
-    assert stream.purge(older_than_s=DAY).versions
-    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
+    assert stream.maintain(keep=DAY).versions
+    assert stream.maintain(grace=DAY).deleted
     stream.append(events(22, 23))
     stream.seal()
     assert stream._log.root.retired_count

@@ -164,7 +164,7 @@ def purged(stream: Stream) -> None:
     for start in range(4):
         stream._log.clock.sleep(7200)
         stream.append(events(start, start + 1))
-    stream.purge(older_than_s=3600)
+    stream.maintain(keep=3600)
 
 
 def big_schema(stream: Stream) -> None:

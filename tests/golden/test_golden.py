@@ -262,7 +262,7 @@ def test_golden_history_comes_through_what_is_done_now(name: str, tmp_path: Path
         for n in range(70):
             stream.append(events(n, n + 1))
         stream.compact(start=stream.head)
-    stream.purge(older_than_s=3600)
+    stream.maintain(keep=3600)
     known, found = expected(LATEST / name), described(stream)
     assert found["history"][: len(known["history"])] == known["history"]
     assert found["cuts"].items() >= known["cuts"].items()

@@ -18,7 +18,7 @@ from segstore_ds.log.lookup import outcome
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.status.slot import Slot
@@ -107,7 +107,7 @@ def purger(
 
 def purge(log: StreamLog) -> None:
     try:
-        run_purge(StreamContext.of(log), older_than_s=0)
+        run_maintain(StreamContext.of(log), keep_s=0)
     except (CommitUnknownError, ConflictError, StorageError):
         return
 

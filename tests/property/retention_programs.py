@@ -41,7 +41,7 @@ from segstore_ds.read.cuts import Cut
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import run_redact
-from segstore_ds.retention.deletion import run_purge, run_vacuum
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import apply_policy
@@ -353,15 +353,13 @@ def restorer(version: int) -> Program:
 
 
 def vacuumer(grace_s: int = GRACE_S) -> Program:
-    """Vacuum for real."""
-    return acting(
-        lambda _, context: run_vacuum(context, dry_run=False, grace_s=grace_s, short_grace=True)
-    )
+    """Delete the objects that nothing needs."""
+    return acting(lambda _, context: run_maintain(context, grace_s=grace_s, short_grace=True))
 
 
 def purger() -> Program:
-    """Purge as much as may be."""
-    return acting(lambda _, context: run_purge(context, older_than_s=0))
+    """Forget as many versions as may be."""
+    return acting(lambda _, context: run_maintain(context, keep_s=0))
 
 
 def upkeeper() -> Program:

@@ -248,7 +248,7 @@ def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
 def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
     """A commit that slept between stamp and put would let its base go within the grace."""
 
-    def plan(context, _root, older_than_s):
+    def plan(context, _root, older_than_s, _now_us):
         age_s = max(older_than_s, context.log.grace_s)
         kept = version_at(context.log, context.clock.wall_us() - int(age_s * 1e6))
         return kept.version if kept else context.log.root.log_start

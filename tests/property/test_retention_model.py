@@ -139,13 +139,13 @@ class RetentionMachine(StreamMachine):
     @rule(dry_run=st.booleans())
     def vacuum(self, dry_run):
         self._tick()
-        would = self.stream.vacuum(grace_s=DAY_S)
-        done = self.stream.vacuum(dry_run=dry_run, grace_s=DAY_S)
+        would = self.stream.maintain(grace=DAY_S, dry_run=True)
+        done = self.stream.maintain(grace=DAY_S, dry_run=dry_run)
         assert done.deleted == would.deleted
         self.stream.refresh()
         self.model.follow(self.stream.version)
         if not dry_run:
-            assert self.stream.vacuum(grace_s=DAY_S).deleted == ()
+            assert self.stream.maintain(grace=DAY_S, dry_run=True).deleted == ()
 
     @rule(data=st.data())
     def read_as_of_a_kept_version(self, data):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROWS = 3
 EVERY_S = 60.0
 UPKEEP_EVERY = 60  # batches, an hour
-KEPT_S = 2 * 3600.0
+KEPT_S = 2 * 3600
 COMPACT = AutoRules(CompactRules(), Layout())
 
 
@@ -42,10 +42,9 @@ def run_batch(stream: Stream, batch: int) -> None:
     assert (commit.start, commit.rows) == (batch * ROWS, ROWS)
 
 
-def run_upkeep(stream: Stream) -> None:
+def maintain(stream: Stream) -> None:
     """Do what a nightly job does, more often."""
-    stream.purge(older_than_s=KEPT_S)
-    stream.vacuum(dry_run=False, grace_s=KEPT_S, short_grace=True)
+    stream.maintain(keep=KEPT_S, grace=KEPT_S, short_grace=True)
 
 
 def soak(batches: int) -> tuple[Stream, TimedStorage, list[int], list[int], list[int]]:
@@ -59,7 +58,7 @@ def soak(batches: int) -> tuple[Stream, TimedStorage, list[int], list[int], list
         requests.append(storage.stats.total - before[0])
         written.append(storage.stats.bytes_written - before[1])
         if batch % UPKEEP_EVERY == UPKEEP_EVERY - 1:
-            run_upkeep(stream)
+            maintain(stream)
             files.append(len(objects(storage)))
     return stream, storage, requests, written, files
 

@@ -228,7 +228,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(hours=st.sampled_from([0, 1, 3]))
     def purge(self, hours: int) -> None:
         self._tick()
-        kept = self.stream.purge(older_than_s=hours * 3600).log_start
+        kept = self.stream.maintain(keep=hours * 3600).log_start
         self.model.purge(max(hours * 3600, GRACE_S))
         assert kept == self.model.log_start
 

@@ -116,7 +116,7 @@ class Program:
         self.stream.maintain()
 
     def reopen(self) -> None:
-        self.stream = open_on(self.stream.storage)
+        self.stream = open_on(self.stream._log.storage)
 
 
 def _same(found: list[Any], expected: list[Any]) -> bool:

@@ -116,7 +116,7 @@ WRITES: dict[str, Callable[[Stream], object]] = {
     "tag": lambda stream: stream.tags.set("t", 3),
     "compact": lambda stream: stream.compact(),
     "truncate": lambda stream: stream.truncate(5),
-    "purge": lambda stream: stream.purge(older_than_s=0),
+    "purge": lambda stream: stream.maintain(keep=0),
 }
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_deleted_in_a_folder_that_does_not_follow(victim: Stream, ver
         for _ in range(3):
             wait(stream._log.storage, 4 * DAY)
             stream.append(numbers(1, 2), layout=STAGED)
-        stream.purge(older_than_s=DAY)
+        stream.maintain(keep=DAY)
         stream.settings.update(upkeep=UpkeepPolicy(keep_s=0, grace_s=int(DAY)))
 
     storage, before = copied(victim, drop), files_of(victim._log.storage)
@@ -159,7 +159,7 @@ def test_nothing_is_deleted_in_a_folder_that_does_not_follow(victim: Stream, ver
         elif verb == "maintain":
             stream.maintain()
         elif verb == "vacuum":
-            stream.vacuum(dry_run=False, grace_s=DAY)
+            stream.maintain(grace=DAY)
         else:
             stream.redact([["n", "=", 0]], columns=["s"], forget=True, short_grace=True)
     assert_untouched(victim, before)

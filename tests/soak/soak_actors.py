@@ -111,14 +111,13 @@ def follow(plan: Plan) -> None:
 
 
 def maintain(plan: Plan) -> None:
-    """Compact, forget what was read, purge and vacuum, again and again."""
+    """Compact, forget what was read and old versions, and delete, again and again."""
     stream = insist(plan.open)
     while not plan.ended:
         insist(stream.refresh)
         insist(stream.compact)
         insist(stream.retain, max_age="60s")
-        insist(stream.purge, older_than_s=3600)
-        insist(stream.vacuum, grace_s=600, short_grace=True)
+        insist(stream.maintain, keep="1h", grace="10m", short_grace=True)
         plan.note(plan.journal(0) + 1)
         for _ in range(25):
             if not plan.ended:

@@ -214,7 +214,7 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
     assert copy.read().read_all()["id"].to_pylist() == list(range(0, 80, 2))
     listed = {entry.path.partition("/")[2] for entry in copy._log.root.entries}
     assert before < listed
-    copy.vacuum(dry_run=False)
+    copy.maintain(grace="7d")
     assert staged_segments(tmp_path / "copied") == listed
     assert copy.verify().ok
     assert run(odd).repeated

@@ -87,7 +87,10 @@ def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     merged = cluster.lose_worker_during(
         spark, lambda: segstore.spark.compact(spark, url, target_rows=3 * ROWS)
     )
-    assert (merged.groups, len(stream.refresh()._log.root.entries)) == (SEGMENTS // 3, SEGMENTS // 3)
+    assert (merged.groups, len(stream.refresh()._log.root.entries)) == (
+        SEGMENTS // 3,
+        SEGMENTS // 3,
+    )
     assert events(url) == expected()
 
 

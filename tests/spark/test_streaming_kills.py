@@ -155,8 +155,8 @@ def keep_in_order(
         for number, url in enumerate(urls):
             stream = segstore.open(url)
             counts["compacted"] += stream.compact(target_rows=50).commits
-            stream.purge()
-            report = stream.vacuum(dry_run=False, grace_s=60.0, short_grace=True)
+            stream.maintain(keep="30d")
+            report = stream.maintain(grace=60, short_grace=True)
             counts["vacuumed"] += len(report.deleted)
             if f"hop-{number}" in {reader.name for reader in stream.readers}:
                 before = stream.head

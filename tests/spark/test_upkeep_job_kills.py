@@ -99,11 +99,13 @@ class Job:
     def check_clean(self, stream: segstore.Stream) -> None:
         """Check that vacuum leaves nothing that was written by who was killed."""
         for _ in range(2):  # what was staged on the newest version goes once it is not the newest
-            stream.refresh().vacuum(dry_run=False, grace_s=0, short_grace=True)
+            stream.refresh().maintain(grace=0, short_grace=True)
         report = stream.refresh().verify()
         assert report.check().leftovers == []
         assert [
-            entry.path for entry in stream.vacuum(grace_s=86_400).kept if entry.dropped is None
+            entry.path
+            for entry in stream.maintain(grace=86_400, dry_run=True).kept
+            if entry.dropped is None
         ] == []
 
 

@@ -488,7 +488,7 @@ def test_an_interrupt_while_staging_leaves_no_objects(stream, monkeypatch):
 def test_a_plan_that_fails_takes_nothing_and_may_be_repeated(stream, monkeypatch):
     appender = stream.appender(flush_seconds=None)
     with monkeypatch.context() as patch:
-        patch.setattr(segstore.Stream, "plan_write", _timed_out)
+        patch.setattr("segstore_ds.stream.writes.plan_job", _timed_out)
         with pytest.raises(StorageError) as caught:
             appender.append(event(0))
     assert caught.value.retryable
@@ -541,7 +541,7 @@ def test_counters_count_the_smallest_flush_too(stream):
 
 def test_a_sealed_stream_is_refused(stream, monkeypatch):
     appender = stream.appender(flush_seconds=None)
-    monkeypatch.setattr(segstore.Stream, "plan_write", _sealed)
+    monkeypatch.setattr("segstore_ds.stream.writes.plan_job", _sealed)
     with pytest.raises(SealedError):
         appender.append(event(0))
     appender.close()

@@ -64,6 +64,6 @@ def test_purged_and_future_versions_have_different_errors():
     stream.append(numbers(30, 40))
     wait(storage, 3 * HOUR)
     stream.append(numbers(40, 50))
-    assert stream.purge(older_than_s=HOUR).log_start > 1
+    assert stream.maintain(keep=HOUR).log_start > 1
     with pytest.raises(SnapshotExpiredError):
         stream.read(as_of=1)

@@ -81,8 +81,8 @@ def _clear(stream: Stream, storage: TimedStorage) -> None:
     for _ in range(2):
         wait(storage, 3 * DAY)
         stream.append(numbers(0, 1), merge_schema=True)
-    stream.purge(older_than_s=0)
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(keep=0)
+    stream.maintain(grace=DAY)
 
 
 def _local(path: Path, commits: int = 3) -> Stream:
@@ -146,7 +146,7 @@ def test_origin_spares_what_the_clone_needs() -> None:
     stream.pins.release("c")
     with pytest.raises(NotFoundError, match="no such pin"):
         stream.pins.release("c")
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(grace=DAY)
     with pytest.raises(MissingObjectError, match="neither here nor"):
         values(clone, read_cache_bytes=0)
     assert not clone.verify().ok
@@ -183,13 +183,13 @@ def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.Mon
     stream.compact()
     _clear(stream, storage)
     stream.append(numbers(0, 1))
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(grace=DAY)
     assert values(at_root(Stream, clone._log.storage, old)) == list(range(80))
     segstore.drop(stream.url, confirm=stream.url)
     again = open_on(open_storage(clone.url))
     assert values(again) == list(range(80))
     again.verify().check()
-    again.vacuum(grace_s=DAY)
+    again.maintain(grace=DAY, dry_run=True)
     with pytest.raises(SnapshotExpiredError, match="needs segments of an origin"):
         again.restore(0)
     assert values(_clone(again, "d")) == list(range(80))
@@ -687,7 +687,7 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
     for _ in range(2):
         wait(clone._log.storage, 3 * DAY)
         clone.append(numbers(0, 1))
-    clone.purge(older_than_s=0)
+    clone.maintain(keep=0)
 
     def crash() -> None:
         raise Crash("before it forgets")
@@ -696,13 +696,13 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
     dying = open_on(Meddling(clone._log.storage, forgets, crash), clock=clone._log.clock)
     before = objects(clone._log.storage, "status/")
     with pytest.raises(Crash):
-        dying.vacuum(dry_run=False, grace_s=DAY)
+        dying.maintain(grace=DAY)
     gone = before - objects(clone._log.storage, "status/")
     assert gone & {item.path for item in clone.refresh()._log.root.retired if item.kind == "part"}
     seen = values(clone)
     clone.materialize()
     assert stream.refresh().pins == {}
-    clone.vacuum(dry_run=False, grace_s=DAY)
+    clone.maintain(grace=DAY)
     assert values(clone) == seen
     clone.verify().check()
 

@@ -58,7 +58,7 @@ def test_times_outlive_compaction_purge_and_spills(monkeypatch):
     before = times(stream)
     wait(storage, 3 * HOUR)
     assert stream.compact().groups == 1
-    stream.purge(older_than_s=HOUR)
+    stream.maintain(keep=HOUR)
     stream.truncate(15)
     assert times(open_on(storage)) == before[15:]
 

@@ -288,7 +288,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     job, groups = _planned(stream, CompactRules())
     done = [run_group(replace(job, version=0), groups[0], number=0, nonce="0" * 12)]
     storage.time.advance(2 * DAY)
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(grace=DAY)
     assert stream._log.root.staging_floor > 0
     with pytest.raises(StagedExpiredError):
         commit_groups(stream._context, done, transaction="t")
@@ -319,7 +319,7 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     reading = snapshot(stream, root).plan()
     tasks = snapshot(stream, root).tasks(reading)
     stream.compact()
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(grace=DAY)
     assert inputs <= objects(storage)
     pinned = [batch for task in tasks for batch in run_task(reading, task)]
     assert pa.Table.from_batches(pinned)["n"].to_pylist() == list(range(60))
@@ -327,8 +327,8 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     stream.append(numbers(60, 61))
     storage.time.advance(3 * DAY)
     stream.append(numbers(61, 62))
-    stream.purge(older_than_s=DAY)
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(keep=DAY)
+    stream.maintain(grace=DAY)
     assert not inputs & objects(storage)
     assert values(stream) == list(range(62))
 

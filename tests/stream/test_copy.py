@@ -308,7 +308,7 @@ def test_interrupted_copies_resume(kind: str, when: str, side: str) -> None:
         assert values(copy) == list(range(35))
         copy.verify().check()
         assert len(objects(storage, "log/")) <= 2
-        copy.vacuum(dry_run=False, grace_s=86_400)
+        copy.maintain(grace=86_400)
         assert copy.refresh().verify().leftovers == []
         if not faulty.struck:
             break
@@ -338,7 +338,7 @@ def test_changes_to_the_source_during_a_copy_are_not_copied(
     def meddle() -> None:
         other.append(numbers(40, 50))
         other.compact()
-        other.vacuum(dry_run=False, grace_s=86_400)
+        other.maintain(grace=86_400)
 
     call = f"{verb} segments/copy-c/0000000000000002"
     target = kind(open_storage(_place()), call, meddle)
@@ -389,7 +389,7 @@ def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
     other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
     for path in (left, other):
         copy._log.storage.put(path, b"in part")
-    assert [entry.path for entry in copy.vacuum(dry_run=False, grace_s=86_400).deleted] == [left]
+    assert [entry.path for entry in copy.maintain(grace=86_400).deleted] == [left]
     assert objects(copy._log.storage, "segments") >= {other}
     assert values(segstore.open(copy.url)) == list(range(20))
 

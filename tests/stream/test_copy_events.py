@@ -313,14 +313,14 @@ def test_vacuum_spares_another_copy_for_the_grace() -> None:
         target.put(path, b"not ours")
     staged = {info.path for info in target.list("segments/copy-c")} - {*foreign}
     assert len(staged) == 5
-    assert copy.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    assert copy.maintain(grace=DAY).deleted == ()
     wait(target, DAY / 2)
     late = "segments/copy-c/20-0123456789ab-0.arrow"
     target.create(late, b"its copy goes on")
     wait(target, 3 * DAY / 4)
-    assert copy.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    assert copy.maintain(grace=DAY).deleted == ()
     wait(target, DAY)
-    report = copy.vacuum(dry_run=False, grace_s=DAY)
+    report = copy.maintain(grace=DAY)
     assert {entry.path for entry in report.deleted} == {*staged, late}
     assert {info.path for info in target.list("segments")} >= {*foreign}
     assert values(copy) == list(range(40))
@@ -335,7 +335,7 @@ def test_leftovers_of_a_finished_copy_go_at_once() -> None:
     target.create(left, b"of an attempt that was killed")
     _copy(stream, target)
     copy = _reopened(stream, target)
-    assert [entry.path for entry in copy.vacuum(dry_run=False).deleted] == [left]
+    assert [entry.path for entry in copy.maintain(grace="7d").deleted] == [left]
     copy.verify().check()
 
 
@@ -440,8 +440,8 @@ def test_copy_replans_after_a_vacuum_of_the_source() -> None:
         for _ in range(2):
             wait(storage, 2 * DAY)
             stream.append(numbers(stream.refresh().tail, stream.tail + 1))
-        stream.purge(older_than_s=HOUR)
-        assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
+        stream.maintain(keep=HOUR)
+        assert stream.maintain(grace=DAY).deleted
 
     meddling = Meddling(storage, third, vacuum)
     source = open_on(meddling, clock=stream._log.clock)
@@ -501,7 +501,7 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
         listed = [placed.entry for placed in copy._context.status.segments(copy._log.root, 0, 35)]
         assert [entry.rows for entry in listed] == [10, 10, 10, 5]
         copy.verify().check()
-        copy.vacuum(dry_run=False)
+        copy.maintain(grace="7d")
         assert objects(target, "segments") == {f"segments/{entry.path}" for entry in listed}
         most = max(most, came)
         if not faulty.struck:
@@ -531,7 +531,7 @@ def test_two_runners_at_once_double_nothing() -> None:
                 copy = _reopened(stream, target)
                 assert values(copy, offset=True) == [(n, n) for n in range(50)]
                 assert (done.end, done.segments, copy.version) == (50, 5, 0)
-                copy.vacuum(dry_run=False)
+                copy.maintain(grace="7d")
                 copy.verify().check()
                 assert objects(target, "segments/") == {
                     f"segments/{entry.path}" for entry in copy._log.root.entries

@@ -74,7 +74,7 @@ def test_segments_of_older_versions_are_looked_at():
     assert f"segstore maintain {storage.url} --keep 1h --keep-versions {kept}" in text
     again(stream).append(numbers(40, 41))
     wait(storage, 2 * 3600)
-    again(stream).purge(older_than_s=3600, keep_versions=kept)
+    again(stream).maintain(keep=3600, min_versions=kept)
     assert fix(stream).ok
 
 
@@ -87,8 +87,8 @@ def test_what_a_purged_version_needed_is_no_damage():
     stream.append(numbers(40, 41))
     wait(storage, 86_400)
     stream.append(numbers(41, 42))
-    stream.purge(older_than_s=3600)
-    assert stream.vacuum(dry_run=False).deleted
+    stream.maintain(keep=3600)
+    assert stream.maintain(grace="7d").deleted
     again(stream).verify().check()
 
 

@@ -226,8 +226,8 @@ def test_purge_and_vacuum_reach_the_follower(pair):
     pair.stream.truncate(4)
     pair.time.advance(40 * 86_400.0)
     pair.stream.append(numbers(5, 6))
-    pair.stream.purge(older_than_s=86_400.0)
-    pair.stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+    pair.stream.maintain(keep=86_400)
+    pair.stream.maintain(grace=0, short_grace=True)
     assert content(pair.follower).keys() == content(pair.primary).keys()
 
 
@@ -417,7 +417,7 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
         pair.stream.append(numbers(n, n + 1))
     pair.time.advance(40 * 86_400.0)
     pair.stream.append(numbers(4, 5))
-    pair.stream.purge(older_than_s=86_400.0)
+    pair.stream.maintain(keep=86_400)
     assert pair.stream._log.root.log_start > 1
     pair.reopen(pair.primary).append(numbers(5, 6))
     assert content(pair.follower) == content(pair.primary)

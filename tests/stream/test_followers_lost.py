@@ -38,8 +38,8 @@ STEPS = {
     "overwrite": lambda stream: stream.overwrite(numbers(300, 320), layout=BUFFERS),
     "restore": lambda stream: stream.restore(stream.version - 1),
     "appender": with_appender,
-    "purge": lambda stream: stream.purge(older_than_s=86_400.0),
-    "vacuum": lambda stream: stream.vacuum(dry_run=False, grace_s=0, short_grace=True),
+    "purge": lambda stream: stream.maintain(keep=86_400),
+    "vacuum": lambda stream: stream.maintain(grace=0, short_grace=True),
     "after": lambda stream: stream.append(numbers(600, 610)),
 }
 

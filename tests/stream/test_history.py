@@ -147,19 +147,19 @@ def test_history_outlives_purge(stream, time):
         time.advance(7200)
         stream.append(numbers(number))
     before = rows(stream)
-    assert stream.purge(older_than_s=3600).log_start > 1
+    assert stream.maintain(keep=3600).log_start > 1
     assert rows(stream)[:-1] == before
-    assert rows(stream)[-1]["operation"] == "purge"
+    assert rows(stream)[-1]["operation"] == "upkeep"
 
 
 def test_versions_are_dropped_when_both_count_and_age_allow_it(stream, time):
     for number in range(9):
         time.advance(7200)
         stream.append(numbers(number))
-    assert stream.purge(older_than_s=3600, keep_versions=6).log_start == 4
-    assert stream.purge(older_than_s=3600 * 9, keep_versions=1).log_start == 4
-    with pytest.raises(InvalidInputError, match="newest version"):
-        stream.purge(keep_versions=0)
+    assert stream.maintain(keep=3600, min_versions=6).log_start == 4
+    assert stream.maintain(keep=3600 * 9, min_versions=1).log_start == 4
+    with pytest.raises(InvalidInputError, match="give min_versions as an int of at least 1"):
+        stream.maintain(keep="30d", min_versions=0)
 
 
 def test_a_compaction_changes_no_cut(stream, time):
@@ -170,7 +170,7 @@ def test_a_compaction_changes_no_cut(stream, time):
     before = [stream.position(cut).offset for cut in cuts]
     time.advance(7200)
     stream.compact()
-    stream.purge(older_than_s=3600)
+    stream.maintain(keep=3600)
     assert [stream.position(cut).offset for cut in cuts] == before
 
 

@@ -404,8 +404,8 @@ def test_planned_read_outlives_its_version() -> None:
     for n in range(3, 6):
         wait(storage, 86_400 * 40)
         stream.append(numbers(10 * n, 10 * n + 10))
-    stream.purge(older_than_s=3600)
-    stream.vacuum(dry_run=False)
+    stream.maintain(keep=3600)
+    stream.maintain(grace="7d")
     assert stream._log.root.log_start > 3
     found = [batch for task in tasks for batch in run_task(reading, task)]
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))

@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import HINT_PATH, Hint, build_hint
 from segstore_ds.format.root import Writer
 from segstore_ds.repair.verify import Report
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
@@ -143,7 +143,7 @@ def test_a_purged_base_is_no_lost_commit() -> None:
     for n in range(20):
         wait(storage, HOUR)
         other.append(numbers(n, n + 1))
-    run_purge(other._context, older_than_s=0)
+    run_maintain(other._context, keep_s=0)
     assert not any(log_file(2) in path for path in objects(storage, "log/"))
     assert stream.refresh().version == other.version
 
@@ -208,7 +208,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
         stream.append(numbers(10 * n, 10 * n + 10))
     assert values(behind, stream.position(), "tail") == []
     assert len(values(stream, old)) == 150
-    run_purge(stream._context, older_than_s=0)
+    run_maintain(stream._context, keep_s=0)
     assert stream._log.root.log_start > old.version
     assert len(values(stream, old)) == 150
 

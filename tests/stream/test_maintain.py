@@ -43,7 +43,7 @@ def test_maintain_says_what_stays_and_why() -> None:
     wait(storage, HOUR)
     done = stream.maintain()
     assert (done.versions, done.deleted) == (0, ())
-    held = "dropped by truncate or retention: a version that is kept (purge drops versions) still"
+    held = "dropped by truncate or retention: a version that is kept still"
     assert [item.why for item in done.kept] == 2 * [f"{held} needs it"]
     stream.compact()
     wait(storage, HOUR)

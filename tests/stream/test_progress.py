@@ -49,8 +49,8 @@ def test_vacuum_counts_objects(noted, hear):
     wait(storage, 900 * HOUR)
     stream.seal()
     wait(storage, 900 * HOUR)
-    stream.purge()
-    report = stream.vacuum(dry_run=False, progress=hear)
+    stream.maintain(keep="30d")
+    report = stream.maintain(grace="7d", progress=hear)
     assert noted == [(n + 1, len(report.deleted)) for n in range(len(report.deleted))]
     assert noted
 

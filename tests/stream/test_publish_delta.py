@@ -340,7 +340,7 @@ def test_another_table_in_the_folder_is_refused_and_kept(stream: Stream, tmp_pat
         shutil.rmtree(log_of(stream))
         stream = segstore.open(stream.url)
     shutil.copytree(tmp_path / "own" / "_delta_log", log_of(stream))
-    stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+    stream.maintain(grace=0, short_grace=True)
     (kept,) = segstore.drop(stream.url, confirm=stream.url).kept
     assert kept == f"_delta_log/{0:020d}.json"
     assert (folder_of(stream) / kept).exists()

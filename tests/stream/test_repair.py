@@ -221,7 +221,7 @@ def test_list_of_parts_is_built_again_without_the_versions_that_knew_it(kind, mo
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
     monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 3)
     stream, storage = make_stream(18)
-    stream.purge(older_than_s=0)
+    stream.maintain(keep=0)
     lists = stream._log.root.lists if kind == "segments" else stream._log.root.history_lists
     history = stream.history().read_all()
     damage(storage, lists[0].path, "lost")
@@ -370,13 +370,13 @@ def test_time_is_answered_around_what_was_left_behind():
 def test_purge_and_vacuum_go_on_around_what_was_left_behind(hours):
     """And purge keeps the version that the repair went on from while it keeps the one before it."""
     stream, storage, times, _ = abandoned()
-    kept = stream.purge(older_than_s=hours * 3600 - 60).log_start
+    kept = stream.maintain(keep=hours * 3600 - 60).log_start
     asked = storage.time.now_us - (hours * 3600 - 60) * 10**6
     newest = max(place for place, time_us in enumerate(times) if time_us <= asked)
     assert kept == (0, 1, 2, 3, 4, 5, 8, 9, 10, 11)[max(newest - 1, 0)]
     stream._log.read_version(kept)
     wait(storage, hours * 3600)
-    stream.vacuum(dry_run=False, grace_s=hours * 3600 + 60, short_grace=True)
+    stream.maintain(grace=hours * 3600 + 60, short_grace=True)
     stream.verify().check()
 
 

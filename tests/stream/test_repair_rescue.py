@@ -123,7 +123,7 @@ def without_history(monkeypatch):
     for _ in range(2):
         stream.append(numbers(stream.tail, stream.tail + 10))
         wait(storage, 7_200)
-    stream.purge(older_than_s=3_600)
+    stream.maintain(keep=3_600)
     ref = stream._log.root.history_parts[1]
     assert ref.end < stream._log.root.log_start
     lose(storage, ref.path)
@@ -169,7 +169,7 @@ def test_nothing_is_answered_by_rows_that_are_unknown(monkeypatch):
         assert dated.num_rows == end - start
     wait(stream._log.storage, 40 * 86_400)
     seen.append(numbers(seen.tail, seen.tail + 1))
-    seen.vacuum(dry_run=False, grace_s=86_400)
+    seen.maintain(grace=86_400)
     assert all(problem.version is not None for problem in seen.verify().problems)
 
 
@@ -227,7 +227,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     wait(storage, 3 * 86_400)
     seen.append(numbers(91, 92))
     before = objects(storage)
-    seen.vacuum(dry_run=False, grace_s=86_400)
+    seen.maintain(grace=86_400)
     assert {path for path in before if path.startswith("segments/")} <= objects(storage)
     kept = {version: values(seen, as_of=version) for version in (3, 8)}
     assert kept == {3: [*range(30)], 8: [*range(80)]}
@@ -235,9 +235,9 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     for _ in range(2):
         seen.append(numbers(seen.tail, seen.tail + 1))
         wait(storage, 7_200)
-    seen.purge(older_than_s=3_600)
+    seen.maintain(keep=3_600)
     wait(storage, 2 * 86_400)
-    seen.vacuum(dry_run=False, grace_s=86_400)
+    seen.maintain(grace=86_400)
     listed = {
         segment.entry.path
         for segment in seen._context.status.segments(seen._log.root, 0, seen.tail)

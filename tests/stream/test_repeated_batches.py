@@ -25,8 +25,8 @@ def expire(stream: Stream, storage: TimedStorage) -> None:
     for _ in range(2):
         wait(storage, 3 * DAY)
         stream.append(numbers(0, 1))
-    assert stream.purge(older_than_s=HOUR).log_start > 4
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    assert stream.maintain(keep=HOUR).log_start > 4
+    stream.maintain(grace=DAY)
 
 
 def truncate(stream: Stream, _: TimedStorage) -> None:

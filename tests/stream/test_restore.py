@@ -80,7 +80,7 @@ def test_versions_that_are_not_there_are_refused():
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(0, 1))
-    stream.purge(older_than_s=DAY)
+    stream.maintain(keep=DAY)
     with pytest.raises(SnapshotExpiredError):
         stream.restore(1)
     stream.seal()
@@ -96,7 +96,7 @@ def test_version_purged_while_it_is_restored_is_refused():
         wait(storage, DAY)
         stream.append(numbers(91 + n, 92 + n))
     other = open_on(storage, clock=stream._log.clock)
-    meddling = Meddling(storage, "create log/", lambda: other.purge(older_than_s=3600))
+    meddling = Meddling(storage, "create log/", lambda: other.maintain(keep=3600))
     with pytest.raises(SnapshotExpiredError, match="version was purged"):
         open_on(meddling, clock=stream._log.clock).restore(2)
     assert meddling.met
@@ -128,15 +128,15 @@ def test_vacuum_keeps_what_is_listed_again(tight, monkeypatch):
         for _ in range(3):
             wait(storage, 2 * DAY)
             stream.append(numbers(91, 92))
-        stream.purge(older_than_s=DAY)
-        return stream.vacuum(dry_run=False, grace_s=DAY)
+        stream.maintain(keep=DAY)
+        return stream.maintain(grace=DAY)
 
     kept = values(stream)
     report = age()
     assert sum(entry.path.startswith("segments/") for entry in report.deleted) == 1
     assert values(stream)[: len(kept)] == kept
     stream.overwrite(numbers(95, 96))
-    assert stream.vacuum(dry_run=False, grace_s=DAY).bytes == 0
+    assert stream.maintain(grace=DAY).bytes == 0
     report = age()
     assert sum(entry.path.startswith("segments/") for entry in report.deleted) == 8
     assert values(stream) == [95, 91, 91, 91]

@@ -53,7 +53,7 @@ def test_minimum_wins_over_maximum():
 def test_age_of_events_comes_from_the_history():
     """Purge forgets versions, not when events were committed: both bounds go on working."""
     stream, _ = make_stream(40)
-    stream.purge(older_than_s=HOUR)
+    stream.maintain(keep=HOUR)
     assert stream._log.root.log_start > 36
     assert stream.retain(max_age=int(50 * HOUR)).head == 0
     assert stream.retain(max_age=0, min_age=int(20.5 * HOUR)).head == 190
@@ -448,8 +448,8 @@ def test_dry_runs_tell_what_would_be_done_and_do_nothing():
     version = stream.version
     planned = stream.retain(max_age=30 * 86_400, dry_run=True)
     assert (planned.head, planned.dropped, stream.refresh().head) == (50, 50, 0)
-    kept = stream.purge(dry_run=True).log_start
+    kept = stream.maintain(keep="30d", dry_run=True).log_start
     assert kept > stream._log.root.log_start
     assert stream.refresh().version == version
     assert stream.retain(max_age=30 * 86_400) == planned
-    assert stream.purge().log_start == kept
+    assert stream.maintain(keep="30d").log_start == kept

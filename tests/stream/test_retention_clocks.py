@@ -20,8 +20,8 @@ def everything(stream):
     now = stream.version
     stream.overwrite(numbers(0, 5))
     stream.restore(now)
-    stream.purge(older_than_s=HOUR)
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(keep=HOUR)
+    report = stream.maintain(grace=DAY)
     stream.verify().check()
     return report
 
@@ -53,9 +53,9 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
     for _ in range(4):
         wait(storage, 2 * DAY)
         stream.append(numbers(0, 1))
-    stream.purge(older_than_s=DAY)
+    stream.maintain(keep=DAY)
     kept = values(stream)
-    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
+    assert stream.maintain(grace=DAY).deleted
     assert values(open_on(storage)) == kept
     stream.verify().check()
 
@@ -66,7 +66,7 @@ def test_clock_set_back_does_not_expire_staged_jobs():
     job, task = staged_job(stream, 20, 30)
     wait(storage, -250)
     stream.append(numbers(100, 101))
-    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    assert stream.maintain(grace=DAY).deleted == ()
     assert stream.commit(job, [task]).rows == 10
 
 
@@ -107,9 +107,9 @@ def test_clock_ahead_purges_no_version_in_use(hours):
         other.append(numbers(number, number + 1))
     ahead = open_on(storage, clock=shifted(storage, hours))
     with pytest.raises(InvalidInputError, match="clock"):
-        ahead.purge(older_than_s=HOUR)
+        ahead.maintain(keep=HOUR)
     unasked(ahead)
-    assert ahead.purge(older_than_s=HOUR).log_start == 0
+    assert ahead.maintain(keep=HOUR).log_start == 0
     assert_commits_stay(stream, storage)
 
 
@@ -124,7 +124,7 @@ def test_early_commit_times_cause_no_early_purge():
     unasked(late)
     for number in range(4):
         late.tags.set(f"t{number}", 0)
-    kept = open_on(storage, clock=storage.time.clock).purge(older_than_s=HOUR).log_start
+    kept = open_on(storage, clock=storage.time.clock).maintain(keep=HOUR).log_start
     assert kept <= here.version
     assert_commits_stay(here, storage)
 

@@ -131,7 +131,7 @@ def test_restore_truncate_and_vacuum_take_them_as_they_are(stream):
     assert stream.read().read_all() == table(0, 200)
     stream.truncate(stream.head + 60)
     assert stream.read().read_all() == table(60, 200)
-    stream.vacuum(dry_run=False, grace_s=86_400)
+    stream.maintain(grace=86_400)
     assert stream.verify().ok
 
 

@@ -24,7 +24,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.names import HINT_PATH
 from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import verify_on
@@ -167,13 +167,13 @@ def test_what_a_drop_leaves_is_deleted_once_it_is_old() -> None:
     dropped = objects(storage, "log/0")
     made = create_on(storage, SCHEMA, clock=clock)
     wait(storage, HOUR / 2)
-    run_purge(made._context, older_than_s=0)
+    run_maintain(made._context, keep_s=0)
     assert objects(storage, "log/0") >= dropped
     wait(storage, HOUR)
     made.append(numbers(0, 1))
     wait(storage, 2 * HOUR)
     made.append(numbers(1, 2))
-    run_purge(made._context, older_than_s=0)
+    run_maintain(made._context, keep_s=0)
     assert not objects(storage, "log/0") & dropped
     assert verify_on(storage, clock=clock).ok
 
@@ -214,8 +214,8 @@ def test_handle_of_a_folder_that_was_restored_acknowledges_nothing(
     [
         lambda stream: stream.append(numbers(1, 2)),
         lambda stream: stream.retain(max_bytes=0),
-        lambda stream: stream.purge(),
-        lambda stream: stream.vacuum(dry_run=False),
+        lambda stream: stream.maintain(keep="30d"),
+        lambda stream: stream.maintain(grace="7d"),
         lambda stream: stream.maintain(),
         lambda stream: stream.readers.register("r").publish(1),
     ],

@@ -22,7 +22,7 @@ from segstore_ds.status import store, table
 from segstore_ds.status.store import RowCache
 from segstore_ds.stream import commits
 from segstore_ds.stream.commits import Commits
-from segstore_ds.stream.stream import context_of
+from segstore_ds.stream.reads import new_context
 
 SCHEMA = pa.schema([("n", pa.int64())])
 SECONDS = 10.0
@@ -162,7 +162,7 @@ def test_threads_start_one_round_of_upkeep() -> None:
     stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, upkeep=None)
     log = StreamLog(stream._log.storage, clock=BRIEF_CLOCK)
     log.adopt(stream._log.root)
-    context = context_of(log)
+    context = new_context(log)
     for _ in range(20):
         begun: list[object] = []
 

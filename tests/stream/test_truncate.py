@@ -145,8 +145,8 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
-    stream.purge(older_than_s=DAY)
-    deleted = {entry.path for entry in stream.vacuum(dry_run=False, grace_s=DAY).deleted}
+    stream.maintain(keep=DAY)
+    deleted = {entry.path for entry in stream.maintain(grace=DAY).deleted}
     assert len([path for path in deleted if path.startswith("segments/")]) == 2
     assert whole.path in deleted
     assert values(open_on(storage)) == list(range(25, 83))
@@ -155,6 +155,6 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(0, 1))
-    stream.purge(older_than_s=DAY)
-    assert stream.vacuum(dry_run=False, grace_s=DAY).bytes
+    stream.maintain(keep=DAY)
+    assert stream.maintain(grace=DAY).bytes
     assert len(objects(storage, "segments")) == 3

@@ -33,10 +33,10 @@ def test_a_batch_id_of_numpy_is_taken() -> None:
 
 
 @pytest.mark.parametrize("keep", [3.0, True, "3"])
-def test_keep_versions_must_be_an_integer(keep: object) -> None:
+def test_min_versions_must_be_an_integer(keep: object) -> None:
     stream, storage = make_stream(5)
-    with pytest.raises(InvalidInputError, match="keep_versions"):
-        stream.purge(older_than_s=0, keep_versions=keep)
+    with pytest.raises(InvalidInputError, match="min_versions"):
+        stream.maintain(keep=0, min_versions=keep)
     assert open_on(storage)._log.root.log_start == 0
 
 

@@ -60,7 +60,7 @@ def dropped_long_ago():
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
-    stream.purge(older_than_s=DAY)
+    stream.maintain(keep=DAY)
     return stream, storage, first
 
 
@@ -69,9 +69,9 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     """Same objects, same reasons, and nothing is changed."""
     stream, storage, first = dropped_long_ago()
     before = objects(storage), stream.refresh().version
-    dry = stream.vacuum(grace_s=DAY)
+    dry = stream.maintain(grace=DAY, dry_run=True)
     assert (objects(storage), stream.refresh().version) == before
-    real = stream.vacuum(dry_run=False, grace_s=DAY)
+    real = stream.maintain(grace=DAY)
     assert dry.deleted == real.deleted
     assert paths(real) == {first}
     assert (real.deleted[0].why, real.deleted[0].dropped) == (TRUNCATED, 4)
@@ -81,7 +81,7 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     assert values(stream) == list(range(10, 33))
     assert stream.refresh()._log.root.retired == ()
     assert stream.verify().check().leftovers == []
-    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    assert stream.maintain(grace=DAY).deleted == ()
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -91,37 +91,38 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.truncate(10)
     wait(storage, 3 * DAY)
     stream.append(numbers(30, 31))
-    assert "a version that is kept" in stream.vacuum(grace_s=DAY).kept[0].why
+    assert "a version that is kept" in stream.maintain(grace=DAY, dry_run=True).kept[0].why
     wait(storage, 2 * HOUR)
     stream.append(numbers(31, 32))
     stream.append(numbers(32, 33))
     wait(storage, 2 * HOUR)
-    stream.purge(older_than_s=HOUR)
-    assert len(stream.vacuum(grace_s=DAY).deleted) == 1
+    stream.maintain(keep=HOUR)
+    assert len(stream.maintain(grace=DAY, dry_run=True).deleted) == 1
     stream.truncate(20)
     stream.append(numbers(33, 34))
     wait(storage, 2 * HOUR)
     stream.append(numbers(34, 35))
     stream.append(numbers(35, 36))
-    stream.purge(older_than_s=HOUR)
+    stream.maintain(keep=HOUR)
     wait(storage, 2 * HOUR)
-    stream.purge(older_than_s=HOUR)
-    assert [(entry.why, entry.dropped) for entry in stream.vacuum(grace_s=DAY).kept] == [
-        (f"{TRUNCATED}: within the grace", 9)
-    ]
+    stream.maintain(keep=HOUR)
+    assert [
+        (entry.why, entry.dropped) for entry in stream.maintain(grace=DAY, dry_run=True).kept
+    ] == [(f"{TRUNCATED}: within the grace", 9)]
 
 
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(
-    ("purge", "vacuum", "days"),
+    ("ages", "days"),
     [
-        ({"older_than_s": DAY}, {"grace_s": DAY}, 2),
-        ({"older_than_s": HOUR}, {"grace_s": HOUR, "short_grace": True}, 1),
-        ({}, {}, 31),
+        ({"keep": DAY, "grace": DAY}, 2),
+        ({"keep": "1h", "grace": "1h", "short_grace": True}, 1),
+        ({"keep": "30d", "grace": "7d"}, 31),
+        ({}, 7),
     ],
 )
-def test_daily_upkeep_frees_what_was_dropped(purge, vacuum, days):
-    """The recipes of its page, on a stream that is written to all day, and the defaults."""
+def test_daily_upkeep_frees_what_was_dropped(ages, days):
+    """The recipes of its page, on a stream that is written to all day, and the policy."""
     stream, storage = make_stream(3)
     first = f"segments/{stream._log.root.entries[0].path}"
     stream.truncate(10)
@@ -130,8 +131,7 @@ def test_daily_upkeep_frees_what_was_dropped(purge, vacuum, days):
         for _ in range(4):
             wait(storage, DAY / 4)
             stream.append(numbers(stream.tail, stream.tail + 1))
-        stream.purge(**purge)
-        stream.vacuum(dry_run=False, **vacuum)
+        stream.maintain(**ages)
     assert first not in objects(storage)
 
 
@@ -139,8 +139,8 @@ def test_short_grace_needs_a_second_flag():
     """A day protects readers and jobs; less has to be said twice."""
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="short_grace"):
-        stream.vacuum(grace_s=HOUR)
-    stream.vacuum(grace_s=HOUR, short_grace=True)
+        stream.maintain(grace=HOUR, dry_run=True)
+    stream.maintain(grace=HOUR, short_grace=True, dry_run=True)
 
 
 def test_orphan_is_deleted_once_its_job_cannot_commit():
@@ -149,10 +149,10 @@ def test_orphan_is_deleted_once_its_job_cannot_commit():
     before = objects(storage, "segments")
     staged_job(stream, 20, 30)
     (orphan,) = objects(storage, "segments") - before
-    assert "may still commit it" in stream.vacuum(dry_run=False, grace_s=DAY).kept[0].why
+    assert "may still commit it" in stream.maintain(grace=DAY).kept[0].why
     wait(storage, DAY + 60)
     stream.append(numbers(20, 21))
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    report = stream.maintain(grace=DAY)
     assert paths(report) == {orphan}
     assert "never committed" in report.deleted[0].why
     assert stream.verify().check().leftovers == []
@@ -164,11 +164,11 @@ def test_orphan_of_an_idle_stream_goes_after_a_day_too():
     staged_job(stream, 10, 20)
     wait(storage, 10 * DAY)
     version = stream.version
-    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
+    assert stream.maintain(grace=DAY).deleted == ()
     assert stream.refresh().version == version + 1
     wait(storage, DAY + 60)
     job = staged_job(stream, 10, 12)
-    assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 1
+    assert len(stream.maintain(grace=DAY).deleted) == 1
     assert stream.commit(job[0], [job[1]]).start == 10
 
 
@@ -180,7 +180,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
     other.append(numbers(100, 101))
     wait(storage, 25 * HOUR)
     meddling = Meddling(storage, "create log/", lambda: stream.commit(job, [task]))
-    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
+    report = handle(stream, meddling).maintain(grace=DAY)
     assert meddling.met
     assert report.deleted == ()
     assert values(handle(stream)) == [*range(20), 100, *range(20, 30)]
@@ -200,7 +200,7 @@ def test_job_older_than_the_staging_floor_is_refused():
             stream.commit(job, [task])
 
     meddling = Meddling(storage, "delete segments/", commit)
-    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
+    report = handle(stream, meddling).maintain(grace=DAY)
     assert meddling.met
     assert len(report.deleted) == 1
     assert values(handle(stream)) == [*range(20), 100]
@@ -219,8 +219,8 @@ def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
         other.append(numbers(100, 101))
         wait(storage, 30 * HOUR)
         other.append(numbers(101, 102))
-        other.purge(older_than_s=HOUR)
-        (spilled,) = paths(other.vacuum(dry_run=False, grace_s=DAY))
+        other.maintain(keep=HOUR)
+        (spilled,) = paths(other.maintain(grace=DAY))
         assert "-segments-" in spilled
 
     meddling = Meddling(storage, "create log/", vacuum)
@@ -243,13 +243,14 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
     for _ in range(3):
         wait(storage, 3 * HOUR)
         other.append(numbers(51, 52))
-    other.purge(older_than_s=HOUR)
-    report = other.vacuum(dry_run=False, grace_s=DAY)
+    other.maintain(keep=HOUR)
+    report = other.maintain(grace=DAY)
     assert report.deleted == ()
     assert all("within the grace" in entry.why or "kept" in entry.why for entry in report.kept)
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_reader_older_than_the_grace_gets_an_error():
     """After the grace it is an error, never another answer."""
     stream, storage, _ = dropped_long_ago()
@@ -260,8 +261,8 @@ def test_reader_older_than_the_grace_gets_an_error():
     for _ in range(3):
         wait(storage, 2 * DAY)
         old.append(numbers(0, 1))
-    old.purge(older_than_s=HOUR)
-    old.vacuum(dry_run=False, grace_s=DAY)
+    old.maintain(keep=HOUR)
+    old.maintain(grace=DAY)
     with pytest.raises(SnapshotExpiredError):
         open_reader(reading, pinned.tasks(reading)).read_all()
 
@@ -272,9 +273,9 @@ def test_two_vacuums_at_once_are_safe():
     stream, storage, first = dropped_long_ago()
     others = []
     meddling = Meddling(
-        storage, "delete ", lambda: others.append(handle(stream).vacuum(dry_run=False, grace_s=DAY))
+        storage, "delete ", lambda: others.append(handle(stream).maintain(grace=DAY))
     )
-    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
+    report = handle(stream, meddling).maintain(grace=DAY)
     assert paths(report) == paths(others[0]) == {first}
     assert handle(stream)._log.root.retired == ()
     assert values(handle(stream)) == list(range(10, 33))
@@ -291,10 +292,10 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(95, 96))
-    stream.purge(older_than_s=DAY)
+    stream.maintain(keep=DAY)
     order: list[str] = []
     meddled = handle(stream, Recording(storage, order))
-    report = meddled.vacuum(dry_run=False, grace_s=DAY)
+    report = meddled.maintain(grace=DAY)
     deleted = [call.split()[1] for call in order if call.startswith("delete")]
     assert len([path for path in deleted if path.startswith("segments/")]) == 9
     assert deleted == [entry.path for entry in report.deleted]
@@ -303,7 +304,9 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     assert values(seen) == [*range(90, 95), 95, 95, 95]
     seen.verify().check()
     assert not {
-        entry.path for entry in seen.vacuum(grace_s=DAY).kept if entry.path.startswith("segments/")
+        entry.path
+        for entry in seen.maintain(grace=DAY, dry_run=True).kept
+        if entry.path.startswith("segments/")
     }
 
 
@@ -324,11 +327,11 @@ def test_pin_holds_back_what_its_version_lists():
     """A clone reads the version that it was taken from, however long ago that was."""
     stream, _, first = dropped_long_ago()
     pin(stream, "c1", 2)
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    report = stream.maintain(grace=DAY)
     assert report.deleted == ()
     assert report.kept[0].why == f"{TRUNCATED}: a pin still needs it"
     pin(stream, "c1", 4)
-    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {first}
+    assert paths(stream.maintain(grace=DAY)) == {first}
 
 
 def pin(stream, name, version):
@@ -354,7 +357,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
         transaction=stream._log.clock.new_id(),
     )
     with pytest.raises(CorruptionError, match=r"pin .c."):
-        stream.vacuum(dry_run=False, grace_s=DAY)
+        stream.maintain(grace=DAY)
     assert first in objects(stream._log.storage)
 
 
@@ -375,7 +378,7 @@ def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
     before = objects(storage)
     for dry_run in (True, False):
         with pytest.raises(FormatError):
-            handle(stream).vacuum(dry_run=dry_run)
+            handle(stream).maintain(grace="7d", dry_run=dry_run)
     assert objects(storage, "segments") == {p for p in before if p.startswith("segments/")}
 
 
@@ -391,7 +394,7 @@ def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
     wait(storage, 3 * DAY)
     stream.append(numbers(95, 96))
     with pytest.raises(FormatError):
-        handle(stream).vacuum(dry_run=False, grace_s=DAY)
+        handle(stream).maintain(grace=DAY)
     assert len(objects(storage, "segments")) == 11
 
 
@@ -402,12 +405,12 @@ def test_what_another_copy_staged_is_as_old_as_the_newest_of_it():
     wait(storage, 9 * DAY)
     storage.put("segments/copy-x/1-a.arrow", b"x")
     stream.append(numbers(10, 11))
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    report = stream.maintain(grace=DAY)
     staged = [f"segments/copy-x/{n}-a.arrow" for n in range(2)]
     assert sorted(entry.path for entry in report.kept) == staged
     assert "within the grace" in report.kept[0].why
     wait(storage, 2 * DAY)
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    report = stream.maintain(grace=DAY)
     assert [entry.path for entry in report.deleted] == staged
 
 
@@ -428,7 +431,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
     for n in (10, 11):
         wait(storage, 9 * DAY)
         stream.append(numbers(n, n + 1))
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    report = stream.maintain(grace=DAY)
     assert [entry.path for entry in report.deleted if job.token in entry.path] != []
     assert {entry.path for entry in report.kept} == foreign
     assert {entry.why for entry in report.kept} == {
@@ -451,17 +454,17 @@ def test_retired_parts_are_read_and_rewritten(monkeypatch):
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
-    stream.purge(older_than_s=DAY)
+    stream.maintain(keep=DAY)
     parts = [part.path for part in stream._log.root.retired_parts]
-    assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 6
+    assert len(stream.maintain(grace=DAY).deleted) == 6
     root = stream.refresh()._log.root
     assert [item.path for item in root.retired] == parts
     assert root.retired_parts == ()
     for _ in range(3):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
-    stream.purge(older_than_s=DAY)
-    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {*parts}
+    stream.maintain(keep=DAY)
+    assert paths(stream.maintain(grace=DAY)) == {*parts}
     assert stream.verify().check().leftovers == []
 
 
@@ -474,8 +477,8 @@ def test_orphans_of_purged_versions_are_deleted():
     for n in range(30):
         wait(storage, HOUR)
         stream.append(numbers(20 + n, 21 + n))
-    stream.purge(older_than_s=HOUR)
-    report = stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(keep=HOUR)
+    report = stream.maintain(grace=DAY)
     assert stream.refresh()._log.root.staging_floor == 8
     assert paths(report) == orphans
 
@@ -492,8 +495,8 @@ def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
     for n in range(10, 13):
         wait(storage, 2 * DAY)
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
-    stream.purge(older_than_s=DAY)
-    stream.vacuum(dry_run=False, grace_s=DAY)
+    stream.maintain(keep=DAY)
+    stream.maintain(grace=DAY)
     assert len(list((tmp_path / "s/segments").iterdir())) == 4
     assert values(stream) == list(range(130))
     run_drop(storage, confirm=storage.url, clock=time.clock, client="")
@@ -505,13 +508,13 @@ def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
 def test_a_dry_run_writes_nothing():
     """Who may only read may ask what would go."""
     stream, storage, first = dropped_long_ago()
-    whole = stream.vacuum(grace_s=DAY)
+    whole = stream.maintain(grace=DAY, dry_run=True)
 
     class ReadOnly(WrappedStorage):
         def around(self, verb, path, work):
             assert verb in ("get", "get_range", "info", "list"), (verb, path)
             return work()
 
-    vacuumed = handle(stream, ReadOnly(storage)).vacuum(grace_s=DAY)
+    vacuumed = handle(stream, ReadOnly(storage)).maintain(grace=DAY, dry_run=True)
     assert vacuumed == whole
     assert paths(vacuumed) == {first}

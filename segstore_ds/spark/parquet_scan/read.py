@@ -38,7 +38,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, Snapshot, plan_parquet
+from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, Snapshot
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -141,7 +141,7 @@ def _split(
     needed = from_stored(reading.needed_schema, snapshot.spark_schema)
     result = from_stored(reading.result_schema, snapshot.spark_schema)
     epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
-    native, whole = plan_parquet(snapshot, reading, epochs)
+    native, whole = snapshot.parquet(reading, epochs)
     scan = _Scan(spark, snapshot, reading, needed, result)
     return (scan, native, whole, epochs) if native else None
 

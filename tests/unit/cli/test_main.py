@@ -186,7 +186,7 @@ def test_deleting_objects_asks_only_if_something_would_go(url, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("flag", [["--keep-versions", "3"], ["--short-grace"]])
+@pytest.mark.parametrize("flag", [["--min-versions", "3"], ["--short-grace"]])
 def test_a_flag_that_would_mean_nothing_is_refused(url, capsys, flag):
     """Somebody may believe that it limits what is deleted."""
     assert main(["maintain", url, "--yes", *flag]) == FAILED

@@ -24,6 +24,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.stream.reads import at_root
 from segstore_ds.write.layout import Layout
 
 
@@ -70,7 +71,7 @@ def small_appends() -> Stream:
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
     for first in (0, 10, 20):
         stream.append(numbers(first, first + 10))
-    assert all(entry.frame for entry in stream.root.entries)
+    assert all(entry.frame for entry in stream._log.root.entries)
     return stream
 
 
@@ -95,9 +96,9 @@ def test_groups_that_tasks_run_are_rebased_over_appends() -> None:
     """Tasks read events of commit files from the job; appends meanwhile stay as they are."""
     stream = small_appends()
     rules = CompactRules(target_rows=30)
-    done = run_compact(stream.context, rules, Layout(), bounds=(0, 30), work=elsewhere(stream))
+    done = run_compact(stream._context, rules, Layout(), bounds=(0, 30), work=elsewhere(stream))
     assert (done.groups, done.commits) == (1, 1)
-    assert [entry.rows for entry in stream.refresh().root.entries] == [
+    assert [entry.rows for entry in stream.refresh()._log.root.entries] == [
         30,
         *[10] * (stream.tail // 10 - 3),
     ]
@@ -108,10 +109,10 @@ def test_groups_that_tasks_run_are_rebased_over_appends() -> None:
 def test_groups_that_others_have_compacted_are_refused() -> None:
     """Tasks merge inline segments that the newest root no longer lists."""
     stream = small_appends()
-    other = Stream.at_root(stream.storage, stream.root)
+    other = at_root(Stream, stream._log.storage, stream._log.root)
     work = elsewhere(other, compacted=True)
-    done = run_compact(stream.context, CompactRules(), Layout(), work=work)
+    done = run_compact(stream._context, CompactRules(), Layout(), work=work)
     assert done.commits == 0
-    assert not any(entry.frame for entry in stream.refresh().root.entries)
+    assert not any(entry.frame for entry in stream.refresh()._log.root.entries)
     assert values(stream) == [*range(30)]
     stream.verify().check()

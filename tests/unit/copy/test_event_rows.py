@@ -148,7 +148,7 @@ def test_of_two_jobs_at_once_one_counts() -> None:
     _commit(stream, one, mine)
     copy = _open(stream, target)
     assert values(copy) == list(range(20))
-    copy.vacuum(dry_run=False)
+    copy.maintain(grace="7d")
     assert {info.path for info in target.list("segments/")} == {
         f"segments/{entry.path}" for entry in copy._log.root.entries
     }
@@ -179,7 +179,7 @@ def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
     assert (done.start, done.end, done.repeated) == (0, 30, False)
     copy = _open(stream, target)
     assert (values(copy), copy.version) == (list(range(9)), 0)
-    copy.vacuum(dry_run=False)
+    copy.maintain(grace="7d")
     copy.verify().check()
     assert len([*target.list("segments")]) == len(copy._log.root.entries)
 

@@ -46,7 +46,7 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
     job = pickle.loads(pickle.dumps(_plan(stream, target)))  # noqa: S301 - our own
     spans = job.spans()
     assert spans == [(10 * n, 10 * n + 10) for n in range(6)]
-    ids = [entry.segment_id for entry in stream.root.entries]
+    ids = [entry.segment_id for entry in stream._log.root.entries]
     stream.append(numbers(60, 70))
     behind = [*job.run(spans[3:])]
     found = [*job.run(spans[:3]), *job.run(spans[3:])]
@@ -58,7 +58,7 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
     done = job.commit(found)
     copy = open_on(target)
     assert (done.start, done.end, done.segments) == (5, 60, 6)
-    assert (copy.head, [entry.segment_id for entry in copy.root.entries]) == (5, ids)
+    assert (copy.head, [entry.segment_id for entry in copy._log.root.entries]) == (5, ids)
     assert values(copy, offset=True) == [(n, n) for n in range(5, 60)]
     copy.append(numbers(60, 61))
     copy.verify().check()
@@ -70,7 +70,7 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
 def test_tasks_get_several_small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are not more of them than an engine takes."""
     stream, _ = make_stream(6)
-    size = max(entry.bytes for entry in stream.root.entries)
+    size = max(entry.bytes for entry in stream._log.root.entries)
     monkeypatch.setattr(segments, "TASK_BYTES", size + 1)
     assert _plan(stream, _target()).spans() == [(0, 20), (20, 40), (40, 60)]
     monkeypatch.setattr(segments, "TASK_BYTES", 1)

@@ -33,7 +33,7 @@ from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.versions import plan_log_start
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
@@ -412,7 +412,7 @@ def test_history_answers_for_a_purged_outcome(log, time):
         commit(log, name)
     time.advance(2 * LOG_GRACE_S)
     commit(log, "e")
-    run_purge(StreamContext.of(log), older_than_s=0)
+    run_maintain(StreamContext.of(log), keep_s=0)
     assert log.root.log_start > 1
     assert outcome(log, "a", 1) == outcome(log, "a") == Outcome(COMMITTED, 1)
     assert outcome(log, "x", 1).state is NOT_COMMITTED
@@ -452,7 +452,7 @@ def test_missing_version_is_damage_and_purged_is_expired(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
     with pytest.raises(SnapshotExpiredError, match="version=2, oldest=4"):
         log.read_version(2)
     log.storage.delete(log.files.path(4))
@@ -492,7 +492,7 @@ def test_a_time_before_what_was_kept_has_expired(log, time):
         time.advance(600)
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    run_purge(StreamContext.of(log), older_than_s=0)
+    run_maintain(StreamContext.of(log), keep_s=0)
     with pytest.raises(SnapshotExpiredError, match="oldest=5"):
         version_at(log, start + 600 * 10**6)
     assert version_at(log, start + 3600 * 10**6).version == 6
@@ -508,9 +508,9 @@ def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
     # Versions 0 to 10, ten minutes apart: 4 was the newest an hour ago, and one more stays.
     assert plan_log_start(StreamContext.of(log), log.root, 0) == 3
     assert plan_log_start(StreamContext.of(log), log.root, 60 * 95) == 0
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 3
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 3
     assert log.files.numbers() == list(range(3, 12))
-    assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "purge")
+    assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "upkeep")
     assert another(log).open() == another(log).reopen() == log.root
 
 
@@ -518,9 +518,9 @@ def test_purge_is_safe_to_repeat(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
     version = log.root.version
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 4
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 4
     assert log.root.version == version  # nothing to do: no commit
 
 
@@ -528,7 +528,7 @@ def test_purge_of_a_stream_younger_than_the_grace_does_nothing(log, time):
     for _ in range(5):
         commit(log)
     time.advance(LOG_GRACE_S - 1)
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start == 0
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start == 0
     assert log.reopen().version == 5
 
 
@@ -539,7 +539,7 @@ def test_a_purge_that_fails_at_any_call_can_be_repeated(log, time):
     for call in range(1, 100):
         shaky = FaultStorage(log.storage, Fault(call, "fail", "before", 3))
         try:
-            run_purge(StreamContext.of(another(log, shaky)), older_than_s=0)
+            run_maintain(StreamContext.of(another(log, shaky)), keep_s=0)
         except StorageError:
             assert another(log).open() == another(log).reopen()
             continue
@@ -555,7 +555,7 @@ def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
         commit(log)
     log.files.write_hint(Hint(1))
     time.advance(2 * LOG_GRACE_S)
-    run_purge(StreamContext.of(log), older_than_s=0)
+    run_maintain(StreamContext.of(log), keep_s=0)
     assert log.files.read_hint() == hint_of(log.root)
 
 
@@ -572,7 +572,7 @@ def test_late_creator_with_the_same_id_gets_an_error(time):
             commit(other)
             time.advance(2 * LOG_GRACE_S)
         commit(other)
-        run_purge(StreamContext.of(other), older_than_s=0)
+        run_maintain(StreamContext.of(other), keep_s=0)
         assert other.root.log_start > 0
 
     sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)

@@ -31,6 +31,7 @@ MAY = {
     "untag": {"tags"},
     "purge": {"log_start"},
     "vacuum": {"staging_floor"},
+    "upkeep": {"log_start", "staging_floor"},
     "reader": set(),
     "merge": set(),
     "set-properties": {"properties"},

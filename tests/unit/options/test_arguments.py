@@ -87,7 +87,7 @@ def calls(stream: segstore.Stream) -> dict[str, Callable[[Any], object]]:
         "partition_rows": lambda value: snapshot(stream).tasks(reading, partition_rows=value),
         "min_partitions": lambda value: snapshot(stream).tasks(reading, min_partitions=value),
         "depth": lambda value: segstore.list_streams("memory://x", depth=value),
-        "keep_versions": lambda value: stream.purge(keep_versions=value),
+        "min_versions": lambda value: stream.maintain(keep="30d", min_versions=value),
         "publish": reader.publish,
         "lapse_s": lambda value: stream.readers.register("other", lapse_s=value),
         "batch_id": lambda value: stream.append(TABLE, writer_id="w", batch_id=value),
@@ -123,10 +123,10 @@ def test_numbers_out_of_range_are_refused_by_every_call(
 @pytest.mark.parametrize("seconds", [-5, -0.1, math.nan, math.inf, True, "5"])
 def test_seconds_are_finite_and_never_negative(stream: segstore.Stream, seconds: Any) -> None:
     """They name the argument."""
-    with pytest.raises(InvalidInputError, match="give older_than_s as a finite number"):
-        stream.purge(older_than_s=seconds)
-    with pytest.raises(InvalidInputError, match="give grace_s as a finite number"):
-        stream.vacuum(grace_s=seconds, short_grace=True)
+    with pytest.raises(InvalidInputError, match="give keep as a whole number of seconds"):
+        stream.maintain(keep=seconds)
+    with pytest.raises(InvalidInputError, match="give grace as a whole number of seconds"):
+        stream.maintain(grace=seconds, short_grace=True, dry_run=True)
     for value in (seconds, 0):
         with pytest.raises(InvalidInputError, match="give flush_seconds as a finite number"):
             stream.appender(flush_seconds=value)

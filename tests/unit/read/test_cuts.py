@@ -28,7 +28,7 @@ from segstore_ds.read.cuts import (
     resolve_cut,
     take_range,
 )
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage
 
@@ -235,7 +235,7 @@ def test_cuts_by_version_and_time_survive_a_purge(log):
     cuts = [parse_cut(text) for text in ("version:2", "version:1", "1970-01-01T00:16:50Z")]
     before = [resolve_cut(StreamContext.of(log), log.root, cut) for cut in cuts]
     log.clock.sleep(7200)
-    assert run_purge(StreamContext.of(log), older_than_s=0).log_start > 2
+    assert run_maintain(StreamContext.of(log), keep_s=0).log_start > 2
     assert [resolve_cut(StreamContext.of(log), log.root, cut) for cut in cuts] == before
     with pytest.raises(SnapshotExpiredError):
         log.read_version(2)

@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     TruncatedObjectError,
 )
+from segstore_ds.format.root import Root
 from segstore_ds.read import decode, segments
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import open_storage
@@ -37,9 +38,12 @@ def stream() -> Stream:
     return made
 
 
-def read(stream: Stream, *cuts, partition_rows: int | None = None, **options) -> pa.Table:
-    reading = snapshot(stream).plan(*cuts, **options)
-    tasks = snapshot(stream).tasks(reading, partition_rows=partition_rows)
+def read(
+    stream: Stream, *cuts, partition_rows: int | None = None, root: Root | None = None, **options
+) -> pa.Table:
+    version = snapshot(stream, root)
+    reading = version.plan(*cuts, **options)
+    tasks = version.tasks(reading, partition_rows=partition_rows)
     reading, tasks = pickle.loads(pickle.dumps((reading, tasks)))  # noqa: S301 - our own
     batches = [batch for task in tasks for batch in run_task(reading, task)]
     assert all(batch.num_rows for batch in batches)
@@ -188,6 +192,6 @@ def test_missing_segment_is_damage_and_dropped_is_expired(stream):
         read(stream, 0, 10)
     stream._log.storage.put(path, data)
     stream.overwrite(table(0, 1))
-    stream._log.storage.delete(path)  # as a vacuum does after its grace
+    stream._log.storage.delete(path)  # as upkeep does after its grace
     with pytest.raises(SnapshotExpiredError, match=f"version={before.version}"):
         read(stream, 0, 10, root=before)
