@@ -8,6 +8,7 @@
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-keys
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-times
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-segment-filters
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-doubles
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -103,6 +104,23 @@ def widened(stream: Stream) -> None:
     rows = [{"i": 2**40, "f": 1e300, "d": Decimal("12345678.0001")}]
     second = pa.Table.from_pylist(rows, pa.schema(zip(names, wide, strict=True)))
     stream.append(second, merge_schema=True)
+
+
+def doubles(stream: Stream) -> None:
+    """Integers that became doubles, nested ones too, in every kind of segment."""
+    kinds = (pa.int8(), pa.int32(), pa.float64(), pa.int16())
+    for place, kind in enumerate(kinds):
+        types = {"x": kind, "deep": pa.list_(kind), "pairs": pa.map_(kind, kind)}
+        value = place - 0.5 if kind == pa.float64() else place - 2
+        rows = [{"x": value, "deep": [value, None], "pairs": [(value, None)]}, {"x": None}]
+        table = pa.Table.from_pylist(rows, pa.schema(types))
+        if place == 0:
+            stream.overwrite(table, overwrite_schema=True)
+            stream.settings.update(time_column="x")
+            continue
+        for form, size in (("arrow", 0), ("parquet", 0), ("arrow", 10_000)):
+            layout = Layout(inline_bytes=size, segment_format=form)
+            stream.append(table, merge_schema=True, layout=layout)
 
 
 def parts(stream: Stream) -> None:
@@ -227,6 +245,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1-parquet": golden_parquet.PARQUET,
     "v1-keys": golden_keys.KEYS,
     "v1-times": golden_times.TIMES,
+    "v1-doubles": {"doubles": doubles},
     "v1-segment-filters": golden_keys.SEGMENTS,
 }
 
@@ -243,6 +262,8 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         elif version == "v1-segment-filters":
             stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
             stack.enter_context(thresholds(merges, golden_keys.LOOK))
+        elif version == "v1-doubles":
+            stack.enter_context(thresholds(table.SEGMENTS, TINY))
         elif version == "v1-parquet":
             stack.enter_context(thresholds(table.SEGMENTS, golden_parquet.TINY))
         elif name in ("parts", "writers"):

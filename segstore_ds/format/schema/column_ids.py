@@ -1,7 +1,7 @@
 """Ids of columns, by which other engines find them in Parquet segments (FORMAT.md 6.1).
 
 An id is computed from the path and the kind of a column, so every writer, copy and clone gives a
-column the same id, and a wider type keeps it. Pure.
+column the same id, and a wider type of its kind keeps it. Pure.
 """
 
 import hashlib
