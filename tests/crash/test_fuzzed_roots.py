@@ -20,7 +20,7 @@ from segstore_ds.errors import InternalError, SegstoreError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import BRIEF_CLOCK
-from segstore_ds.retention.deletion import run_purge
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
@@ -105,7 +105,7 @@ def make_rich(url: str) -> None:
     stream.settings.update(upkeep=UpkeepPolicy(grace_s=86_400))
     stream.followers.add(f"{url}/follower")
     stream.publish("delta", auto=True)
-    run_purge(stream.context, older_than_s=0)  # verify and repair read every version that is kept
+    run_maintain(stream._context, keep_s=0)  # verify and repair read every version that is kept
     stream.append(events(0, 2), writer_id="w", batch_id=9, merge_schema=True)
 
 
