@@ -111,6 +111,7 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
         ("maxRecordsPerFile", "segmentBytes", WRITE),
         ("maxFilesPerTrigger", "maxBytesPerTrigger", STREAM_READ),
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger", STREAM_READ),
+        ("rewrite-target-file-size-bytes", "segstore.spark.compact", WRITE),
     ],
 )
 def test_error_for_another_systems_option_names_ours(peer: str, ours: str, scope: str) -> None:
@@ -142,12 +143,6 @@ def test_table_lists_every_option_once() -> None:
 def test_spark_has_few_options() -> None:
     """What no two workloads choose differently is a constant, or an argument of Python."""
     assert len([option for option in TABLE if option.scopes != (PYTHON,)]) <= 40
-
-
-def test_size_with_a_default_says_who_needs_another() -> None:
-    """A size that nobody can choose better than the default is a constant."""
-    sizes = [row for row in TABLE if row.kind in ("int", "bytes") and row.default is not None]
-    assert [row.name for row in sizes if not row.why] == []
 
 
 @pytest.mark.parametrize(
