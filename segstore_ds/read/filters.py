@@ -197,13 +197,14 @@ class Filters:
         """
         if not self or not batch.num_rows:
             return batch
-        for expression in self.expressions:
-            batch = expression.apply(batch)
         mask = self.mask(batch)
         kept = batch.num_rows if mask is None else mask.true_count
-        if kept == batch.num_rows:
-            return batch
-        return batch.filter(mask) if kept else batch.slice(0, 0)
+        if kept < batch.num_rows:
+            batch = batch.filter(mask) if kept else batch.slice(0, 0)
+        # Last, on fewer rows: Polars converts what it is given.
+        for expression in self.expressions if kept else ():
+            batch = expression.apply(batch)
+        return batch
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return whether conditions and alternatives hold for each row; None if there are none."""

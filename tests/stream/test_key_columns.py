@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from wrapped_storage import WrappedStorage
@@ -74,6 +75,8 @@ def test_lookup_fetches_footers_and_the_frames_that_may_match(tmp_path: Any, for
     assert found == [n for n in range(1000, 1500) if n % 10 == 7 and n % 7]
     assert ranges == 2  # bounds tell the segments apart
     assert looked_up(stream, ["user", "==", "user-2-100"]) == ([], 1)
+    of_polars = looked_up(stream, pl.col("user").is_in(["user-2-7"]) & (pl.col("n") % 2 == 1))
+    assert of_polars == ([n for n in found if n % 2], 2)
 
 
 @FORMATS
