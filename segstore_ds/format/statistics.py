@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
@@ -32,6 +33,16 @@ _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
 _NOTHING: Mapping[str, pa.Array] = MappingProxyType({})
+# By a type's id: asking one question after the other takes longer than a small column.
+_NESTED = frozenset(
+    (
+        *(lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_FIXED_SIZE_LIST, lib.Type_MAP),
+        *(lib.Type_LIST_VIEW, lib.Type_LARGE_LIST_VIEW, lib.Type_STRUCT),
+        *(lib.Type_SPARSE_UNION, lib.Type_DENSE_UNION),
+    )
+)
+_TEXT, _BINARY = lib.Type_STRING, lib.Type_BINARY
+_FLOATS = frozenset((lib.Type_FLOAT, lib.Type_DOUBLE, lib.Type_HALF_FLOAT))
 _PLAIN = frozenset((type(None), bool, int))  # types of JSON that are bounds as they are
 
 Bound = bool | int | float | str | bytes | Decimal
@@ -72,7 +83,7 @@ def in_type(stats: ColumnStats, data_type: pa.DataType) -> ColumnStats:
 
 def has_stats(data_type: pa.DataType) -> bool:
     """Tell whether columns of a type in normal form get statistics: all but the nested types."""
-    return not t.is_nested(data_type)
+    return data_type.id not in _NESTED
 
 
 def compute(
@@ -105,17 +116,17 @@ def _column_stats(array: pa.Array, values: pa.Array) -> ColumnStats:
     nulls = array.null_count
     if nulls == len(array):
         return ColumnStats(None, None, nulls)
-    fast = t.is_string(array.type) or t.is_binary(array.type)
-    low, high = _bounds_of(values if fast else array)
+    low, high = _bounds_of(array, values)
     return ColumnStats(low, high, nulls)
 
 
-def _bounds_of(array: pa.Array) -> tuple[Bound | None, Bound | None]:
+def _bounds_of(array: pa.Array, values: pa.Array) -> tuple[Bound | None, Bound | None]:
     data_type = array.type
-    if t.is_floating(data_type):
+    kind = data_type.id
+    if kind in _FLOATS:
         return _float_bounds(array)
-    if t.is_string(data_type) or t.is_binary(data_type):
-        return _bytes_bounds(array, text=t.is_string(data_type))
+    if kind in (_TEXT, _BINARY):
+        return _bytes_bounds(values, text=kind == _TEXT)
     if t.is_temporal(data_type):
         array = array.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
     return _min_max(array)
@@ -167,6 +178,8 @@ def _text_bounds(low: bytes, high: bytes) -> tuple[str | None, str | None]:
 
 def _text_prefix(value: bytes) -> tuple[str | None, bool]:
     """Return the first characters and whether more follow; None if they are not UTF-8."""
+    if value.isascii():
+        return value[:BOUND_LENGTH].decode(), len(value) > BOUND_LENGTH
     head = value[: 4 * BOUND_LENGTH]
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:

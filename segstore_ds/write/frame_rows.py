@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from segstore_ds.format.rows import halve_until, slice_evenly
-from segstore_ds.write.layout import FRAME_BYTES
+from segstore_ds.write.layout import FEW_BYTES, FRAME_BYTES, size_of
 
-# A gathered batch may keep this many times its own size alive, or this many bytes.
-HELD_TIMES, HELD_BYTES = 2, 256
+HELD_TIMES = 2  # a gathered batch may keep this many times its own size alive, or `FEW_BYTES`
 
 
 class FrameRows:
@@ -17,23 +16,27 @@ class FrameRows:
     def __init__(self, most_rows: int) -> None:
         self.batches: list[pa.RecordBatch] = []
         self._most_rows = most_rows
-        self._rows = self._bytes = 0
+        self.rows = self.bytes = 0
         self._fresh = 0  # how many of the last batches are slices of a batch that is being taken
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield a batch in pieces of at most one frame each."""
+        if 0 < batch.num_rows <= self._most_rows and size_of(batch) <= FRAME_BYTES:
+            return iter((batch,))
         return split_batch(batch, self._most_rows, FRAME_BYTES)
 
     def has_room(self, piece: pa.RecordBatch) -> bool:
         """Tell whether a piece belongs to this frame and not to the next."""
-        rows, size = self._rows + piece.num_rows, self._bytes + piece.nbytes
-        return bool(rows <= self._most_rows and size <= FRAME_BYTES)
+        if not self.rows:
+            return True
+        rows, size = self.rows + piece.num_rows, self.bytes + size_of(piece)
+        return rows <= self._most_rows and size <= FRAME_BYTES
 
     def add(self, piece: pa.RecordBatch) -> None:
         """Add a piece, which keeps its whole batch alive until `detach`."""
         self.batches.append(piece)
-        self._rows += piece.num_rows
-        self._bytes += piece.nbytes
+        self.rows += piece.num_rows
+        self.bytes += size_of(piece)
         self._fresh += 1
 
     def detach(self) -> None:
@@ -44,8 +47,8 @@ class FrameRows:
 
     def take(self) -> pa.RecordBatch | None:
         """Return all rows as one batch and hold none; None if there are none."""
-        batches, rows = self.batches, self._rows
-        self.batches, self._rows, self._bytes, self._fresh = [], 0, 0, 0
+        batches, rows = self.batches, self.rows
+        self.batches, self.rows, self.bytes, self._fresh = [], 0, 0, 0
         if not rows:
             return None
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -67,6 +70,6 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
 def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a slice if it would keep much more memory alive than its own."""
     held = piece.get_total_buffer_size()
-    if held <= HELD_BYTES or held <= HELD_TIMES * piece.nbytes:
+    if held <= FEW_BYTES or held <= HELD_TIMES * piece.nbytes:
         return piece
     return pa.concat_batches([piece])

@@ -15,6 +15,8 @@ from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
 FRAME_BYTES = 16 << 20  # before compression, about
+FEW_BYTES = 2048
+PLAIN_BYTES = 96  # of a column of a batch: compressed, it would take hardly less, or more
 HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 
@@ -62,11 +64,12 @@ class Layout:
         key_columns: Sequence[str] = (),
         into: memoryview | None = None,
     ) -> Frame:
-        """Encode a frame of an Arrow segment."""
+        """Encode a frame of an Arrow segment; a tiny one is not compressed."""
+        tiny = batch.num_rows < PLAIN_BYTES and size_of(batch) < PLAIN_BYTES * batch.num_columns
         return encode_frame(
             batch,
-            compression=self.compression,  # type: ignore[arg-type]
-            compression_level=self._level,
+            compression="none" if tiny else self.compression,  # type: ignore[arg-type]
+            compression_level=None if tiny else self._level,
             stats_columns=stats_columns,
             key_columns=key_columns,
             into=into,
@@ -83,6 +86,12 @@ class Layout:
             stats_columns=stats_columns,
             key_columns=key_columns,
         )
+
+
+def size_of(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch's rows, or of its whole buffers where these are few."""
+    size: int = batch.get_total_buffer_size()  # costs nothing, unlike `nbytes`
+    return size if size <= FEW_BYTES else batch.nbytes
 
 
 @cache

@@ -229,13 +229,13 @@ class TaskWriter:
 
     def _encode(self, *, full: bool) -> None:
         """Encode the gathered rows; `full` says that more follow, so the task is not small."""
-        batch = self._gathered.take()
+        size, batch = self._gathered.bytes, self._gathered.take()
         if batch is None:
             return
         if self._format is not None:
             self._write(batch)
             return
-        if plan_batch(self._rules, batch.num_rows, batch.nbytes, more=full) is Way.PARQUET:
+        if plan_batch(self._rules, batch.num_rows, size, more=full) is Way.PARQUET:
             self._begin(Way.PARQUET, [*self._inline, batch], bulk=full)
         else:
             self._place(self._encoded(batch), more=full)

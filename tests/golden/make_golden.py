@@ -273,7 +273,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         elif name == "whole-parts":
             stack.enter_context(thresholds(table.SEGMENTS, golden_times.TINY_PARTS))
         elif name == "inline":
-            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500, "JOINED_SHARE": 0}))
+            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1300, "JOINED_SHARE": 0}))
         if version == "v1-levels" and name in golden_levels.STARTS:
             stream = golden_levels.STARTS[name](timed, time)
         else:

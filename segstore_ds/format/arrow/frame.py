@@ -34,6 +34,7 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
+_SMALL_BYTES = 64 << 10
 _THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
 _DICTIONARY, _RECORD_BATCH = 2, 3  # On disk, by Arrow: kinds of messages.
@@ -79,11 +80,11 @@ def encode_frame(
     fit there, and into memory of their own otherwise.
     """
     check_size(batch)
-    values = distinct_values(batch, key_columns)
+    values = distinct_values(batch, key_columns) if key_columns else {}
     stats = compute(batch, stats_columns, distinct=values)
     options = pa.ipc.IpcWriteOptions(
         compression=_codec(compression, compression_level),
-        use_threads=batch.nbytes >= _THREADED_BYTES,
+        use_threads=batch.get_total_buffer_size() >= _THREADED_BYTES,
     )
     data = None if into is None else _lay(batch, options, into)
     if data is None:
@@ -97,7 +98,7 @@ def encode_frame(
         stats=stats,
         fingerprint=fingerprint(batch.schema),
         raw_bytes=declared_bytes(memoryview(data)),
-        filters=build_filters(batch.schema, values, frame_bytes=data.size),
+        filters=build_filters(batch.schema, values, frame_bytes=data.size) if values else {},
     )
 
 
@@ -147,7 +148,9 @@ def with_bounds(frame: Frame, *, schema: pa.Schema, column: str | None, where: s
 
 def check_size(batch: pa.RecordBatch) -> None:
     """Raise InvalidInputError if a batch exceeds what the index of either format can count."""
-    if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:
+    # `nbytes` takes longer than to encode a few rows. Columns may share buffers, but not so often.
+    small = batch.get_total_buffer_size() <= _SMALL_BYTES
+    if batch.num_rows > MAX_ROWS or (not small and batch.nbytes > MAX_RAW_BYTES):
         raise InvalidInputError(
             "a frame is too large",
             remedy="write fewer rows per frame",
@@ -207,9 +210,9 @@ def check_compression(compression: str, level: int | None) -> None:
 
 
 def _codec(compression: str, level: int | None) -> pa.Codec | None:
-    check_compression(compression, level)
     if compression == "none":
         return None
+    check_compression(compression, level)
     return pa.Codec(compression, compression_level=level)
 
 
