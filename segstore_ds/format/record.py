@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -80,50 +80,84 @@ def to_json(value: Any, kind: Any = None) -> Any:
     return value if dump is None else dump(value)
 
 
-def changes_of(record: Any, known: Any | None) -> dict[str, Any]:
-    """Return the stored fields of a dataclass that another one of its type does not have.
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A record, and the JSON of each of its fields as `"name":value`, in the order of names."""
 
-    Of a tuple or a mapping, only the items that are not the same objects there. All fields if
-    `known` is None.
-    """
-    kind: Any = type(record)
-    names = stored_fields(kind)
-    if known is None:
-        every = [*names, "extra"] if _is_open(kind) else names
-        return {name: getattr(record, name) for name in every}
-    changes = {}
-    for name in names:
-        value, old = getattr(record, name), getattr(known, name)
-        if value is old or (type(value) is type(old) in _ATOMS and value == old):
-            continue
-        if type(value) is tuple and old:
-            same = {*map(id, old)}
-            value = tuple([item for item in value if id(item) not in same])
-        elif type(value) is dict and old:
-            value = {key: item for key, item in value.items() if old.get(key) is not item}
-        changes[name] = value
-    if _is_open(kind) and record.extra != known.extra:
-        changes["extra"] = record.extra
-    return changes
+    record: Any
+    fields: Mapping[str, str]
+
+    @property
+    def body(self) -> bytes:
+        """The canonical JSON of the record."""
+        try:
+            return f"{{{','.join(self.fields.values())}}}".encode()
+        except UnicodeEncodeError:  # as `build_json`
+            return build_json(parse_json(f"{{{','.join(self.fields.values())}}}", where="record"))
 
 
-def reread(kind: Any, changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Return fields of a dataclass as they would be read back from storage.
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a record has in its fields that an earlier one does not, and as a reader gets it."""
+
+    given: Mapping[str, Any]
+    read: Mapping[str, Any]
+
+
+def encode_after(
+    record: Any, known: Encoded | None, *, where: str, **beside: Any
+) -> tuple[Encoded, News]:
+    """Encode a dataclass that has most of an earlier one, and read back what is new.
+
+    Of a tuple or a mapping, only the items are new that are not the same objects there. `beside` is
+    stored beside the fields.
 
     Raises:
-        CorruptionError: A reader would reject one.
+        CorruptionError: A reader would reject something new.
     """
-    stored, absent = stored_fields(kind), _absent(kind)
-    dumps = _dumpers(kind)
-    found = {
-        name: value if (dump := dumps[name]) is None else dump(value)
-        for name, value in changes.items()
-        if name in stored and not (name in absent and value in _EMPTY)
-    }
-    text = build_json({**changes.get("extra", {}), **found})
-    parsed = parse_json(text, where=where)
-    loads = _loaders(kind)
-    return {name: loads[name](parsed[name], where) for name in found}
+    kind = type(record)
+    absent, loads = _absent(kind), _loaders(kind)
+    given, texts, found = dict[str, Any](), dict[str, str](), dict[str, str]()
+    for name, dump in _dumpers(kind).items():
+        value = getattr(record, name)
+        old = None if known is None else getattr(known.record, name)
+        text = "" if known is None else known.fields.get(name, "")
+        if known is not None and (
+            value is old or (type(value) is type(old) in _ATOMS and value == old)
+        ):
+            found[name] = text
+        elif not (name in absent and value in _EMPTY):
+            given[name], texts[name], found[name] = _encode_new(name, dump, value, old, text)
+    extra = {**record.extra, **beside} if _is_open(kind) else beside
+    for name in extra.keys() - loads.keys():
+        texts[name] = found[name] = f"{_text_of(name)}:{_text_of(extra[name])}"
+    parsed = parse_json(f"{{{','.join(texts.values())}}}", where=where)
+    read = {name: loads[name](parsed[name], where) for name in given}
+    fields = {name: found[name] for name in sorted(found) if found[name]}
+    return Encoded(record, fields), News(given, read)
+
+
+def _encode_new(
+    name: str, dump: _Dump | None, value: Any, old: Any, text: str
+) -> tuple[Any, str, str]:
+    """Return what is new in the value of a field, the JSON of that, and of the whole field."""
+
+    def text_of(part: Any) -> str:
+        return f'"{name}":{_text_of(part if dump is None else dump(part))}'
+
+    if type(value) is tuple and old:
+        count = len(old)
+        if all(map(is_, value, old)) and len(value) > count:
+            new = value[count:]  # most tuples grow at their end
+            added = text_of(new)
+            return new, added, f"{text[:-1]},{added[len(name) + 4 :]}"
+        same = {*map(id, old)}
+        new = tuple([item for item in value if id(item) not in same])
+        return new, text_of(new), text_of(value)
+    if type(value) is dict and old:
+        new = {key: item for key, item in value.items() if old.get(key) is not item}
+        return new, text_of(new), text_of(value)
+    return value, (whole := text_of(value)), whole
 
 
 def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str, Any]:
@@ -166,11 +200,15 @@ def build_json(value: Any) -> bytes:
     float; that is a CorruptionError.
     """
     try:
-        try:
-            return _ENCODER.encode(value).encode()
-        except UnicodeEncodeError:
-            # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through, too.
-            return _ASCII_ENCODER.encode(value).encode()
+        return _text_of(value).encode()
+    except UnicodeEncodeError:
+        # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through, too.
+        return _ASCII_ENCODER.encode(value).encode()
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return str(value) if type(value) is int else _ENCODER.encode(value)
     except RecursionError as error:
         raise CorruptionError("value is nested too deeply") from error
     except ValueError as error:
@@ -454,14 +492,15 @@ def _dumper(kind: Any) -> _Dump | None:
 
 @cache
 def _dumpers(kind: Any) -> Mapping[str, _Dump | None]:
-    """Return what makes JSON of each of the stored fields of a dataclass."""
-    return {name: _dumper(each) for name, each in stored_fields(kind).items()}
+    """Return what makes JSON of each of the stored fields of a dataclass, in the order of names."""
+    return {name: _dumper(each) for name, each in sorted(stored_fields(kind).items())}
 
 
 def _dumper_of(kind: Any) -> _Dump:
     stored = stored_fields(kind)
     cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
-    inner = [(place, dump) for place, dump in enumerate(_dumpers(kind).values()) if dump]
+    dumps = _dumpers(kind)
+    inner = [(place, dumps[name]) for place, name in enumerate(stored) if dumps[name]]
     absent, is_open = _absent(kind), _is_open(kind)
 
     def dump_row(record: Any) -> list[Any]:

@@ -70,8 +70,9 @@ class Codec(Generic[T]):
         encode: Returns the body.
         decode: Returns the batch; takes the body and the file's name.
         limit_bytes: The largest allowed body.
-        check: Raises FormatError where readers would reject a batch; takes it, the last batch that
-            was checked, and the file's name. By default the body is decoded.
+        encode_after: Returns the body, and what the next call is given; takes the batch, what the
+            last call returned, and the file's name. Raises FormatError where readers would reject
+            the batch. By default the body is decoded.
         behind: Returns the bytes that lie in the file behind the body's envelope.
         attach: Returns the batch with these bytes; takes them and the file's name.
     """
@@ -79,7 +80,7 @@ class Codec(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
     limit_bytes: int = RAW_LIMIT_BYTES
-    check: Callable[[T, T | None, str], None] | None = None
+    encode_after: Callable[[T, Any, str], tuple[bytes, Any]] | None = None
     behind: Callable[[T], bytes] = lambda _: b""
     attach: Callable[[T, bytes, str], T] = _refuse_extra
 
@@ -123,7 +124,7 @@ class MetadataLog(Generic[T]):
         self._codec = codec
         self._clock = clock
         self._added: tuple[int, bytes] | None = None  # the number and the file that was put last
-        self._checked: T | None = None
+        self._encoded: Any = None  # of the last batch that was encoded
 
     def at(self, storage: Storage) -> "MetadataLog[T]":
         """Return the log of the same kind in another storage."""
@@ -162,12 +163,12 @@ class MetadataLog(Generic[T]):
             InternalError: The batch is larger than readers accept; nothing was put.
             InvalidInputError: Readers would reject the batch; nothing was put.
         """
-        body = self._codec.encode(batch)
-        path, data = self.path(number), encode_envelope(body) + self._codec.behind(batch)
+        path = self.path(number)
+        body = self._encode(batch, path)
+        data = encode_envelope(body) + self._codec.behind(batch)
         if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
             # A batch that no reader accepts would end the stream.
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
-        self._check_readable(batch, path)
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try's, raised if no try can have put the file
         doubtful, lasting = False, False
@@ -341,14 +342,16 @@ class MetadataLog(Generic[T]):
             version=number,
         )
 
-    def _check_readable(self, batch: T, path: str) -> None:
+    def _encode(self, batch: T, path: str) -> bytes:
         # Catches what earlier checks missed: a value of the wrong type can be encoded, but every
         # reader would reject it.
+        codec = self._codec
         try:
-            if self._codec.check is None:
-                self._codec.decode(self._codec.encode(batch), path)
+            if codec.encode_after is not None:
+                body, self._encoded = codec.encode_after(batch, self._encoded, path)
             else:
-                self._codec.check(batch, self._checked, path)
+                body = codec.encode(batch)
+                codec.decode(body, path)
         except FormatError as error:
             raise InvalidInputError(
                 "a commit could not be read back",
@@ -356,7 +359,7 @@ class MetadataLog(Generic[T]):
                 url=self.storage.url,
                 why=str(error),
             ) from error
-        self._checked = batch
+        return body
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -18,8 +18,14 @@ from typing import Self
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.inline import attach_frames, attach_to, frames_of, join_frames
 from segstore_ds.format.names import Hint
-from segstore_ds.format.record import changes_of, reread
-from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
+from segstore_ds.format.record import Encoded, encode_after
+from segstore_ds.format.root import (
+    ROOT_FORMAT,
+    ROOT_RAW_LIMIT_BYTES,
+    Root,
+    decode_root,
+    encode_root,
+)
 from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import (
@@ -37,18 +43,18 @@ CONFIRM_S = 60.0
 FOLLOWED = 8  # versions behind a base that are read by name; then their names are listed
 
 
-def _check_readable(root: Root, known: Root | None, where: str) -> None:
-    changed = changes_of(root, known)
-    read = reread(Root, changed, where=where)
-    attach_to(read.get("entries", ()), join_frames(changed.get("entries", ())))
+def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes, Encoded]:
+    encoded, news = encode_after(root, known, where=where, format=ROOT_FORMAT)
+    attach_to(news.read.get("entries", ()), join_frames(news.given.get("entries", ())))
     root.check_stored(where)
+    return encoded.body, encoded
 
 
 ROOT_CODEC: Codec[Root] = Codec(
     encode_root,
     decode_root,
     ROOT_RAW_LIMIT_BYTES,
-    _check_readable,
+    _encode_after,
     frames_of,
     lambda root, frames, where: attach_frames(root, frames, where=where),
 )

@@ -15,9 +15,9 @@ from segstore_ds.format.record import (
     Positive,
     Range,
     Row,
-    changes_of,
+    build_json,
+    encode_after,
     from_json,
-    reread,
     take_format,
     to_json,
 )
@@ -206,24 +206,51 @@ def test_newer_format_is_unsupported_before_fields_are_read() -> None:
             take_format(wrong, 1, what="thing", where="x")
 
 
-def test_changes_are_what_is_not_the_same_object() -> None:
-    """What was checked before is not checked again; an equal value of another type is a change."""
-    assert changes_of(THING, None).keys() == VALUE.keys() - {"later"} | {"extra"}
-    assert changes_of(THING, THING) == {}
+def test_new_is_what_is_not_the_same_object() -> None:
+    """What was read back before is not again; an equal value of another type is new."""
+    known, news = encode_after(THING, None, where="file")
+    assert news.given.keys() == VALUE.keys() - {"later"}
     (old,), later = THING.points, Point(4, 5)
-    new = replace(THING, sure=1, points=(old, later), by_name={**THING.by_name, "q": later})
-    assert changes_of(new, THING) == {"sure": 1, "points": (later,), "by_name": {"q": later}}
-    assert changes_of(replace(THING, extra={"later": 2}), THING) == {"extra": {"later": 2}}
-
-
-def test_changes_are_reread_as_a_reader_gets_them() -> None:
-    found = reread(Thing, {"points": (Point(4, 5),), "count": 4, "maybe": None}, where="file")
-    assert found == {"points": (Point(4, 5),), "count": 4}
-    for wrong in (
-        {"count": True},
-        {"points": (Point(5, 4),)},
-        {"by_name": {"p": Point(3, "3")}},
-        {"extra": {"x": float("inf")}},
+    for changes, given in (
+        ({}, {}),
+        ({"count": 4}, {"count": 4}),
+        ({"points": (old, later)}, {"points": (later,)}),
+        ({"points": (later, old)}, {"points": (later,)}),
+        ({"points": ()}, {"points": ()}),
+        ({"by_name": {**THING.by_name, "q": later}}, {"by_name": {"q": later}}),
+        ({"maybe": 8}, {"maybe": 8}),
+        ({"maybe": None}, {}),
+        ({"extra": {"other": 2}}, {}),
     ):
+        new = replace(THING, **changes)
+        encoded, news = encode_after(new, known, where="file")
+        assert (news.given, news.read) == (given, given)
+        assert encoded.body == build_json(to_json(new))
+        again, _ = encode_after(THING, encoded, where="file")
+        assert again.body == known.body == build_json(to_json(THING))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sure": 1},
+        {"count": True},
+        {"points": (*THING.points, Point(5, 4))},
+        {"by_name": {"p": Point(3, "3")}},  # type: ignore[arg-type]
+        {"extra": {"x": float("inf")}},
+    ],
+)
+def test_what_a_reader_would_reject_is_refused(wrong: Any) -> None:
+    known, _ = encode_after(THING, None, where="file")
+    for earlier in (known, None):
         with pytest.raises(CorruptionError):
-            reread(Thing, wrong, where="file")
+            encode_after(replace(THING, **wrong), earlier, where="file")
+
+
+def test_a_lone_surrogate_is_encoded_as_in_the_whole() -> None:
+    """It makes all of the text ASCII, also what was encoded before."""
+    known, _ = encode_after(replace(THING, anything="\u00e9"), None, where="file")
+    new = replace(known.record, extra={"other": "\udce9"})
+    encoded, _ = encode_after(new, known, where="file")
+    assert encoded.body == build_json(to_json(new))
+    assert encoded.body.isascii()
