@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from segstore_ds.format.indexed_columns import KEY_COLUMNS
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.commit import NOTHING, Change
@@ -28,7 +29,8 @@ def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
         if (paths := table.due(root)) is not None:
             _commit(context, table.merge, paths)
             return
-    if (part := plan_key_filters(context.status, root, complete=complete)) is not None:
+    keyed = KEY_COLUMNS in root.properties
+    if keyed and (part := plan_key_filters(context.status, root, complete=complete)) is not None:
         _add_filters(context, part)
     elif complete:
         add_bounds(context)

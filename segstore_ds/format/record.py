@@ -115,7 +115,7 @@ def encode_after(
     Raises:
         CorruptionError: A reader would reject something new.
     """
-    kind = type(record)
+    kind: Any = type(record)
     absent, loads = _absent(kind), _loaders(kind)
     given, texts, found = dict[str, Any](), dict[str, str](), dict[str, str]()
     for name, dump in _dumpers(kind).items():
@@ -126,6 +126,9 @@ def encode_after(
             value is old or (type(value) is type(old) in _ATOMS and value == old)
         ):
             found[name] = text
+        elif type(value) is int:
+            given[name], texts[name] = value, f'"{name}":{value}'
+            found[name] = texts[name]
         elif not (name in absent and value in _EMPTY):
             given[name], texts[name], found[name] = _encode_new(name, dump, value, old, text)
     extra = {**record.extra, **beside} if _is_open(kind) else beside
@@ -146,14 +149,13 @@ def _encode_new(
         return f'"{name}":{_text_of(part if dump is None else dump(part))}'
 
     if type(value) is tuple and old:
-        count = len(old)
-        if all(map(is_, value, old)) and len(value) > count:
-            new = value[count:]  # most tuples grow at their end
-            added = text_of(new)
-            return new, added, f"{text[:-1]},{added[len(name) + 4 :]}"
+        items = value[len(old) :]
+        if items and all(map(is_, value, old)):  # most tuples grow at their end
+            added = text_of(items)
+            return items, added, f"{text[:-1]},{added[len(name) + 4 :]}"
         same = {*map(id, old)}
-        new = tuple([item for item in value if id(item) not in same])
-        return new, text_of(new), text_of(value)
+        items = tuple([item for item in value if id(item) not in same])
+        return items, text_of(items), text_of(value)
     if type(value) is dict and old:
         new = {key: item for key, item in value.items() if old.get(key) is not item}
         return new, text_of(new), text_of(value)
@@ -208,7 +210,7 @@ def build_json(value: Any) -> bytes:
 
 def _text_of(value: Any) -> str:
     try:
-        return str(value) if type(value) is int else _ENCODER.encode(value)
+        return _ENCODER.encode(value)
     except RecursionError as error:
         raise CorruptionError("value is nested too deeply") from error
     except ValueError as error:
@@ -500,7 +502,7 @@ def _dumper_of(kind: Any) -> _Dump:
     stored = stored_fields(kind)
     cells: Callable[[Any], Iterable[Any]] = attrgetter(*stored)
     dumps = _dumpers(kind)
-    inner = [(place, dumps[name]) for place, name in enumerate(stored) if dumps[name]]
+    inner = [(place, dump) for place, name in enumerate(stored) if (dump := dumps[name])]
     absent, is_open = _absent(kind), _is_open(kind)
 
     def dump_row(record: Any) -> list[Any]:

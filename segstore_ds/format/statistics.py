@@ -86,6 +86,11 @@ def has_stats(data_type: pa.DataType) -> bool:
     return data_type.id not in _NESTED
 
 
+def columns_with_stats(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns that get statistics."""
+    return [field.name for field in schema if field.type.id not in _NESTED]
+
+
 def compute(
     batch: pa.RecordBatch,
     columns: Sequence[str],
@@ -106,18 +111,12 @@ def compute(
                 "no such column for statistics", column=name, columns=schema.names
             )
         array = batch.column(index)
-        if has_stats(array.type):
-            values = distinct.get(name)
-            result[name] = _column_stats(array, array if values is None else values)
+        if array.type.id not in _NESTED:
+            nulls, low, high = array.null_count, None, None
+            if nulls < len(array):
+                low, high = _bounds_of(array, distinct.get(name, array))
+            result[name] = ColumnStats(low, high, nulls)
     return result
-
-
-def _column_stats(array: pa.Array, values: pa.Array) -> ColumnStats:
-    nulls = array.null_count
-    if nulls == len(array):
-        return ColumnStats(None, None, nulls)
-    low, high = _bounds_of(array, values)
-    return ColumnStats(low, high, nulls)
 
 
 def _bounds_of(array: pa.Array, values: pa.Array) -> tuple[Bound | None, Bound | None]:
@@ -234,7 +233,11 @@ def _merge_column(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 def to_json(stats: Stats) -> dict[str, list[Any]]:
     """Return statistics as JSON values: ``{column: [min, max, nulls]}``."""
     return {
-        name: [encode_bound(column.min), encode_bound(column.max), column.nulls]
+        name: [
+            low if type(low := column.min) in _PLAIN else encode_bound(low),
+            high if type(high := column.max) in _PLAIN else encode_bound(high),
+            column.nulls,
+        ]
         for name, column in stats.items()
     }
 

@@ -6,17 +6,17 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
 CLOCK_MOVED_S = 5.0  # more than a correction by NTP, or the time between two readings
 
 
-def _boot_s() -> float:
-    # CLOCK_BOOTTIME counts time suspended, so a process notices that its machine slept.
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+# CLOCK_BOOTTIME counts time suspended, so a process notices that its machine slept.
+_boot_s: Callable[[], float] = time.monotonic
+if hasattr(time, "CLOCK_BOOTTIME"):
+    _boot_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 def _wall_us() -> int:

@@ -7,9 +7,9 @@ write is followed by is the list in `stream/commits.py`, which `best_effort` run
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from types import TracebackType
 
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.format.root import Root
@@ -25,8 +25,11 @@ _LOG = logging.getLogger(__name__)
 class Seam:
     """A room's part in the commits of one stream.
 
-    A *mirror* is another folder that holds the same stream, byte for byte.
+    A *mirror* is another folder that holds the same stream, byte for byte. A room takes part where
+    a root has its `property`, before the put also where the base has it.
     """
+
+    property: str
 
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
@@ -93,24 +96,28 @@ class Seams:
     def before_staging(self, root: Root) -> None:
         """Refuse to stage for a commit on a root that this folder could not take."""
         for room in self.rooms:
-            room.before_staging(root)
+            if room.property in root.properties:
+                room.before_staging(root)
 
     def staging(self, root: Root) -> Storage:
         """Return the folder to stage in for a commit on a root."""
         storage = self._files.storage
         for room in self.rooms:
-            storage = room.staging(storage, root)
+            if room.property in root.properties or storage.mirrors is not None:
+                storage = room.staging(storage, root)
         return storage
 
     def before_put(self, base: Root, planned: Root) -> None:
         """Make sure that a root may be put; a failure here commits nothing."""
         for room in self.rooms:
-            room.before_put(base, planned)
+            if room.property in base.properties or room.property in planned.properties:
+                room.before_put(base, planned)
 
     def before_ack(self, root: Root) -> None:
         """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
         for room in self.rooms:
-            room.before_ack(root)
+            if room.property in root.properties:
+                room.before_ack(root)
 
     def acknowledged(self, root: Root) -> int:
         """Return the newest version, up to a root, that no mirror lacks."""
@@ -130,17 +137,32 @@ def _factories() -> list[Callable[[MetadataLog[Root], Clock], Seam]]:
     return [import_module(name).SEAM for name in COMMIT_SEAMS]
 
 
-@contextmanager
-def best_effort(what: str) -> Iterator[None]:
-    """Run the upkeep named `what` after a commit and log its failure instead of raising it.
+class best_effort:  # noqa: N801 - a context manager, without a generator for every commit
+    """Runs the upkeep named `what` after a commit and logs its failure instead of raising it.
 
     The commit is already durable; raising here would make callers retry it. So this boundary
     catches every Exception. An error outside our tree is a defect and is logged with its traceback.
     KeyboardInterrupt and SystemExit are not Exceptions and pass through.
     """
-    try:
-        yield
-    except (SegstoreError, MemoryError) as error:
-        _LOG.warning("%s failed and was skipped: %s", what, error)
-    except Exception:  # noqa: BLE001 - see above
-        _LOG.exception("%s failed and was skipped; this is a bug, please report it", what)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, SegstoreError | MemoryError):
+            _LOG.warning("%s failed and was skipped: %s", self._what, error)
+        elif isinstance(error, Exception):
+            _LOG.error(
+                "%s failed and was skipped; this is a bug, please report it",
+                self._what,
+                exc_info=error,
+            )
+        return isinstance(error, Exception)

@@ -493,10 +493,13 @@ class StreamLog:
                 self._rebase_on(replace(base, root=self.root), following, look.version)
 
     def _hint(self, root: Root) -> None:
+        if not self.storage.trust_s:
+            # On local disk a hint takes less time than to remember that one is due.
+            self.write_hint(root)
+            return
         now_s, url = self.clock.boot_s(), self.storage.url
         wait_s = self._hinted_s + HINT_EVERY_S * self._turns.writers - now_s
-        # On local disk a hint takes less time than to remember that one is due.
-        if wait_s <= 0 or not self.storage.trust_s:
+        if wait_s <= 0:
             self._hinted_s = now_s
             LATE_HINTS.forget(url)
             self.write_hint(root)

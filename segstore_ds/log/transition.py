@@ -73,6 +73,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
         "retired objects are kept": new.operation
         in (Operation.VACUUM, Operation.UPKEEP, Operation.REPAIR)
+        or new.retired is old.retired
         or new.retired_count >= old.retired_count,
     }
     return (rule for rule, kept in rules.items() if not kept)
@@ -80,18 +81,17 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
 
 def broken_invariants(root: Root) -> Iterator[str]:
     """Yield the rules within one root that it breaks; none for a sound one."""
-    cursor = root.listed_start
-    spans = [(ref.start, ref.end) for ref in (*root.lists, *root.parts)]
-    for start, end in spans:
-        if start != cursor or end <= start:
+    start = cursor = root.listed_start
+    for ref in (*root.lists, *root.parts):
+        if ref.start != cursor or ref.end <= ref.start:
             yield "parts tile the range"
-        cursor = end
+        cursor = ref.end
     cursor += sum([entry.rows for entry in root.entries])
     numbers = [entry.segment_id & 0xFFFFFFFF for entry in root.entries]
-    epochs = [entry.epoch for entry in root.entries]
+    epochs = [entry.segment_id >> 32 for entry in root.entries]
     rules = {
         "parts and entries end at the tail": cursor == root.tail,
-        "the head lies within what is listed": root.listed_start <= root.head <= root.tail,
+        "the head lies within what is listed": start <= root.head <= root.tail,
         "segment numbers are unique": len(set(numbers)) == len(numbers),
         "segment numbers lie below the next": max(numbers, default=-1) < root.next_segment,
         "epochs of segments exist": max(epochs, default=-1) < len(root.epochs),
@@ -136,18 +136,19 @@ def first_recorded(root: Root) -> int:
 
 def broken_history(root: Root) -> Iterator[str]:
     """Yield the rules about the history within one root that the root breaks. Pure."""
-    refs = (*root.history_lists, *root.history_parts)
-    spans = [(ref.start, ref.end) for ref in refs]
-    spans += [(row.version, row.version + 1) for row in root.history]
+    rows, refs = root.history, (*root.history_lists, *root.history_parts)
     cursor = min(first_recorded(root), root.log_start) if root.parent else root.version
-    for start, end in spans:
-        if start != cursor:
+    for ref in refs:
+        if ref.start != cursor:
             yield "the history has a row for every version"
-        cursor = end
-    if cursor != root.version + 1 or not root.history:
+        cursor = ref.end
+    versions = [row.version for row in rows]
+    if versions != [*range(cursor, cursor + len(rows))]:
+        yield "the history has a row for every version"
+    if not rows or versions[-1] != root.version:
         yield "the history ends with this version"
     times = [time for ref in refs for time in (ref.time_us, ref.last_us)]
-    times += [row.time_us for row in root.history]
+    times += [row.time_us for row in rows]
     if times != sorted(times):
         yield "the history's times never go back"
 
@@ -203,12 +204,13 @@ def _lost(old: Root, new: Root) -> Iterator[str]:
     if new.lists != old.lists:
         return  # parts may have moved to a list of parts
     retired = {item.path for item in new.retired}
-    listed = {part.path for part in new.parts}
-    for part in old.parts:
-        if part.path not in listed and part.path not in retired:
-            yield f"a part that is dropped is retired: {part.path}"
-    if listed - {part.path for part in old.parts}:
-        return  # entries may have moved to a new part
+    if new.parts is not old.parts:
+        listed = {part.path for part in new.parts}
+        for part in old.parts:
+            if part.path not in listed and part.path not in retired:
+                yield f"a part that is dropped is retired: {part.path}"
+        if listed - {part.path for part in old.parts}:
+            return  # entries may have moved to a new part
     listed_now = {entry.path for entry in new.entries}
     for entry in old.entries:
         if entry.frame is None and entry.path not in listed_now | retired:

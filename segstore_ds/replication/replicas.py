@@ -57,6 +57,8 @@ _LOG = logging.getLogger(__name__)
 class Replicas(Seam):
     """The followers of one stream, as one handle's log sees them."""
 
+    property = PROPERTY
+
     def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
         self._storage = files.storage
         self._files = files

@@ -9,6 +9,7 @@ same answer for as long as the stream exists.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -250,7 +251,10 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
     """
     first = old.next_segment if old else 0
     words = new.client.split(" ")
-    added = [entry.bytes for entry in new.entries if entry.segment_id & 0xFFFFFFFF >= first]
+    size = note.bytes
+    if size is None:
+        added = (entry for entry in new.entries if entry.segment_id & 0xFFFFFFFF >= first)
+        size = sum(entry.bytes for entry in added)
     place = {"version": new.version, "time_us": new.time_us, "transaction": new.transaction}
     return HistoryRow(
         operation=new.operation,
@@ -258,11 +262,11 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
         tail=new.tail,
         rows=new.tail - (old.tail if old else new.head),
         segments=new.next_segment - first,
-        bytes=sum(added) if note.bytes is None else note.bytes,
+        bytes=size,
         writer_id=note.writer_id,
         batch_id=note.batch_id,
-        client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
-        application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
+        client=" ".join([word for word in words if not word.startswith(_APPLICATION)]),
+        application="".join([word[4:] for word in words if word.startswith(_APPLICATION)][:1]),
         **{**place, **known},
     )
 
@@ -276,8 +280,11 @@ def begin_history(root: Root, *, segments: int | None = None) -> Root:
     return replace(root, history=(row if segments is None else replace(row, segments=segments),))
 
 
+_texts_of = attrgetter("writer_id", "client", "application")
+
+
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
-    texts = {text for row in rows for text in (row.writer_id, row.client, row.application) if text}
+    texts = {text for each in {*map(_texts_of, rows)} for text in each if text}
     return sum(map(len, texts))
 
 

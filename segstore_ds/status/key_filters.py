@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from segstore_ds.errors import FormatError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.parts.segments import SegmentFilters, join_frames
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.segment import find_format
@@ -27,8 +26,6 @@ def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False)
     Parts that are not in memory are read only if it is `complete`: its writer has it in memory.
     Parts in lists are not looked through: they were newer once.
     """
-    if not key_columns_of(root):
-        return None
     parts = (part for part in reversed(root.parts) if complete or status.holds(part))
     return next((part for part in parts if status.lacks_filters(part)), None)
 

@@ -71,8 +71,8 @@ class RetiredTable(_RecordTable[tuple[Retired, ...]]):
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move the rows of a root to a part if there are too many."""
-        size = sum(len(item.path) for item in root.retired)
-        if self.limits.are_passed(slot, rows=len(root.retired), text_bytes=size):
+        size = sum([len(item.path) for item in root.retired])
+        if root.retired and self.limits.are_passed(slot, rows=len(root.retired), text_bytes=size):
             part = self.put(root.version, root.retired)
             root = replace(root, retired=(), retired_parts=(*root.retired_parts, part))
         return self.spill(root, slot)
@@ -113,7 +113,7 @@ class WritersTable(_RecordTable[Mapping[str, Writer]]):
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move the writers that committed longest ago to a part if there are too many."""
         passed = partial(self.limits.are_passed, slot)
-        if passed(rows=len(root.writers), text_bytes=text_bytes(root.writers)):
+        if root.writers and passed(rows=len(root.writers), text_bytes=text_bytes(root.writers)):
             by_age = sorted(root.writers.items(), key=_age)
             first = max(0, len(by_age) - self.limits.rows // 4)
             while text_bytes(dict(by_age[first:])) > self.limits.text_bytes // 4:
@@ -147,5 +147,5 @@ def _age(item: tuple[str, Writer]) -> tuple[int, str]:
 def text_bytes(writers: Mapping[str, Writer]) -> int:
     """Return about how many bytes the names, owners and fingerprints of writers take. Pure."""
     texts = [text for name, each in writers.items() for text in (name, each.owner)]
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return size + sum(len(each.fingerprint) for each in writers.values())
+    size = len("".join(texts).encode("utf-8", "surrogatepass"))
+    return size + sum([len(each.fingerprint) for each in writers.values()])

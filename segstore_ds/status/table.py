@@ -159,7 +159,8 @@ class Table:
 
     def spill(self, root: Root, slot: Slot) -> Root:
         """Move the older parts to lists if there are too many; the last list is filled up first."""
-        most, listed, parts = self.limits.parts, self.limits.listed, self.inline(root)
+        most, listed = self.limits.parts, self.limits.listed
+        parts: tuple[PartRef, ...] = getattr(root, self.fields.parts)
         if len(parts) <= (most if slot.attempt == 0 else 2 * most):
             return root
         if root.operation == Operation.MERGE:
@@ -198,7 +199,8 @@ class Table:
 
     def due(self, root: Root) -> tuple[str, ...] | None:
         """Choose neighbouring parts to merge; None when nothing is due. Pure."""
-        return plan_merge(self.inline(root), self.limits)
+        parts = getattr(root, self.fields.parts)
+        return plan_merge(parts, self.limits) if len(parts) >= self.limits.fan_in else None
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring parts by one; None when the root no longer has them side by side."""

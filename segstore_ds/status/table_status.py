@@ -261,18 +261,18 @@ class TableStatus(SchemaTexts):
         """
         frames_most = SHARE_BYTES if slot.attempt == 0 else SHARE_HARD_BYTES
 
-        def is_full(root: Root) -> bool:
-            size = _stats_bytes(root)
-            return SEGMENTS.are_passed(slot, rows=len(root.entries), text_bytes=size)
-
-        overflows = root.inline_bytes > frames_most
+        inline_bytes = root.inline_bytes
+        overflows = inline_bytes > frames_most
         if overflows:
             # Joined, the events take a fraction of the bytes: usually no object is needed yet.
             root = join_inline(root, self.schemas_of(root))
-            overflows = root.inline_bytes > frames_most * JOINED_SHARE
-        if overflows or is_full(root) or _is_heavy(root):
+            inline_bytes = root.inline_bytes
+            overflows = inline_bytes > frames_most * JOINED_SHARE
+        size = _stats_bytes(root)
+        full = SEGMENTS.are_passed(slot, rows=len(root.entries), text_bytes=size)
+        if overflows or full or (inline_bytes and _is_heavy(root, inline_bytes, size)):
             root = self.outline(root)
-            if is_full(root):
+            if SEGMENTS.are_passed(slot, rows=len(root.entries), text_bytes=_stats_bytes(root)):
                 root = self._spill_entries(root)
         root = self.table.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
@@ -421,20 +421,16 @@ def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
     )
 
 
-def _is_heavy(root: Root) -> bool:
+def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
     """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
-    if not root.inline_bytes:
-        return False
     refs = parts_and_lists(root)
-    timed = sum(ref.stats is not None for ref in refs)
-    rows = (
-        len(refs) + timed + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
-    )
-    texts = sum(len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs)
-    guess = _ROW_BYTES * rows + texts + text_bytes(root.writers) + _stats_bytes(root)
-    if guess < _LIGHT_BYTES:
+    timed = [ref for ref in refs if ref.stats is not None]
+    counted = (refs, timed, root.retired, root.tags, root.pins, root.epochs)
+    texts = [len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs]
+    guess = _ROW_BYTES * sum(map(len, counted)) + sum(texts)
+    if guess + text_bytes(root.writers) + stats_bytes < _LIGHT_BYTES:
         return False
-    return len(encode_envelope(encode_root(root))) + root.inline_bytes > ROOT_BYTES
+    return len(encode_envelope(encode_root(root))) + inline_bytes > ROOT_BYTES
 
 
 def _stats_bytes(root: Root) -> int:

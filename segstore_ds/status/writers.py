@@ -175,14 +175,14 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
 
 
 def find_repeated(
-    status: TableStatus, root: Root, writer: WriterKey | None, *, batch: BatchFacts | None
+    status: TableStatus, root: Root, writer: WriterKey, *, batch: BatchFacts | None
 ) -> Commit | None:
     """Return the commit that already holds a writer's batch, or None.
 
     `batch` is None while nothing is known of the batch's rows; then they are not compared. Raises
     WriterConflictError as `check_writer`.
     """
-    known = status.writers.find(root, writer.writer_id) if writer else None
+    known = status.writers.find(root, writer.writer_id)
     if not check_writer(known, writer, batch) or known is None:
         return None
     return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)

@@ -127,6 +127,8 @@ class CheckedStorage(Storage):
         return (OSError,)
 
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
+        if not self._shared:
+            return self._get_here(path, limit_bytes)
         return self._shared_read(
             path,
             lambda: self._get_here(path, limit_bytes),

@@ -5,7 +5,7 @@ is not in that list: the log writes it with every commit, of any writer.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from segstore_ds.compact.merges import run_due_merge
@@ -54,7 +54,7 @@ class Commits:
             raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
         repeated = job.transaction in self._jobs
         self._remember(job, _TRIED)
-        staged = tuple(segment for task in tasks for segment in task.segments)
+        staged = tuple([segment for task in tasks for segment in task.segments])
         segments, ours = staged, list[StagedSegment]()
         try:
             check_stream(self._context.log.root, job.stream_id)
@@ -90,6 +90,8 @@ class Commits:
         self._jobs[job.transaction] = state
 
 
+_MERGING, _RETENTION = best_effort("merging status parts"), best_effort("retention")
+_UPKEEP = best_effort("upkeep")
 _PUBLISHING = Round("publishing", may_auto_publish, lambda own, _: run_auto_publish(own))
 
 
@@ -103,18 +105,16 @@ class AfterCommit:
 
     def run(self, compact: AutoRules | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
-        context = self._context
-        steps: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("merging status parts", lambda: run_due_merge(context)),
-            ("compaction", lambda: None if compact is None else run_auto_compact(context, compact)),
-            ("retention", self._retain.apply_if_due),
-        )
-        for what, step in steps:
-            with best_effort(what):
-                step()
+        with _MERGING:
+            run_due_merge(self._context)
+        if compact is not None:
+            with best_effort("compaction"):
+                run_auto_compact(self._context, compact)
+        with _RETENTION:
+            self._retain.apply_if_due()
         self.keep_up()
 
     def keep_up(self) -> None:
         """Start upkeep and publishing if they are due; nobody waits for them."""
-        with best_effort("upkeep"):
+        with _UPKEEP:
             self._upkeep.start_if_due()

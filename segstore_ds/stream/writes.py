@@ -79,7 +79,9 @@ class Writes(Reads):
             SealedError: The stream has ended.
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
-        auto = options.parse_value(options.BY_NAME["compact"], compact) == "auto"
+        auto = compact != "off" and (
+            options.parse_value(options.BY_NAME["compact"], compact) == "auto"
+        )
         given = as_input(data, lambda: self.schema, new_columns=merge_schema)
         layout = as_layout(layout)
         request = WriteRequest(

@@ -9,6 +9,7 @@ an append that loses a race is planned again on the newer root.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Self
 
 import pyarrow as pa
@@ -76,7 +77,7 @@ class AppendPlan:
     def bytes(self) -> int:
         """The encoded size of the events."""
         inline = self.frame.data.size if self.frame else 0
-        return inline + sum(segment.bytes for segment in self.segments)
+        return inline + sum([segment.bytes for segment in self.segments])
 
     @property
     def writer(self) -> WriterKey | None:
@@ -115,7 +116,7 @@ def check_staged_rows(plan: AppendPlan) -> None:
 
     The tasks of a batch that was planned as committed stage nothing.
     """
-    staged = sum(segment.rows for segment in plan.segments)
+    staged = sum([segment.rows for segment in plan.segments])
     staged += plan.frame.rows if plan.frame else 0
     if plan.rows == staged:
         return
@@ -135,16 +136,14 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     Pure. Segment numbers and offsets are assigned in the order of the plan.
     """
     job = plan.job
-    entries = tuple(
-        segment.entry(epoch << 32 | (root.next_segment + place))
-        for place, segment in enumerate(plan.segments)
-    )
+    first = epoch << 32 | root.next_segment
+    entries = [segment.entry(first + place) for place, segment in enumerate(plan.segments)]
     if plan.frame is not None:
-        entries = (*entries, encoded_entry(epoch << 32 | root.next_segment, plan.frame))
+        entries.append(encoded_entry(first, plan.frame))
     tail = root.tail + plan.rows
-    writers = dict(root.writers)
-    if plan.writer is not None:
-        key = plan.writer
+    writers, key = root.writers, plan.writer
+    if key is not None:
+        writers = dict(writers)
         claim = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
         writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
         if key.claim:
@@ -182,12 +181,16 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
     return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
 
 
+def _ordered(tasks: Sequence[StagedTask]) -> Sequence[StagedTask]:
+    return sorted(tasks, key=attrgetter("task"))
+
+
 def _runs(
     tasks: Sequence[StagedTask],
 ) -> Iterator[tuple[list[StagedTask], Sequence[StagedSegment]]]:
     """Yield each run of neighbouring tasks that sent frames, and the segments staged behind it."""
     run: list[StagedTask] = []
-    for task in sorted(tasks, key=lambda task: task.task):
+    for task in _ordered(tasks):
         if task.frames:
             run.append(task)
         if task.segments:
@@ -233,12 +236,13 @@ class Appender:
 
         The frames that tasks sent become one, in task order.
         """
-        frames = [frame for run, _ in _runs(tasks) for task in run for frame in task.frames]
-        size = sum(frame.data.size for frame in frames)
-        if not frames or any(task.segments for task in tasks) or size > _JOINED_MOST_BYTES:
+        frames = [frame for task in _ordered(tasks) for frame in task.frames]
+        if not frames or [task for task in tasks if task.segments]:
             return None
         frame = frames[0]
         if len(frames) > 1:
+            if sum([each.data.size for each in frames]) > _JOINED_MOST_BYTES:
+                return None
             schema, layout = job.request.schema, job.request.layout
             batches = [decode_inline(frame, schema) for frame in frames]
             chosen = layout.chosen_stats(schema, job.time_column)
@@ -292,11 +296,12 @@ class Appender:
 
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
             check_stream(root, job.stream_id)
-            known = find_repeated(self._context.status, root, key, batch=plan.facts)
-            if known is not None:
-                return Change(None, known)
-            if key is not None and key.claim:
-                check_claim(self._context.status.writers.find(root, key.claim), key)
+            if key is not None:
+                known = find_repeated(self._context.status, root, key, batch=plan.facts)
+                if known is not None:
+                    return Change(None, known)
+                if key.claim:
+                    check_claim(self._context.status.writers.find(root, key.claim), key)
             check_preconditions(root, plan)
             epochs, epoch = plan_epochs(root, job.request.change, self._context.status)
             changed = epochs != root.epochs or key or job.overwrite_to is not None

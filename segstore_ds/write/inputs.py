@@ -18,9 +18,9 @@ from segstore_ds.errors import (
     SegstoreError,
     UnderReplicatedError,
 )
-from segstore_ds.format.arrow.offsets import check_offsets
+from segstore_ds.format.arrow.offsets import FLAT, check_offsets
 from segstore_ds.options.arguments import check_option
-from segstore_ds.status.writers import WriterKey
+from segstore_ds.status.writers import ERROR, WriterKey
 from segstore_ds.write.event_rows import EventRows, with_new_columns
 
 
@@ -128,7 +128,8 @@ def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.validate()
-            check_offsets(column, texts=True)
+            if column.type.id not in FLAT:
+                check_offsets(column, texts=True)
         except MemoryError:
             raise
         except UnicodeError as error:
@@ -280,6 +281,8 @@ def writer_key(
     on_repeat: str = options.default("onRepeat"),
 ) -> WriterKey | None:
     """Return the idempotence key of a writer id and a batch id; None if neither is given."""
+    if writer_id is None and batch_id is None and not takeover and on_repeat == ERROR:
+        return None
     check_option("on_repeat", on_repeat)
     if (writer_id is None) != (batch_id is None):
         raise InvalidInputError(
@@ -289,14 +292,12 @@ def writer_key(
             batch_id=batch_id,
         )
     if writer_id is None or batch_id is None:
-        if takeover or on_repeat != options.default("onRepeat"):
-            raise InvalidInputError(
-                "only a writer has batches to repeat or a name to take over",
-                remedy="give writer_id and batch_id, or neither on_repeat nor writer_takeover",
-                on_repeat=on_repeat,
-                writer_takeover=takeover,
-            )
-        return None
+        raise InvalidInputError(
+            "only a writer has batches to repeat or a name to take over",
+            remedy="give writer_id and batch_id, or neither on_repeat nor writer_takeover",
+            on_repeat=on_repeat,
+            writer_takeover=takeover,
+        )
     batch_id = as_integer(batch_id, "batch_id")
     if not isinstance(writer_id, str):
         raise InvalidInputError("not a writer id", remedy="give a text", writer_id=writer_id)

@@ -123,7 +123,10 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
 
 def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed; raise if the write can't be committed."""
-    repeated = find_repeated(context.status, root, request.writer, batch=None) is not None
+    writer = request.writer
+    repeated = writer is not None and (
+        find_repeated(context.status, root, writer, batch=None) is not None
+    )
     # Check before staging: a folder that takes no commits gets no objects, either.
     context.log.seams.before_staging(root)
     if not repeated:

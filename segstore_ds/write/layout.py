@@ -10,7 +10,7 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.statistics import has_stats
+from segstore_ds.format.statistics import columns_with_stats
 from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
@@ -47,7 +47,7 @@ class Layout:
             found = set(schema.names)
             chosen = [name for name in self.stats_columns if name in found]
         else:
-            chosen = [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
+            chosen = columns_with_stats(schema)[:STATS_COLUMNS]
         if time_column is None or time_column not in schema.names:
             return chosen
         # Of a segment's statistics only the first few are kept beside it.

@@ -72,6 +72,8 @@ class BatchPlan:
 
     def _has_nothing_to_stage(self, storage: Storage, key: WriterKey | None) -> bool:
         """Tell whether there is nothing to stage: the batch is known, or will be refused."""
+        if key is None:
+            return False
         try:
             return find_repeated(TableStatus(storage), self.root, key, batch=None) is not None
         except WriterConflictError:

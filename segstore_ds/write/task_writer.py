@@ -160,7 +160,8 @@ class TaskWriter:
         self._end_segment()
         self._free_buffers()
         self._finished = True
-        WRITTEN_HERE.add(self._target.storage.url, self._counters)
+        if self._pool is not None:
+            WRITTEN_HERE.add(self._target.storage.url, self._counters)
         if self._rows and _LOG.isEnabledFor(logging.INFO):
             counters = f"; write cache: {text}" if (text := str(self._counters)) else ""
             _LOG.info("task %d staged %d rows%s", self._task, self._rows, counters)
@@ -204,7 +205,7 @@ class TaskWriter:
     def _facts(self) -> BatchFacts:
         if self._tally is not None:
             return self._tally.facts
-        inline = ((frame.rows, frame.stats) for frame in self._inline)
+        inline = [(frame.rows, frame.stats) for frame in self._inline]
         return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self.schema))
 
     def _check_open(self) -> None:

@@ -8,6 +8,12 @@ from pyarrow import lib
 from pyarrow import types as t
 
 # By a type's id: asking one question after the other takes longer than checking a small frame.
+FLAT = frozenset(  # types without offsets
+    (
+        *(lib.Type_INT8, lib.Type_INT16, lib.Type_INT32, lib.Type_INT64, lib.Type_BOOL),
+        *(lib.Type_FLOAT, lib.Type_DOUBLE, lib.Type_DATE32, lib.Type_TIMESTAMP),
+    )
+)
 _NARROW = frozenset((lib.Type_STRING, lib.Type_BINARY, lib.Type_LIST, lib.Type_MAP))
 _TEXTS = frozenset((lib.Type_STRING, lib.Type_LARGE_STRING))
 _LISTS = frozenset((lib.Type_LIST_VIEW, lib.Type_LARGE_LIST_VIEW, lib.Type_FIXED_SIZE_LIST))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
+from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
@@ -26,6 +27,9 @@ from segstore_ds.format.schema.unpacking import (
 )
 from segstore_ds.format.schema.widening import merge_type
 
+_WITH_DECIMALS = frozenset(  # of types in normal form
+    (lib.Type_DECIMAL128, lib.Type_DECIMAL256, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
+)
 PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
 _MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
@@ -80,6 +84,9 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
 
 
 def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # To hash a schema takes longer than to ask the types of a few columns.
+    if _WITH_DECIMALS.isdisjoint([kind.id for kind in batch.schema.types]):
+        return batch
     overlong = find_overlong(batch, decimal_columns(batch.schema))
     if overlong is not None:
         raise SchemaMismatchError(
