@@ -22,6 +22,7 @@ from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.statistics import merge
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
@@ -116,13 +117,15 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     timed = time_column_of(root)
     if timed in schema.names:
         chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
+    known = merge([(frame.rows, frame.stats) for frame in frames])
     joined = encode_frame(
         pa.concat_batches(batches),
         compression="zstd",
         compression_level=None,
-        stats_columns=chosen,
+        stats_columns=[name for name in chosen if name not in known],
     )
-    return [joined]
+    found = {**known, **joined.stats}
+    return [replace(joined, stats={name: found[name] for name in chosen if name in found})]
 
 
 def _decoded(run: _Pairs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from typing import Literal
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.arrow.offsets import check_offsets
+from segstore_ds.format.arrow.offsets import check_offsets, is_sound
 from segstore_ds.format.bloom import (
     Filters,
     build_filters,
@@ -288,9 +288,10 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
     expected = schema if whole else pa.schema([schema.field(place) for place in wanted])
     if batch is None or more is not None or not batch.schema.equals(expected):
         raise ValueError(expected)
-    batch.validate()
-    for column in batch.columns:
-        check_offsets(column)
+    if not is_sound(batch):
+        batch.validate()
+        for column in batch.columns:
+            check_offsets(column)
     if not expected.names or batch.schema.equals(expected, check_metadata=True):
         return batch
     return with_types(pa.RecordBatch.from_arrays(batch.columns, schema=expected))

@@ -208,9 +208,9 @@ def test_root_with_every_share_full_is_below_64_kib():
     # No room is left for inline segments: the commit makes an object of them.
     heavy = replace(stream._log.root, **{**full, "entries": 16 * stream._log.root.entries})
     assert heavy.inline_bytes
-    assert table_status._is_heavy(heavy)
+    assert table_status._is_heavy(heavy, heavy.inline_bytes, 0)
     light = replace(stream._log.root, retired=heavy.retired[:20])
-    assert not table_status._is_heavy(light)
+    assert not table_status._is_heavy(light, light.inline_bytes, 0)
     last = plan_drop(replace(stream._log.root, **{**full, "pins": {}}), SLOT)
     assert last is not None
     assert _size(last) < total
