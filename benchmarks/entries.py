@@ -1,7 +1,6 @@
 """Segments that exist as entries of the table status alone: streams of 10^6 of them in a moment."""
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -77,22 +76,12 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
     stream._log.commit(build, transaction="f" * 32)
 
 
-def commit_entries(
-    stream: Stream, commits: int, chance: random.Random, form: str = "arrow"
-) -> list[float]:
-    """Commit made-up segments, one each, and return the seconds that each commit took."""
-    log, appender = stream._log, stream._commits.appender
-    schema, seconds = stream.schema, []
-    for number in range(commits):
-        token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
-        rows = chance.randrange(900, 1100)
-        path = f"{token}/0-0-0.{form}"
-        entry = StagedSegment(path, rows, rows * 40, 200, number, None, form)
-        request = WriteRequest(schema, Layout(), "")
-        job = WriteJob(stream._log.storage, token, log.new_transaction(), request)
-        plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))
-        began = time.perf_counter()
-        appender.commit(plan)
-        run_due_merge(stream._context)
-        seconds.append(time.perf_counter() - began)
-    return seconds
+def commit_entry(stream: Stream, chance: random.Random, form: str = "arrow") -> None:
+    """Commit a made-up segment."""
+    log, rows = stream._log, chance.randrange(900, 1100)
+    token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
+    entry = StagedSegment(f"{token}/0-0-0.{form}", rows, rows * 40, 200, 0, None, form)
+    request = WriteRequest(stream.schema, Layout(), "")
+    job = WriteJob(stream._log.storage, token, log.new_transaction(), request)
+    stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(rows, {})))
+    run_due_merge(stream._context)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
-from benchmarks.entries import commit_entries, fill
+from benchmarks.entries import commit_entry, fill
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.connector import open_snapshot
@@ -87,7 +87,7 @@ class _Segstore(Listing):
         self._stream = open_on(open_storage(self.folder))
 
     def add_file(self) -> None:
-        commit_entries(self._stream, 1, self.chance)
+        commit_entry(self._stream, self.chance)
 
     def count_files(self) -> int:
         snapshot = open_snapshot(open_storage(self.folder))

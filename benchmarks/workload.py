@@ -3,17 +3,23 @@
 import os
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import mkdtemp
+from types import FrameType
 from typing import Any
 
 import psutil
 
+import segstore_ds
 from benchmarks.report import Found, Ratio
+from segstore_ds.storage.base import StorageStats
 
 Candidate = Callable[[Path], int | None]
 
@@ -171,11 +177,54 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def beside_bare(
+    calls: Iterable[Callable[[], object]],
+    bare: Callable[[int], object],
+    stats: StorageStats,
+    what: str,
+) -> dict[str, Any]:
+    """Time calls in turns with bare ones, which are given a number; count requests and bytes."""
+    requests, written = stats.cost()
+    seconds, cpu, floors = list[float](), list[float](), list[float]()
+    for number, call in enumerate(calls):
+        began = time.process_time()
+        seconds.append(timed(call))
+        cpu.append(time.process_time() - began)
+        floors.append(timed(partial(bare, number)))
+    now = stats.cost()
+    return {
+        **distribution(seconds),
+        **distribution(cpu, "CPU "),
+        **distribution(floors, "bare "),
+        f"requests/{what}": round((now[0] - requests) / len(seconds), 3),
+        f"bytes/{what}": (now[1] - written) // len(seconds),
+    }
+
+
+def walk(what: str, call: Callable[[], object], *goals: float) -> list[Ratio]:
+    """Count the calls of our functions that a call makes, and their files; the least of some."""
+    package, runs = str(Path(segstore_ds.__file__).parent), list[list[str]]()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            runs[-1].append(frame.f_code.co_filename)
+
+    for _ in range(6):
+        runs.append([])
+        sys.setprofile(note)
+        call()
+        sys.setprofile(None)
+    found = min(runs, key=len)
+    counts = zip_longest(("calls", "files"), (len(found), len({*found})), goals)
+    return [Ratio(f"{name} of one {what}", count, goal, most=True) for name, count, goal in counts]
+
+
 def distribution(seconds: Iterable[float], what: str = "") -> dict[str, float]:
     """Give the columns of a report for the times of many calls, in milliseconds."""
     ms = sorted(one * 1e3 for one in seconds)
-    found = {"median": statistics.median(ms), "p99": quantile(ms, 0.99), "max": ms[-1]}
-    return {f"{what}{name} ms": rounded(value) for name, value in found.items()}
+    found = (statistics.fmean(ms), statistics.median(ms), quantile(ms, 0.99), ms[-1])
+    names = ("mean", "median", "p99", "max")
+    return {f"{what}{name} ms": rounded(value) for name, value in zip(names, found, strict=True)}
 
 
 def rounded(value: float) -> float:

@@ -1,13 +1,12 @@
 """Events of 100 bytes, one call each, through a long-lived appender."""
 
 import statistics
-import time
 
 import pyarrow as pa
 
 import segstore_ds as segstore
 from benchmarks.report import Found, Ratio
-from benchmarks.workload import Settings, workload
+from benchmarks.workload import Settings, timed, workload
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("text", pa.string())])
 GOAL = 200_000
@@ -28,12 +27,8 @@ def appender_events(settings: Settings) -> Found:
         for turn in range(settings.rounds):
             stream = segstore.create(scratch / f"{turn}", SCHEMA)
             with stream.appender() as appender:
-                start = time.perf_counter()
-                for event in given:
-                    appender.append(event)
-                taken = time.perf_counter() - start
-                appender.flush()
-                seconds = time.perf_counter() - start
+                taken = timed(lambda to=appender: [to.append(event) for event in given])
+                seconds = taken + timed(appender.flush)
                 counters = appender.counters
             assert stream.refresh().tail == settings.rows
             rows.append(

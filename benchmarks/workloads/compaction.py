@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import uuid
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,11 @@ def _live_bytes(folder: Path) -> int:
 
 def _peak_bytes(folder: Path) -> int:
     """Merge in a process of its own, and return what that adds to its memory at its peak."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=_measure, args=(folder, queue))
-    process.start()
-    peak: int = queue.get()
-    process.join()
-    return peak
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(_measure, folder).result()
 
 
-def _measure(folder: Path, queue: Any) -> None:
+def _measure(folder: Path) -> int:
     before = psutil.Process().memory_info().rss
     _merge(folder)
-    queue.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before

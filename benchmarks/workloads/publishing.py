@@ -13,7 +13,7 @@ from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
-from benchmarks.entries import commit_entries, fill
+from benchmarks.entries import commit_entry, fill
 from benchmarks.report import Found, Ratio
 from benchmarks.rival_stores import Listing, installed
 from benchmarks.workload import Race, Settings, folder_bytes, race, timed, workload
@@ -96,7 +96,7 @@ def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
         calls[RIVAL], folders[RIVAL] = rival.add_file, rival.folder
     found: dict[str, list[tuple[int, float, float]]] = {name: [] for name in calls}
     for _ in range(commits):
-        commit_entries(stream, 1, chance, PARQUET)
+        commit_entry(stream, chance, PARQUET)
         for name, call in calls.items():
             requests, inside = storage.stats.total, storage.seconds
             took = timed(call)

@@ -14,7 +14,7 @@ import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
 from benchmarks.report import Found, Ratio
 from benchmarks.rival_stores import installed
-from benchmarks.workload import Settings, distribution, race, timed, workload
+from benchmarks.workload import Settings, beside_bare, race, workload
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
@@ -65,21 +65,19 @@ def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dic
     for batch in batches[:WARM]:
         stream.append(batch)
     frame = _frame_bytes(stream) // WARM
-    stats = stream._log.storage.stats
-    requests, appends, floors = stats.total, [], []
-    for number, batch in enumerate(batches[WARM:]):
-        appends.append(timed(partial(stream.append, batch)))
-        path = f"log/{names.build_log_name(number)}"
-        floors.append(timed(partial(bare.create, path, bytes(frame))))
-    requests, framed = stats.total - requests, _frame_bytes(stream)
+    timed = beside_bare(
+        [partial(stream.append, batch) for batch in batches[WARM:]],
+        lambda number: bare.create(f"log/{names.build_log_name(number)}", bytes(frame)),
+        stream._log.storage.stats,
+        "append",
+    )
+    framed = _frame_bytes(stream)
     log = [info.size for info in stream._log.storage.list("log") if info.path != names.HINT_PATH]
     rest = [info for info in stream._log.storage.list("") if not info.path.startswith("log/")]
     return {
         "frame bytes": framed // len(batches),
-        "requests/append": round(requests / len(appends), 3),
         "log bytes/event byte": round(sum(log) / framed, 2),
-        **distribution(appends),
-        **distribution(floors, "bare "),
+        **timed,
         "objects beside the log": len(rest),
     }
 

@@ -11,14 +11,15 @@ import time
 import tracemalloc
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
-from benchmarks.entries import columns, commit_entries, fill, part_sizes
+from benchmarks.entries import columns, commit_entry, fill, part_sizes
 from benchmarks.report import Found, Ratio
-from benchmarks.workload import Settings, distribution, folder_bytes, rounded, timed, workload
+from benchmarks.workload import Settings, beside_bare, folder_bytes, rounded, timed, workload
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import PartRef, Root, encode_root
 from segstore_ds.status.slot import Slot
@@ -89,7 +90,7 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     committed = _commit_many(stream, commits, open_storage(folder.with_name(f"{size}-bare")))
     # The hint is written once a second: a stream that rests is opened, not one in a burst.
     time.sleep(1.1)
-    commit_entries(stream, 1, random.Random(5))
+    commit_entry(stream, random.Random(5))
     root = open_on(storage)._log.root
     parts = [*TableStatus(storage).table.parts(root)]
     return {
@@ -111,43 +112,28 @@ def _root_bytes(root: Root) -> int:
 
 def _commit_many(stream: Stream, commits: int, bare: Storage) -> dict[str, Any]:
     """Commit made-up segments; after each put an object as large, synced, which nothing plans."""
-    stats = stream._log.storage.stats
-    before = stats.total, stats.bytes_written
-    chance, filler = random.Random(3), random.Random(4).randbytes(4096)
-    seconds, cpu, synced = [], [], []
-    for number in range(commits):
-        started = time.process_time()
-        seconds += commit_entries(stream, 1, chance)
-        cpu.append(time.process_time() - started)
-        synced.append(timed(partial(bare.create, f"bare/{number}", filler)))
-    written = (stats.bytes_written - before[1]) / commits
-    return {
-        **distribution(seconds),
-        **distribution(cpu, "CPU "),
-        **distribution(synced, "bare "),
-        "requests/commit": round((stats.total - before[0]) / commits, 2),
-        "bytes/commit": round(written),
-    }
+    filler = random.Random(4).randbytes(4096)
+    return beside_bare(
+        repeat(partial(commit_entry, stream, random.Random(3)), commits),
+        lambda number: bare.create(f"bare/{number}", filler),
+        stream._log.storage.stats,
+        "commit",
+    )
 
 
 def _open_tail(folder: Path) -> dict[str, Any]:
-    best = float("inf")
-    for _ in range(5):
-        storage = open_storage(folder)
-        began = time.perf_counter()
+    def open_and_plan(storage: Storage) -> None:
         snapshot = open_snapshot(storage)
         snapshot.tasks(snapshot.plan(snapshot.root.tail - 1))
-        best = min(best, time.perf_counter() - began)
-    return {"tail ms": round(best * 1e3, 1), "tail requests": storage.stats.total}
+
+    storages = [open_storage(folder) for _ in range(5)]
+    best = min(timed(partial(open_and_plan, storage)) for storage in storages)
+    return {"tail ms": round(best * 1e3, 1), "tail requests": storages[-1].stats.total}
 
 
 def _plan_all(folder: Path) -> dict[str, Any]:
-    best = float("inf")
-    for _ in range(3):
-        snapshot = open_snapshot(open_storage(folder))
-        began = time.perf_counter()
-        snapshot.tasks(snapshot.plan())
-        best = min(best, time.perf_counter() - began)
+    snapshots = [open_snapshot(open_storage(folder)) for _ in range(3)]
+    best = min(timed(lambda own=own: own.tasks(own.plan())) for own in snapshots)
     snapshot = open_snapshot(open_storage(folder))
     tracemalloc.start()
     tasks = snapshot.tasks(snapshot.plan())
