@@ -53,8 +53,9 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
     assert behind == found[3:]
     with pytest.raises(NotFoundError):
         open_on(target)
-    with pytest.raises(InternalError):
-        job.commit(found[1:])
+    for missing in (found[1:], found[:-1]):
+        with pytest.raises(InternalError):
+            job.commit(missing)
     done = job.commit(found)
     copy = open_on(target)
     assert (done.start, done.end, done.segments) == (5, 60, 6)
