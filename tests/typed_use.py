@@ -21,7 +21,7 @@ def reads(stream: segstore.Stream) -> None:
     assert_type(scan.to_polars(), pl.LazyFrame)
     assert_type(scan.to_duckdb(duckdb.connect()), duckdb.DuckDBPyRelation)
     assert_type(scan.tasks(4), list[segstore.ScanTask])
-    assert_type(stream.count(filters=[["n", ">", 3]]), int)
+    assert_type(stream.scan(filters=[["n", ">", 3]]).count(), int)
     assert_type(stream.follow("billing", filters=pl.col("n") > 3), Follow)
     frame: pd.DataFrame = scan.to_pandas()
     table: pa.Table = scan.to_arrow()
@@ -29,7 +29,7 @@ def reads(stream: segstore.Stream) -> None:
     batches: Iterator[pa.RecordBatch] = iter(stream)
     assert len(stream) == len(pl.DataFrame(stream)) == len(frame), (table, reader, batches)
     stream.scan(filters=3)  # error: arg-type
-    stream.count(columns="n", end="tail", filter="n > 3")  # error: call-arg
+    stream.scan(columns="n", end="tail", filter="n > 3").count()  # error: call-arg
     stream[3]  # error: index
     scan.to_polars().collects()  # error: attr-defined
 

@@ -155,7 +155,7 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
             print(f"{name:64} {with_unit(path.stat().st_size):>10}")
         picture = (place if folder else Path.cwd()) / "segstore-demo.html"
         try:
-            picture.write_text(segstore.open(names["url"]).to_html(), "utf-8")
+            picture.write_text(segstore.open(names["url"]).picture().to_html(), "utf-8")
             print(f"\nA picture of the stream, to open in a browser: {picture}")
         except OSError as error:
             print(f"\nNo picture of the stream: {picture} can't be written: {error.strerror}")

@@ -90,7 +90,7 @@ def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
     """Yield the published tables by format, each with what it shows."""
     for name in TABLE_FORMATS:
         try:
-            table = stream.published(name)
+            table = stream.published.get(name)
         except segstore.SegstoreError as error:
             yield name, f"can't be read: {error}"
             continue
@@ -168,7 +168,7 @@ def show(
 ) -> None:
     """Write a picture of a stream, its history and readers as one HTML page."""
     stream = run.read(url)
-    page = stream.to_html(storage=storage)
+    page = stream.picture(storage=storage).to_html()
     if output == "-":
         if run.as_json or open_it:
             raise typer.BadParameter("-o - prints the page alone: name a file for --json or --open")

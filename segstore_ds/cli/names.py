@@ -94,7 +94,7 @@ def followers(
         run.report({"followers": stream.followers}, f"{remove} follows no more")
     elif promote:
         ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
-        generation = stream.promote()
+        generation = stream.followers.promote()
         run.report({"generation": generation}, f"primary, in generation {generation}")
     else:
         run.table([[{"url": found} for found in stream.followers]])
@@ -162,13 +162,13 @@ def publish(
     """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
     stream = run.change(url)
     if dry_run:
-        shows = stream.published(kind)
+        shows = stream.published.get(kind)
         text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
         why = f": {shows.reason}" if shows and shows.lag else ""
         run.report(shows or {"url": None}, text + why)
     elif remove:
         ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
-        count = stream.unpublish(kind)
+        count = stream.published.remove(kind)
         run.report({"deleted": count}, f"deleted {count} objects")
     else:
         done = stream.publish(

@@ -126,8 +126,8 @@ def newest(storage: Storage, *, asked: bool = False) -> Table:  # noqa: ARG001 -
     if note is None:
         raise CorruptionError(
             "another program committed to the published table",
-            remedy="unpublish the stream, then publish it again; if it is another table, move it "
-            "to a folder of its own",
+            remedy="delete the table with published.remove(), then publish it again; if it is "
+            "another table, move it to a folder of its own",
             where=f"{storage.url}/{commit_path(version)}",
         )
     return Table(version, note, line)

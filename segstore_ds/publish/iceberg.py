@@ -121,7 +121,7 @@ def read_version(storage: Storage, version: int) -> Table | None:
     if metadata["format-version"] != FORMAT_VERSION:
         raise CorruptionError(
             "the table has another version of Iceberg's format",
-            remedy="unpublish the stream, then publish it again",
+            remedy="delete the table with published.remove(), then publish it again",
             where=where,
         )
     state = State(metadata)

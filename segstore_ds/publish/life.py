@@ -414,7 +414,7 @@ def forget_tables(
         try:
             left = [*_forget(context, codec, record, now_us, grace_s)]
         except (CorruptionError, InvalidInputError) as error:
-            call = f'unpublish("{kind}"), then publish("{kind}") again'
+            call = f'published.remove("{kind}"), then publish("{kind}") again'
             yield f"the published {kind} table", str(error), call, 0
             continue
         if left:

@@ -10,8 +10,8 @@ from segstore_ds.format.envelope import digest_of
 UNSEALED = "0" * 32
 NAME_DIGITS = 8  # of a digest in a name
 _REMEDY = (
-    "give other programs read-only credentials; unpublish the table with unpublish(), then publish "
-    "the stream again; move a table that is not the stream's to a folder of its own"
+    "give other programs read-only credentials; delete the table with published.remove(), then "
+    "publish the stream again; move a table that is not the stream's to a folder of its own"
 )
 
 

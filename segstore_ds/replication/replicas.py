@@ -98,8 +98,8 @@ class Replicas(Seam):
         if known is not None and known.primary != self._storage.url:
             raise FencedError(
                 "this folder is a follower",
-                remedy="write to the primary; if the primary is lost, call promote() to make "
-                "this folder the primary",
+                remedy="write to the primary; if the primary is lost, call followers.promote() to "
+                "make this folder the primary",
                 url=self._storage.url,
                 primary=known.primary,
             )
@@ -345,7 +345,7 @@ def _refuse_drop(root: Root) -> None:
         failure = ConflictError(
             "stream has followers, which would keep its events",
             remedy="call followers.remove(url) first; to drop a follower, or a former one, "
-            "call promote() on it and drop it by itself",
+            "call followers.promote() on it and drop it by itself",
             followers=list(known.followers),
         )
         failure.retryable = False  # it stays so until somebody does what the remedy says

@@ -1,4 +1,4 @@
-"""What belongs to a stream by name: its tags, readers, followers, pins and settings.
+"""What belongs to a stream by name: its tags, readers, followers, pins, tables and settings.
 
 Each is a value of the stream's as of the newest version that the handle has seen, with the methods
 that change it.
@@ -33,13 +33,20 @@ from segstore_ds.format.policies import (
 )
 from segstore_ds.format.root import TIME_COLUMN, Tag
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.table_formats import TableFormat
-from segstore_ds.publish.auto import PROPERTY, auto_publish_of, build_auto_publish
+from segstore_ds.options.table_formats import TABLE_FORMATS, TableFormat
+from segstore_ds.publish.auto import (
+    PROPERTY,
+    auto_publish_of,
+    build_auto_publish,
+    run_set_auto_publish,
+)
 from segstore_ds.publish.formats import codec_of
+from segstore_ds.publish.life import published, run_unpublish
+from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
 from segstore_ds.read.reader_records import SeenReader, each_reader
 from segstore_ds.replication.follower import followers_of
-from segstore_ds.replication.followers import run_add_follower, run_remove_follower
+from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
@@ -195,6 +202,22 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
         """Continue without a follower, even if it is lost; its folder stays. Safe to repeat."""
         run_remove_follower(self._context, url)
 
+    def promote(self) -> int:
+        """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
+
+        A follower holds every acknowledged commit. Once this returns, the old primary can
+        acknowledge nothing any more, even if it comes back. Earlier positions are refused, since
+        commits that the old primary did not acknowledge may be missing here. Followers must be
+        added again.
+
+        Returns:
+            The generation.
+
+        Raises:
+            FencedError: Another follower was promoted; one that can't be reached is not asked.
+        """
+        return run_promote(self._context).root.generation
+
 
 class Pins(dict[str, Pin]):
     """The versions that clones of a stream need, by copy id."""
@@ -212,6 +235,44 @@ class Pins(dict[str, Pin]):
             NotFoundError: There is no such pin.
         """
         run_unpin(self._context, name)
+
+
+class PublishedTables(Mapping[TableFormat, Published]):
+    """The tables that a stream is published as: what each shows, what it lacks and why.
+
+    Each look at a table reads its newest commit.
+    """
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+
+    def __getitem__(self, format: TableFormat) -> Published:  # noqa: A002 - as in `publish`
+        self._context.log.refresh()
+        found = published(self._context, format)
+        if found is None:
+            raise KeyError(format)
+        return found
+
+    def __iter__(self) -> Iterator[TableFormat]:
+        return (each for each in TABLE_FORMATS if self.get(each) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def remove(self, format: TableFormat) -> int:  # noqa: A002 - as in `publish`
+        """Delete a table's metadata and its own files, never the stream's.
+
+        Commits publish it no more, if they did.
+
+        Returns:
+            How many objects were deleted; 0 if there was no table.
+
+        Raises:
+            InvalidInputError: The table is not the stream's; nothing was deleted.
+        """
+        codec_of(format)
+        run_set_auto_publish(self._context, format, on=False)
+        return run_unpublish(self._context, format)
 
 
 class Settings:

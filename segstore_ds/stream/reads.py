@@ -3,8 +3,7 @@
 import operator
 import platform
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, Unpack
+from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
-from segstore_ds.observe.page import build_cell, build_page
+from segstore_ds.observe.page import build_cell
 from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration
@@ -37,12 +36,10 @@ from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
+from segstore_ds.stream.picture import Picture
 from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
 from segstore_ds.stream.tables import Rows
-from segstore_ds.version import __version__, requirement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from segstore_ds.version import __version__
 
 
 def client_name() -> str:
@@ -209,12 +206,6 @@ class Reads:
         """Return the reader of a `scan` with the same arguments."""
         return self.scan(start, end, **how).to_reader()
 
-    def count(
-        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
-    ) -> int:
-        """Return how many events a `scan` with the same arguments gives."""
-        return self.scan(start, end, **how).count()
-
     def __len__(self) -> int:
         return self.tail - self.head
 
@@ -338,36 +329,16 @@ class Reads:
         """
         return measure(self._context, storage=storage)
 
-    def to_html(self, *, storage: bool = True) -> str:
-        """Return a page that shows the newest version, which needs no server and no network.
+    def picture(self, *, storage: bool = True) -> Picture:
+        """Return a picture of the newest version: a page, or a Figure of matplotlib.
 
-        It has the picture that a notebook shows, the history, readers, tables of the newest commits
-        and segments, and what holds storage, and says at the top what could not be read. Its size
-        is bounded, however long the stream. Takes the requests of `metrics`, and a few for the tags
-        and the newest 50,000 commits.
+        It says at the top what could not be read. Its size is bounded, however long the stream.
+        Takes the requests of `metrics`, and a few for the tags and the newest 50,000 commits.
 
         Args:
             storage: Also show what holds storage, by reason; lists the whole stream.
         """
-        return build_page(describe(self._context, storage=storage))
-
-    def plot(self, *, storage: bool = True) -> "Figure":
-        """Return the content of `to_html` as a Figure of matplotlib (the extra `plot`).
-
-        Four plots: segments by offset and size, what readers have not passed, the growth and the
-        commits over time, and what holds storage.
-
-        Args:
-            storage: Also show what holds storage, by reason; lists the whole stream.
-        """
-        try:
-            drawing = import_module("segstore_ds.observe.plot")
-        except ImportError as error:
-            raise InvalidInputError(
-                "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"
-            ) from error
-        figure: Figure = drawing.build_figure(describe(self._context, storage=storage))
-        return figure
+        return Picture(describe(self._context, storage=storage))
 
     def segments(self) -> Rows:
         """Return the segments that hold kept events, one row each, in offset order."""

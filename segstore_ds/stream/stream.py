@@ -18,8 +18,7 @@ from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
-from segstore_ds.publish.formats import codec_of
-from segstore_ds.publish.life import forget_tables, published, run_publish, run_unpublish
+from segstore_ds.publish.life import forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import (
     CutLike,
@@ -30,7 +29,6 @@ from segstore_ds.read.filters import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
-from segstore_ds.replication.followers import run_promote
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.restore import run_restore
@@ -38,7 +36,7 @@ from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
-from segstore_ds.stream.namespaces import Followers, Pins, Readers, Settings, Tags
+from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
 from segstore_ds.write.layout import Layout, as_layout
 
@@ -90,6 +88,11 @@ class Stream(Writes):
     def pins(self) -> Pins:
         """The versions that clones need, by copy id; `release` removes one."""
         return Pins(self._context)
+
+    @property
+    def published(self) -> PublishedTables:
+        """The published tables, by format; `remove` deletes one."""
+        return PublishedTables(self._context)
 
     @property
     def settings(self) -> Settings:
@@ -468,44 +471,6 @@ class Stream(Writes):
         if auto is not None:
             run_set_auto_publish(self._context, format, on=auto)
         return done
-
-    def published(self, format: TableFormat) -> Published | None:  # noqa: A002
-        """Return what the stream's table shows, what it lacks and why; None without a table."""
-        self._log.refresh()
-        return published(self._context, format)
-
-    def unpublish(self, format: TableFormat) -> int:  # noqa: A002
-        """Delete a table's metadata and its own files, never the stream's.
-
-        Commits publish it no more, if they did.
-
-        Returns:
-            How many objects were deleted; 0 if there was no table.
-
-        Raises:
-            InvalidInputError: The table is not the stream's; nothing was deleted.
-        """
-        codec_of(format)
-        run_set_auto_publish(self._context, format, on=False)
-        return run_unpublish(self._context, format)
-
-    # Followers.
-
-    def promote(self) -> int:
-        """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
-
-        A follower holds every acknowledged commit. Once this returns, the old primary can
-        acknowledge nothing any more, even if it comes back. Earlier positions are refused, since
-        commits that the old primary did not acknowledge may be missing here. Followers must be
-        added again.
-
-        Returns:
-            The generation.
-
-        Raises:
-            FencedError: Another follower was promoted; one that can't be reached is not asked.
-        """
-        return run_promote(self._context).root.generation
 
 
 def context_of(stream: Stream) -> StreamContext:

@@ -40,7 +40,7 @@ def test_a_bucket_follows_a_local_stream(tmp_path: Path, s3_server: S3Server) ->
 
     (tmp_path / "stream").rename(tmp_path / "lost")
     copy = segstore.open(bucket, storage_options=s3_server.options)
-    assert copy.promote() == 1
+    assert copy.followers.promote() == 1
     assert copy.append(events(301, 302)).start == 301
     assert copy.verify().ok
     assert copy.read("head", 301).read_all() == kept

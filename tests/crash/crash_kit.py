@@ -85,7 +85,7 @@ def content(stream: Stream) -> tuple[object, ...]:
     if stream.settings.time_column is None:
         return seen
     within = stream.read(event_time=(2, 5), offset_column="offset", read_cache_bytes=0)
-    cuts = (stream.position("eventtime:3").offset, stream.count("head", "eventtime:5"))
+    cuts = (stream.position("eventtime:3").offset, stream.scan("head", "eventtime:5").count())
     return (*seen, within.read_all().to_pylist(), cuts)
 
 

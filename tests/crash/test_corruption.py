@@ -396,7 +396,7 @@ def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
             if object_kind(path) != "log":
                 stream = open_on(storage)
                 assert stream.metrics(storage=True).tail == stream.tail
-                assert stream.to_html(storage=True)
+                assert stream.picture(storage=True).to_html()
             check_repair(everything, storage, time, f"{path}: {way}")
 
 

@@ -30,7 +30,7 @@ def test_replicated_reads_see_no_phantom_when_the_primary_is_killed() -> None:
             taken = folder / f"taken-{fatal}"
             shutil.copytree(follower, taken)
             promoted = open_on(open_storage(taken))
-            promoted.promote()
+            promoted.followers.promote()
             kept = _numbers(promoted)
             for only, events in read.items():
                 phantoms[only] += len(events - kept)

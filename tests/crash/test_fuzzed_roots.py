@@ -78,7 +78,7 @@ STEPS: dict[str, Callable[[Stream], object]] = {
         lambda stream: stream.tags,
     ),
     "metrics": lambda stream: stream.metrics(storage=True),
-    "publish status": lambda stream: stream.published("delta"),
+    "publish status": lambda stream: stream.published.get("delta"),
     "append": lambda stream: stream.append(
         events(0, 1), writer_id="w", batch_id=99, merge_schema=True
     ),

@@ -117,7 +117,7 @@ def test_stranger_who_committed_is_an_error() -> None:
     stream = open_on(storage, clock=time.clock)
     with pytest.raises(SegstoreError, match="another program"):
         stream.publish("delta")
-    stream.unpublish("delta")
+    stream.published.remove("delta")
     assert stream.publish("delta").tail == 25
 
 
@@ -191,7 +191,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     assert table.publish(stream).table_version == table.first + 1
     other = open_on(storage, clock=time.clock)
     if others != "publish":
-        other.unpublish(table.kind)
+        other.published.remove(table.kind)
     for start in {"remove": (), "make anew twice": (25, 28)}.get(others, (25,)):
         other.append(events(start, start + 3), layout=SETTLED)
         table.publish(other)
@@ -204,7 +204,7 @@ def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table:
     stream.append(events(found.tail, found.tail + 5), layout=SETTLED)
     assert table.publish(stream).table_version == found.table_version + 1
     assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail + 5))
-    stream.unpublish(table.kind)
+    stream.published.remove(table.kind)
     assert table.objects(storage) == []
     assert table.publish(stream).table_version == table.first
 
@@ -218,7 +218,7 @@ def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: T
     prepare(storage, time.clock, table)
 
     def remove() -> None:
-        open_on(storage, clock=time.clock).unpublish(table.kind)
+        open_on(storage, clock=time.clock).published.remove(table.kind)
 
     looks = {"iceberg": "info metadata/snap-", "delta": "get_range _delta_log/"}
     creates = {"iceberg": "create metadata/v", "delta": "create _delta_log/"}
@@ -261,8 +261,8 @@ def test_removal_that_stopped_anywhere_is_finished_by_the_next(
                 run_drop(place, confirm=place.url, clock=clock, client="")
                 return
             handle = open_on(place, clock=clock)
-            handle.unpublish("delta")
-            handle.unpublish("iceberg")
+            handle.published.remove("delta")
+            handle.published.remove("iceberg")
 
         faulty.fault = Fault(number, "crash")
         with suppress(Crash):

@@ -52,7 +52,7 @@ def crafted(victim: Stream, pin: str) -> Storage:
 READS: dict[str, Callable[[Stream], object]] = {
     "read": lambda stream: stream.read().read_all(),
     "unpickled": lambda stream: pickle.loads(pickle.dumps(stream)).read().read_all(),  # noqa: S301
-    "filter": lambda stream: stream.count(filters=[["n", ">", 41]]),
+    "filter": lambda stream: stream.scan(filters=[["n", ">", 41]]).count(),
     "files": lambda stream: stream.scan().files(),
     "materialize": lambda stream: stream.materialize(),
     "copy": lambda stream: stream.copy_to(empty().url, copy_id="c"),

@@ -54,7 +54,7 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     for version, rows in enumerate(wanted):
         with pa.OSFile(str(target / f"{version}.arrow")) as file:
             assert pa.ipc.open_file(file).read_all().to_pylist() == rows, version
-    assert f"registered: {stream.published('delta').tail - stream.head}" in done.stdout
+    assert f"registered: {stream.published.get('delta').tail - stream.head}" in done.stdout
     assert "changed: []" in done.stdout, done.stdout
     # A refused append leaves the file that it wrote in the table's folder, which lists it nowhere.
     assert before <= {path for path in folder.rglob("*") if path.is_file()}

@@ -63,7 +63,7 @@ def test_commits_publish_once_a_minute_whoever_makes_them(
         add(open_on(storage, clock=stream._log.clock))
         stream.refresh()
     assert published(storage) == (1, 10)
-    assert stream.published("delta").lag == 6
+    assert stream.published.get("delta").lag == 6
     wait(storage, 61)
     add(stream)
     assert published(storage) == (2, 17)
@@ -100,7 +100,7 @@ def test_failed_publication_fails_no_commit(
     add(stream)
     assert "publishing failed" in caplog.text
     storage.delete(f"{LOG}/{1:020d}.json")
-    assert stream.published("delta").lag == 1
+    assert stream.published.get("delta").lag == 1
     wait(storage, 61)
     add(stream)
     assert published(storage) == (2, 12)
@@ -117,11 +117,11 @@ def test_unpublish_ends_it(made: tuple[Stream, TimedStorage]) -> None:
     add(stream)
     assert (stream.settings.publish, published(storage)) == ((), (2, 11))
     stream.publish("delta", auto=True)
-    assert stream.unpublish("delta") == 3
+    assert stream.published.remove("delta") == 3
     wait(storage, HOUR)
     add(stream)
     stream.maintain()
-    assert (stream.settings.publish, stream.published("delta")) == ((), None)
+    assert (stream.settings.publish, stream.published.get("delta")) == ((), None)
 
 
 def test_table_removed_while_a_publisher_slept_stays_removed(
@@ -132,7 +132,7 @@ def test_table_removed_while_a_publisher_slept_stays_removed(
     clock = stream._log.clock
     wait(storage, 61)
     put = f"create {LOG}/{1:020d}"
-    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish("delta"))
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).published.remove("delta"))
     add(open_on(slow, clock=clock))
     assert slow.met
     assert DELTA.objects(storage) == []
@@ -177,12 +177,12 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
     stream.publish("iceberg", auto=True)
     wait(storage, 61)
     add(stream)
-    assert (stream.published("iceberg").tail, stream.published("delta").tail) == (11, 11)
-    stream.unpublish("delta")
+    assert (stream.published.get("iceberg").tail, stream.published.get("delta").tail) == (11, 11)
+    stream.published.remove("delta")
     assert stream.settings.publish == ("iceberg",)
     wait(storage, 61)
     put = "create metadata/v3."
-    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish("iceberg"))
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).published.remove("iceberg"))
     add(open_on(slow, clock=clock))
     assert slow.met
     assert ICEBERG.objects(storage) == DELTA.objects(storage) == []
@@ -191,7 +191,7 @@ def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -
 def test_formats_are_checked_at_once(tmp_path: Path) -> None:
     """Unknown ones, and streams that can't be published, are errors of the call."""
     stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
-    for call in (stream.publish, stream.published, stream.unpublish):
+    for call in (stream.publish, stream.published.get, stream.published.remove):
         with pytest.raises(InvalidInputError, match="table format"):
             call("hudi")
     add(stream)
@@ -208,7 +208,7 @@ def test_nobody_waits_for_a_publication(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Clock, "start", lambda _, work, name: begun.append((name, work)))
     add(stream, 5)
     assert [name for name, _ in begun] == ["segstore-upkeep"]
-    assert stream.published("delta").lag == 5
+    assert stream.published.get("delta").lag == 5
 
 
 PUBLISHER = """

@@ -1,4 +1,4 @@
-"""`Stream.count`: what `read` gives, with as little read as the answer takes."""
+"""`Scan.count`: what `read` gives, with as little read as the answer takes."""
 
 import pytest
 from stream_kit import make_stream, numbers
@@ -31,7 +31,7 @@ def stream(request):
 def test_count_is_what_read_gives(stream, cuts):
     for filters in FILTERS:
         expected = stream.read(*cuts, filters=filters).read_all().num_rows
-        assert stream.count(*cuts, filters=filters) == expected
+        assert stream.scan(*cuts, filters=filters).count() == expected
 
 
 def test_count_without_filters_reads_no_segment(stream):
@@ -39,7 +39,7 @@ def test_count_without_filters_reads_no_segment(stream):
         stream._log.storage.delete(info.path)
     again = open_on(stream._log.storage, clock=stream._log.clock)
     again._log.storage.stats.reset()
-    assert (again.count(), again.count(5), again.count(5, 50)) == (60, 55, 45)
+    assert (again.scan().count(), again.scan(5).count(), again.scan(5, 50).count()) == (60, 55, 45)
     assert again._log.storage.stats.total <= 9  # three requests look for newer commits
     assert set(again._log.storage.stats.requests) <= {"get", "info"}
 
@@ -47,12 +47,12 @@ def test_count_without_filters_reads_no_segment(stream):
 def test_count_with_filters_skips_by_statistics(stream, monkeypatch):
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     stream._log.storage.stats.reset()
-    assert stream.count(filters=[["n", ">=", 57]], read_cache_bytes=0) == 3
+    assert stream.scan(filters=[["n", ">=", 57]], read_cache_bytes=0).count() == 3
     assert (
         stream._log.storage.stats.requests["get_range"] == 2
     )  # the footer of one segment, one frame
     stream._log.storage.stats.reset()
-    assert stream.count(filters=[["n", ">", 59]], read_cache_bytes=0) == 0
+    assert stream.scan(filters=[["n", ">", 59]], read_cache_bytes=0).count() == 0
     assert "get_range" not in stream._log.storage.stats.requests
 
 
@@ -61,11 +61,11 @@ def test_damage_is_never_counted_as_nothing(stream):
     data = bytearray(stream._log.storage.get(frame["path"]))
     stream._log.storage.delete(frame["path"])
     with pytest.raises(FormatError):
-        stream.count(filters=[["n", ">=", 0]], read_cache_bytes=0)
+        stream.scan(filters=[["n", ">=", 0]], read_cache_bytes=0).count()
     data[frame["place"] + frame["bytes"] // 2] ^= 1
     stream._log.storage.put(frame["path"], bytes(data))
     with pytest.raises(FormatError):
-        stream.count(filters=[["n", "is not null"], ["n", "!=", 7]], read_cache_bytes=0)
+        stream.scan(filters=[["n", "is not null"], ["n", "!=", 7]], read_cache_bytes=0).count()
 
 
 def test_count_takes_versions_times_and_cuts_as_read_does(stream):
@@ -73,11 +73,11 @@ def test_count_takes_versions_times_and_cuts_as_read_does(stream):
     stream._log.clock.sleep(5.0)
     stream.append(numbers(60, 70))
     stream.truncate(8)
-    assert (stream.count(), stream.count(as_of=version)) == (62, 60)
-    assert stream.count(as_of=at) == 60
-    assert stream.count(f"version:{version}", "tail") == 10
+    assert (stream.scan().count(), stream.scan(as_of=version).count()) == (62, 60)
+    assert stream.scan(as_of=at).count() == 60
+    assert stream.scan(f"version:{version}", "tail").count() == 10
     with pytest.raises(TruncatedError):
-        stream.count(3)
-    assert stream.count(3, fail_on_data_loss=False) == 62
+        stream.scan(3).count()
+    assert stream.scan(3, fail_on_data_loss=False).count() == 62
     with pytest.raises(PositionError):
-        stream.count(0, 71)
+        stream.scan(0, 71).count()

@@ -120,15 +120,15 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
         if path == f"_delta_log/{0:020}.json":
             assert f"delete {storage.url}/_delta_log by hand" in text
             with pytest.raises(InvalidInputError, match="by hand"):
-                again(stream).unpublish(table.kind)
+                again(stream).published.remove(table.kind)
             for info in list(storage.list("_delta_log")):
                 storage.delete(info.path)
         else:
             assert "--remove" in text
-            again(stream).unpublish(table.kind)
+            again(stream).published.remove(table.kind)
         assert again(stream).publish(table.kind, settle=True).lag == 0
         assert again(stream).verify().ok
-        again(stream).unpublish(table.kind)
+        again(stream).published.remove(table.kind)
         for name, data in held.items():
             storage.put(name, data)
         storage.put(path, sound)
@@ -136,7 +136,7 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     storage.put(path, b"{}")
     stream = again(stream)
     assert [path in text for text in stream.metrics().damaged] == [True]
-    assert path in stream.to_html()
+    assert path in stream.picture().to_html()
 
 
 def _flipped(data, place):
@@ -162,10 +162,10 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
         storage.put(ref.path, sound[:-3])
         seen = again(stream)
         assert seen.metrics(storage=True).tail == 90
-        assert ref.path in seen.to_html(storage=True)
-        assert seen.plot(storage=True) is not None
+        assert ref.path in seen.picture(storage=True).to_html()
+        assert seen.picture(storage=True).plot() is not None
         storage.put(ref.path, sound)
-    assert "be read, and is left out" not in again(stream).to_html()
+    assert "be read, and is left out" not in again(stream).picture().to_html()
     assert again(stream).metrics(storage=True).damaged == ()
 
 

@@ -151,8 +151,8 @@ def test_promote_fences_the_old_primary(pair):
     pair.stream.append(numbers(0, 3))
     position = pair.stream.position("tail")
     taken = pair.reopen(pair.follower)
-    assert taken.promote() == 1
-    assert taken.promote() == 1, "safe to repeat"
+    assert taken.followers.promote() == 1
+    assert taken.followers.promote() == 1, "safe to repeat"
     with pytest.raises(FencedError, match="promoted"):
         pair.stream.append(numbers(3, 4))  # a handle that knows nothing of it
     with pytest.raises(FencedError, match="promoted"):
@@ -170,7 +170,7 @@ def test_commit_during_a_promotion_is_not_acknowledged(pair):
     """The old primary has looked at its follower before, and looks no more."""
     pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 1))
-    pair.reopen(pair.follower).promote()
+    pair.reopen(pair.follower).followers.promote()
     with pytest.raises(FencedError):
         pair.stream.append(numbers(1, 2))
     assert found(pair.reopen(pair.follower)) == [0]
@@ -182,13 +182,13 @@ def test_second_follower_is_not_promoted_beside_the_first(pair):
     for url in (pair.follower, second):
         pair.stream.followers.add(url)
     pair.stream.append(numbers(0, 3))
-    pair.reopen(pair.follower).promote()
+    pair.reopen(pair.follower).followers.promote()
     with pytest.raises(FencedError, match="another follower was promoted") as caught:
-        pair.reopen(second).promote()
+        pair.reopen(second).followers.promote()
     assert caught.value.fields["promoted"] == pair.follower
     assert pair.reopen(second)._log.root.generation == 0
     pair.world.lost.add(pair.follower)
-    assert pair.reopen(second).promote() == 1
+    assert pair.reopen(second).followers.promote() == 1
 
 
 def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
@@ -199,9 +199,9 @@ def test_follower_is_promoted_once_the_promoted_one_was_dropped(pair):
     for url in (pair.follower, second):
         pair.stream.followers.add(url)
     taken = pair.reopen(pair.follower)
-    taken.promote()
+    taken.followers.promote()
     run_drop(taken._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
-    assert pair.reopen(second).promote() == 1
+    assert pair.reopen(second).followers.promote() == 1
 
 
 def test_follower_whose_addition_was_cut_off_is_added_again(pair):
@@ -248,10 +248,10 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
     pair.stream.append(numbers(0, 1))
     pair.stream.followers.add(pair.follower)
     copy = pair.reopen(pair.follower)
-    with pytest.raises(ConflictError, match=r"call promote\(\) on it"):
+    with pytest.raises(ConflictError, match=r"call followers.promote\(\) on it"):
         run_drop(copy._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     pair.stream.followers.remove(pair.follower)
-    copy.promote()
+    copy.followers.promote()
     run_drop(copy._log.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     assert all(path.startswith("log/") for path in content(pair.follower))
     assert found(pair.reopen(pair.primary)) == [0]
@@ -329,7 +329,7 @@ def test_losing_one_root_at_any_call_loses_no_event(victim, every):
         assert pair.world.lost
         left = pair.reopen(pair.follower if victim == "primary" else pair.primary)
         if victim == "primary":
-            left.promote()
+            left.followers.promote()
         else:
             left.followers.remove(pair.follower)
         kept = found(left)

@@ -141,7 +141,7 @@ def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name, ever
         for url in pair.followers if which == 0 else [pair.primary]:
             left = pair.reopen(url)
             if which == 0:
-                left.promote()
+                left.followers.promote()
             else:
                 left.followers.remove(victim)
             assert found(left) in possible, (lose_at, url)

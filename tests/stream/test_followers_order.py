@@ -114,7 +114,7 @@ class Places:
         for path, data in content(url).items():
             copy.put(path, data)
         stream = open_on(copy, clock=self.clock)
-        stream.promote()
+        stream.followers.promote()
         return stream
 
 

@@ -213,7 +213,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
             break
         pair.world.lost.add(pair.primary)
         taken = pair.reopen(pair.follower)
-        taken.promote()
+        taken.followers.promote()
         assert found(taken) == list(range(30)), calls
         assert taken.verify().ok
     sent = "copy_from" if one_store else "open_scattered"
@@ -355,7 +355,7 @@ def cut_behind_a_promotion(pair):
     """Return a primary whose follower was promoted, and whose newest commit can't be read."""
     pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 10))
-    pair.reopen(pair.follower).promote()
+    pair.reopen(pair.follower).followers.promote()
     with pytest.raises(FencedError):
         pair.stream.append(numbers(10, 20))
     spoil(pair.primary, f"log/{pair.stream.version:020d}", "cut")
@@ -505,7 +505,7 @@ def test_acknowledged_batch_is_not_doubled_by_a_promotion(pair, layout):
         pair.stream.append(events, writer_id="w", batch_id=batch, layout=layout)
     pair.world.lost.add(pair.primary)
     promoted = pair.reopen(pair.follower)
-    promoted.promote()
+    promoted.followers.promote()
     for stream in (promoted, pair.reopen(pair.follower)):
         for batch in range(3):
             events = numbers(10 * batch, 10 * batch + 10)
@@ -561,7 +561,7 @@ def test_follower_has_what_retires_a_cut_part(pair):
     follower = pair.reopen(pair.follower)
     refs = read_references(follower._context.status, follower._log.root)
     assert len([path for path in refs.retired if path.startswith("segments/")]) >= 4
-    follower.promote()
+    follower.followers.promote()
     report = follower.maintain(grace="7d", dry_run=True)
     assert [entry for entry in report.deleted if entry.path.startswith("segments/")] == []
     assert content(pair.follower).keys() >= refs.live | refs.retired.keys()

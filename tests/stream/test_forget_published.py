@@ -133,16 +133,16 @@ def test_tables_that_can_not_be_published_are_reported(table: Table) -> None:
     _forget(stream)
     wait(storage, 8 * DAY)
     (left,) = _forget(stream).left
-    assert f'unpublish("{table.kind}")' in left.call
-    assert stream.published(table.kind) is None
+    assert f'published.remove("{table.kind}")' in left.call
+    assert stream.published.get(table.kind) is None
     table.publish(stream)
     kind = paths.build_delta_path(1, "json") if table is DELTA else paths.build_iceberg_path(2)
     storage.create(kind, b'{"commitInfo":{"operation":"WRITE"}}\n')
     if table is ICEBERG:
         storage.put("metadata/version-hint.text", b"2")
     (left,) = _forget(stream).left
-    assert f'unpublish("{table.kind}")' in left.call
-    stream.unpublish(table.kind)
+    assert f'published.remove("{table.kind}")' in left.call
+    stream.published.remove(table.kind)
     assert _forget(stream).done
 
 

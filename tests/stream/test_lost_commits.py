@@ -271,7 +271,7 @@ def test_a_promoted_follower_is_no_witness(tmp_path: Path) -> None:
     stream.followers.add(str(tmp_path / "b"))
     stream.append(numbers(0, 1))
     promoted = segstore.open(tmp_path / "b")
-    promoted.promote()
+    promoted.followers.promote()
     promoted.append(numbers(1, 2))
     with pytest.raises(FencedError):
         stream.append(numbers(1, 2))

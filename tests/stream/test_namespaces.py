@@ -19,6 +19,20 @@ def stream(tmp_path):
     return made
 
 
+def test_published_tables_are_a_mapping_by_format(stream):
+    assert (dict(stream.published), stream.published.get("delta")) == ({}, None)
+    shown = stream.publish("delta", settle=True)
+    assert dict(stream.published) == {"delta": shown}
+    assert list(segstore.open(stream.url).published) == ["delta"]
+    with pytest.raises(KeyError):
+        stream.published["iceberg"]
+    for call in (stream.published.get, stream.published.remove):
+        with pytest.raises(InvalidInputError, match="lance"):
+            call("lance")
+    assert stream.published.remove("delta") > 0
+    assert len(stream.published) == 0
+
+
 def test_settings_change_in_one_commit(stream):
     before = stream.version
     stream.settings.update(

@@ -34,7 +34,7 @@ def page(tmp_path_factory):
 @pytest.fixture(scope="module")
 def path(shown, tmp_path_factory):
     made = tmp_path_factory.mktemp("page") / "page.html"
-    made.write_text(shown.to_html(), encoding="utf-8")
+    made.write_text(shown.picture().to_html(), encoding="utf-8")
     return made
 
 

@@ -71,10 +71,10 @@ def test_lookup_fetches_the_parts_that_may_hold_it() -> None:
     assert fetched(stream, read(32, 39)) == ([], 0)
     assert fetched(stream, read(119, 122)) == ([121, 119], 0)  # these are in the root
     assert fetched(stream, lambda s: s.position("eventtime:35").offset) == (8, 1)
-    assert fetched(stream, lambda s: s.count(end="eventtime:41")) == (10, 1)
+    assert fetched(stream, lambda s: s.scan(end="eventtime:41").count()) == (10, 1)
     assert fetched(stream, lambda s: s.position("eventtime:500").offset) == (26, 0)
-    assert fetched(stream, lambda s: s.count(end="eventtime:-5")) == (0, 0)
-    assert fetched(stream, lambda s: s.count(filters=[["n", "==", 41]])) == (1, 1)
+    assert fetched(stream, lambda s: s.scan(end="eventtime:-5").count()) == (0, 0)
+    assert fetched(stream, lambda s: s.scan(filters=[["n", "==", 41]]).count()) == (1, 1)
     assert stream.verify().ok
 
 
@@ -95,11 +95,13 @@ def test_whole_numbers_that_became_doubles_are_pruned_as_before() -> None:
         ("n > 31.5 and n < 38.5", 0, 0),
         ([["n", "in", [41.0, 45.5]]], 1, 1),
     ):
-        assert fetched(stream, lambda s, f=filters: s.count(filters=f)) == (found, parts), filters
+        assert fetched(stream, lambda s, f=filters: s.scan(filters=f).count()) == (found, parts), (
+            filters
+        )
     assert fetched(stream, lambda s: s.position("eventtime:35").offset) == (8, 1)
     for filters, segments in (("x > 40.5 and x < 50", 2), ("x == 41.5", 0), ("x >= 121.0", 1)):
-        watched = FaultStorage(stream.storage)
-        open_on(watched).count(filters=filters, read_cache_bytes=0)
+        watched = FaultStorage(stream._log.storage)
+        open_on(watched).scan(filters=filters, read_cache_bytes=0).count()
         opened = {call for call in watched.calls if "segments/" in call}
         assert len(opened) == segments, filters
     assert stream.verify().ok
@@ -113,8 +115,8 @@ def test_part_without_times_is_in_no_interval() -> None:
     for _ in range(4):
         append(stream, [None])
     assert bounds(stream)[-1] == (None, None)
-    assert fetched(stream, lambda s: s.count(event_time=(None, None))) == (4, 3)
-    assert fetched(stream, lambda s: s.count(event_time=(4, None))) == (0, 0)
+    assert fetched(stream, lambda s: s.scan(event_time=(None, None)).count()) == (4, 3)
+    assert fetched(stream, lambda s: s.scan(event_time=(4, None)).count()) == (0, 0)
     assert stream.verify().ok
 
 
@@ -126,8 +128,8 @@ def test_unknown_times_are_read() -> None:
     for _ in range(4):
         stream.append(nan, layout=LAYOUT)
     assert bounds(stream) == [(-0.0, 3.0), None]
-    assert fetched(stream, lambda s: s.count(event_time=(2, 2.5))) == (5, 2)
-    assert fetched(stream, lambda s: s.count(event_time=(3.5, 4))) == (0, 1)
+    assert fetched(stream, lambda s: s.scan(event_time=(2, 2.5)).count()) == (5, 2)
+    assert fetched(stream, lambda s: s.scan(event_time=(3.5, 4)).count()) == (0, 1)
     assert stream.verify().ok
 
 
@@ -181,7 +183,7 @@ def test_times_survive_whatever_writes_parts_anew(how: str) -> None:
             stream.restore(version)
     assert None not in bounds(stream)
     assert len(bounds(stream)) > 0
-    assert stream.count(event_time=(39, 62)) == 6
+    assert stream.scan(event_time=(39, 62)).count() == 6
     assert open_on(stream._log.storage).verify().ok
 
 
@@ -192,7 +194,7 @@ def test_lists_of_parts_have_times_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(stream._log.root.lists) > 1
     assert bounds(stream)[:2] == [(-1, 71), (79, 151)]
     # A list, and the one of its parts that may hold it.
-    assert fetched(stream, lambda s: s.count(event_time=(41, 42))) == (1, 2)
+    assert fetched(stream, lambda s: s.scan(event_time=(41, 42)).count()) == (1, 2)
     assert fetched(stream, lambda s: s.position("eventtime:92").offset) == (20, 2)
     assert open_on(stream._log.storage).verify().ok
 
@@ -253,6 +255,6 @@ def test_repaired_part_is_looked_at_again() -> None:
     stream._log.storage.delete(stream._log.root.parts[0].path)
     assert repair_on(stream._log.storage, clock=stream._log.clock).ok
     found = open_on(stream._log.storage)
-    assert found.count(event_time=(-5, 12)) == 4
+    assert found.scan(event_time=(-5, 12)).count() == 4
     found.maintain()
     assert bounds(found)[0] == (-1, 31)

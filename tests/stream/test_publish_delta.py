@@ -147,16 +147,16 @@ def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
     assert changes_of(stream) == [("add", True)] * 3
     stream.append(events(60, 70), layout=HOT)
     check(stream)
-    assert stream.published("delta").lag == 10
+    assert stream.published.get("delta").lag == 10
     why = "10 events are left out, as the first of them is in no Parquet file yet"
-    assert stream.published("delta").reason == f"{why}; settle=True merges them"
+    assert stream.published.get("delta").reason == f"{why}; settle=True merges them"
     stream.compact(layout=SETTLED)
     check(stream)
     assert changes_of(stream) == [("add", True)] + [("remove", True)] * 3
     version = stream.version
     stream.append(events(70, 80), layout=SETTLED)
     shown = f"as the table shows version {version} of {version + 1}; publish it again"
-    assert stream.published("delta").reason == f"10 events are left out, {shown}"
+    assert stream.published.get("delta").reason == f"10 events are left out, {shown}"
     stream.append(events(80, 90), layout=SETTLED)
     check(stream)
     stream.compact(start=70, layout=SETTLED)
@@ -176,7 +176,7 @@ def test_publishing_twice_changes_nothing(stream: Stream) -> None:
     """A table that shows the newest version is left alone."""
     stream.append(events(0, 20), layout=SETTLED)
     first = stream.publish("delta")
-    assert stream.publish("delta") == first == stream.published("delta")
+    assert stream.publish("delta") == first == stream.published.get("delta")
     assert len(list(log_of(stream).iterdir())) == 1
 
 
@@ -316,7 +316,7 @@ def test_what_delta_lets_others_write_is_borne(
         stream.append(events(start, start + 10), layout=SETTLED)
         check(stream)
     stream.verify().check()
-    assert stream.unpublish("delta") > 7
+    assert stream.published.remove("delta") > 7
     assert list(log_of(stream).iterdir()) == []
     check(stream)
 
@@ -331,7 +331,7 @@ def test_another_table_in_the_folder_is_refused_and_kept(stream: Stream, tmp_pat
     for source in ("other", "own"):
         shutil.copytree(tmp_path / source / "_delta_log", log_of(stream))
         files = {path: path.read_bytes() for path in log_of(stream).iterdir()}
-        for call in (stream.publish, stream.unpublish):
+        for call in (stream.publish, stream.published.remove):
             with pytest.raises(
                 (InvalidInputError, CorruptionError), match="to a folder of its own"
             ):
@@ -351,9 +351,9 @@ def test_unpublished_stream_has_no_table(stream: Stream) -> None:
     stream.append(events(0, 20), layout=SETTLED)
     stream.truncate(5)
     stream.publish("delta")
-    assert stream.unpublish("delta") == 2
-    assert stream.published("delta") is None
-    assert stream.unpublish("delta") == 0
+    assert stream.published.remove("delta") == 2
+    assert stream.published.get("delta") is None
+    assert stream.published.remove("delta") == 0
     stream.verify().check()
     check(stream)
     segstore.drop(stream.url, confirm=stream.url)

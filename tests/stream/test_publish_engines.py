@@ -249,7 +249,7 @@ def test_publication_stands_whatever_a_catalog_does(
             stream.publish("iceberg", **options)
     with pytest.raises(InvalidInputError, match="location there once"):
         stream.publish("delta", catalog="c", table="db.clicks")
-    assert (stream.published("iceberg"), stream.published("delta")) == (None, None)
+    assert (stream.published.get("iceberg"), stream.published.get("delta")) == (None, None)
     done = stream.publish("iceberg", catalog=object(), table="db.clicks")
     assert (done.registered, done.tail) == (None, 5)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)

@@ -88,7 +88,7 @@ def test_iceberg_table_has_the_rows_of_every_operation(stream: Stream) -> None:
         check(stream, "append")
     stream.append(events(60, 70), layout=HOT)
     check(stream, "append")
-    assert stream.published("iceberg").lag == 10
+    assert stream.published.get("iceberg").lag == 10
     stream.compact(layout=SETTLED)
     check(stream, "overwrite")
     version = stream.version
@@ -121,7 +121,7 @@ def test_publishing_iceberg_twice_changes_nothing(stream: Stream) -> None:
     """A table that shows the newest version is left alone."""
     stream.append(events(0, 20), layout=SETTLED)
     first = stream.publish("iceberg")
-    assert stream.publish("iceberg") == first == stream.published("iceberg")
+    assert stream.publish("iceberg") == first == stream.published.get("iceberg")
     assert len(list((folder_of(stream) / "metadata").glob("v*.json"))) == 1
 
 
@@ -133,12 +133,12 @@ def test_both_tables_lie_beside_each_other(stream: Stream) -> None:
     assert stream.publish("delta").lag == stream.publish("iceberg").lag == 3
     assert stream.publish("iceberg", settle=True).lag == stream.publish("delta").lag == 0
     check(stream)
-    stream.unpublish("delta")
+    stream.published.remove("delta")
     check(stream)
     stream.verify().check()
-    assert stream.unpublish("iceberg") > 4
-    assert stream.published("iceberg") is None
-    assert stream.unpublish("iceberg") == 0
+    assert stream.published.remove("iceberg") > 4
+    assert stream.published.get("iceberg") is None
+    assert stream.published.remove("iceberg") == 0
     check(stream)
     segstore.drop(stream.url, confirm=stream.url)
     assert not [path for path in folder_of(stream).rglob("*.*") if path.is_file()]
@@ -227,7 +227,7 @@ def test_other_program_that_committed_is_an_error(stream: Stream) -> None:
     stream.append(events(20, 40), layout=SETTLED)
     with pytest.raises(CorruptionError, match="another program"):
         stream.publish("iceberg")
-    stream.unpublish("iceberg")
+    stream.published.remove("iceberg")
     check(stream)
 
 
@@ -247,7 +247,7 @@ def test_another_iceberg_table_in_the_folder_is_refused_and_kept(
         ours.mkdir()
         for name, data in files.items():
             (ours / name).write_bytes(data)
-        for call in (stream.publish, stream.unpublish):
+        for call in (stream.publish, stream.published.remove):
             with pytest.raises((InvalidInputError, CorruptionError), match="a folder of its own"):
                 call("iceberg")
         assert {path.name: path.read_bytes() for path in ours.iterdir()} == files
@@ -268,7 +268,7 @@ def test_lost_hint_is_found_again(stream: Stream) -> None:
     stream.append(events(20, 40), layout=SETTLED)
     stream.publish("iceberg")
     hint.write_text("1")
-    assert stream.published("iceberg").tail == 40
+    assert stream.published.get("iceberg").tail == 40
     stream.append(events(40, 60), layout=SETTLED)
     assert stream.publish("iceberg").table_version == 3
     hint.unlink()
@@ -333,7 +333,7 @@ def test_asking_for_tables_costs_little_without_any(stream: Stream) -> None:
     """Figures of a stream ask for its newest version once, and once for each format's table."""
     stream.append(events(0, 20), layout=SETTLED)
     stream._log.storage.stats.reset()
-    assert stream.published("iceberg") is None
+    assert stream.published.get("iceberg") is None
     assert stream._log.storage.stats.total <= 3
 
 

@@ -230,7 +230,7 @@ def test_damaged_record_stops_retention_and_is_shown_by_all_else():
     metrics = stream.metrics()
     assert [reader.name for reader in metrics.readers] == ["fast"]
     assert [path in text for text in metrics.damaged] == [True]
-    assert path in stream.to_html()
+    assert path in stream.picture().to_html()
     assert path in stream._repr_html_()
     assert [path in problem.what for problem in stream.verify().problems] == [True]
     stream.readers.release("slow")

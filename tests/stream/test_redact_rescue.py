@@ -195,7 +195,7 @@ def test_a_promoted_follower_finishes_a_redaction(
     stream.append(numbers(13, 14))
     pair.world.lost.add(pair.primary)
     promoted = pair.reopen(pair.follower)
-    promoted.promote()
+    promoted.followers.promote()
     known = redactions_of(promoted._log.root).get("r")
     assert (known is None) == (commits == 0)
     assert known is None or (known.done, known.rows) == (False, commits)

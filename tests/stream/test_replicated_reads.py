@@ -85,7 +85,7 @@ def test_commit_that_a_promotion_left_out_is_an_error(pair):
     """The old primary has a commit where the promoted follower has its own."""
     pair.stream.followers.add(pair.follower)
     pair.stream.append(numbers(0, 3))
-    pair.reopen(pair.follower).promote()
+    pair.reopen(pair.follower).followers.promote()
     assert replicated(pair.reopen(pair.primary)) == [0, 1, 2]
     with pytest.raises(FencedError):
         pair.stream.append(numbers(3, 4))

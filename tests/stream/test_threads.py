@@ -133,7 +133,7 @@ def test_threads_share_a_handle(
 
     def look() -> None:
         assert stream.history().read_all().num_rows > 0
-        assert stream.count(filters=[["n", ">=", 0]]) >= 0
+        assert stream.scan(filters=[["n", ">=", 0]]).count() >= 0
         stream.metrics()
         stream.position("tail", replicated=place == "followed")
 

@@ -61,7 +61,7 @@ def shown():
 
 
 def test_a_page_tells_what_a_stream_holds(shown):
-    page = Elements(shown.to_html())
+    page = Elements(shown.picture().to_html())
     for text in (
         f"version {shown.version}, as of {shown.metrics().measured:%Y-%m-%d %H:%M:%S} UTC",
         f"head {shown.head}",
@@ -77,23 +77,23 @@ def test_a_page_tells_what_a_stream_holds(shown):
 
 
 def test_no_text_of_a_stream_becomes_markup(shown):
-    for page in (shown.to_html(), shown._repr_html_()):
+    for page in (shown.picture().to_html(), shown._repr_html_()):
         found = Elements(page)
         assert found.names <= ALLOWED
         assert not [value for value in found.values if value.startswith(("on", "href", "src"))]
         assert "<script" not in page
-    assert EVIL in Elements(shown.to_html()).texts
+    assert EVIL in Elements(shown.picture().to_html()).texts
 
 
 def test_a_page_asks_for_nothing(shown):
-    page = shown.to_html()
+    page = shown.picture().to_html()
     assert "default-src 'none'" in page
     assert {*re.findall(r"https?://[^\"' <]*", page)} <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r"url\(|@import|<link|<img|<script", page)
 
 
 def test_pictures_have_texts_for_who_cannot_see_them(shown):
-    page = shown.to_html()
+    page = shown.picture().to_html()
     assert page.count('role="img"') == page.count("<desc ") == 4
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len({*ids})
@@ -109,12 +109,12 @@ def test_odd_streams_have_pictures(tmp_path, what):
     if what != "empty":
         stream.append(pa.table({"n": [1, 2, 3]}))
         stream.truncate("tail") if what == "truncated" else stream.seal()
-    found = Elements(stream.to_html())
+    found = Elements(stream.picture().to_html())
     assert ("no events" in found.texts) == (what != "sealed")
     assert ("tail 3 (sealed)" in found.texts) == (what == "sealed")
     assert ("3 earlier events are dropped" in found.texts) == (what == "truncated")
     Elements(stream._repr_html_())
-    figure = stream.plot()
+    figure = stream.picture().plot()
     FigureCanvasAgg(figure).draw()
     assert len(figure.axes) == 5
 
@@ -138,7 +138,7 @@ def test_a_notebook_shows_why_a_stream_has_no_picture(tmp_path):
 
 
 def test_a_plot_has_the_numbers_of_the_stream(shown):
-    figure = shown.plot()
+    figure = shown.picture().plot()
     segments, history, lag, storage, commits = figure.axes
     rows = shown.segments().read_all().to_pylist()
     bars = sorted(
@@ -166,7 +166,7 @@ def test_a_plot_has_the_numbers_of_the_stream(shown):
 
 
 def test_a_plot_can_be_drawn_whatever_the_names(shown, tmp_path):
-    figure = shown.plot(storage=False)
+    figure = shown.picture(storage=False).plot()
     FigureCanvasAgg(figure).print_png(tmp_path / "plot.png")
     head = (tmp_path / "plot.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
@@ -179,7 +179,7 @@ def test_a_page_takes_few_requests(shown):
     before = sum(stats.requests.values())
     looking.metrics()
     measured = sum(stats.requests.values()) - before
-    looking.to_html(storage=False)
+    looking.picture(storage=False).to_html()
     assert sum(stats.requests.values()) - before - 2 * measured <= 3
 
 
@@ -189,7 +189,7 @@ def test_a_page_of_100_000_segments_is_small():
     fill(storage, 100_000)
     stream = open_on(storage)
     before = sum(storage.stats.requests.values())
-    page = stream.to_html(storage=False)
+    page = stream.picture(storage=False).to_html()
     assert sum(storage.stats.requests.values()) - before < 30
     assert f"{stream.info()['segments']:,}, " in page
     assert len(page) < 130_000

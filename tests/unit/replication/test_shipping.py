@@ -314,7 +314,7 @@ def test_promotion_during_an_append_loses_no_event():
             calls[0] += 1
             if calls[0] == stop_at:
                 pair.world.watch = lambda *_: None
-                pair.reopen(pair.follower).promote()
+                pair.reopen(pair.follower).followers.promote()
 
         pair.world.watch = watch
         acknowledged = False
