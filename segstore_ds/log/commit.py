@@ -2,11 +2,14 @@
 
 import json
 import logging
-from dataclasses import asdict, dataclass
-from typing import Generic, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, TypeVar
 
+from segstore_ds.format.operation import RELISTING
 from segstore_ds.format.root import HistoryRow, Root
-from segstore_ds.status.history import NO_NOTE, Note
+from segstore_ds.log.transition import check_transition
+from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
+from segstore_ds.status.slot import Slot
 from segstore_ds.storage.base import StorageStats
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +65,40 @@ class Meter:
             "requests": requests - self._requests + 1,
             "request_bytes": written - self._bytes,
         }
+
+
+def complete_root(
+    history: History,
+    base: Root,
+    change: Change[Any],
+    slot: Slot,
+    *,
+    transaction: str,
+    meter: Meter,
+) -> Root:
+    """Return the root to put: the planned change, its place in the log and its history row.
+
+    Raises:
+        InternalError: The step from its base breaks a rule.
+    """
+    planned = change.root or base
+    kept = history.tidy(planned, slot)
+    relists = base.restored is not None and planned.operation in RELISTING
+    place: dict[str, Any] = {
+        "version": slot.version,
+        "time_us": slot.time_us,
+        "transaction": transaction,
+    }
+    row = describe_commit(base, kept, change.note, **place, **meter.cost(slot.attempt))
+    root = replace(
+        kept,
+        **place,
+        parent=base.transaction,
+        restored=slot.version if relists else base.restored,
+        history=(*kept.history, row),
+    )
+    check_transition(base, root)
+    return root
 
 
 def log_commit(url: str, row: HistoryRow) -> None:

@@ -14,6 +14,7 @@ from segstore_ds.errors import RESTORE_LOG, FormatError, MissingObjectError, Not
 from segstore_ds.format.names import Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.status.history import History
 
 ABANDONED = "abandoned"  # On disk: a property, set by a repair with loss. Never change.
 
@@ -55,6 +56,18 @@ class Seen:
         rows = (row.transaction for row in root.history if row.version == self.version)
         known = next(rows, "")
         return known == self.transaction if known else None
+
+
+def is_behind(history: History, later: Root, root: Root) -> bool:
+    """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
+    seen = Seen.of(root)
+    if later.version <= root.version or not seen.is_same_history(later):
+        return False
+    included = seen.is_in(later)
+    if included is None:  # its row was moved to a part meanwhile
+        found = dict(history.transactions(later, root.version, root.version + 1))
+        included = found.get(root.version) == root.transaction
+    return included
 
 
 def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:

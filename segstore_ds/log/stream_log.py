@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -32,10 +32,16 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format.names import LOG_FOLDER
-from segstore_ds.format.operation import RELISTING
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import CLOCK_LIMIT_US, SYSTEM_CLOCK, Clock, Skew
-from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change, Committed, Meter, log_commit
+from segstore_ds.log.commit import (
+    COMMIT_ATTEMPTS,
+    Change,
+    Committed,
+    Meter,
+    complete_root,
+    log_commit,
+)
 from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.lost_attempts import discard_lost
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
@@ -55,14 +61,10 @@ from segstore_ds.log.newest import (
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import first_version
 from segstore_ds.log.seams import Seams
-from segstore_ds.log.seen import (
-    Seen,
-    hint_of,
-    seen_by_hint,
-)
-from segstore_ds.log.transition import check_first, check_transition
+from segstore_ds.log.seen import Seen, hint_of, is_behind, seen_by_hint
+from segstore_ds.log.transition import check_first
 from segstore_ds.log.turns import Turns, await_version, read_ahead
-from segstore_ds.status.history import History, Note, describe_commit
+from segstore_ds.status.history import History
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 
@@ -289,13 +291,8 @@ class StreamLog:
                     self.seams.before_ack(base.root)  # an earlier commit, again
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.
-                root = self._complete(
-                    base.root,
-                    change.root,
-                    slot,
-                    transaction=transaction,
-                    note=change.note,
-                    meter=meter,
+                root = complete_root(
+                    self.history, base.root, change, slot, transaction=transaction, meter=meter
                 )
                 # Before the put: a failure here commits nothing.
                 self.seams.before_put(base.root, root)
@@ -379,28 +376,6 @@ class StreamLog:
             # Either the stream was idle or a clock is wrong; the store's clock tells which.
             self.check_clock()
         return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
-
-    def _complete(
-        self, base: Root, planned: Root, slot: Slot, *, transaction: str, note: Note, meter: Meter
-    ) -> Root:
-        """Return the root to put: the planned change, its place in the log and its history row."""
-        kept = self.history.tidy(planned, slot)
-        relists = base.restored is not None and planned.operation in RELISTING
-        place: dict[str, Any] = {
-            "version": slot.version,
-            "time_us": slot.time_us,
-            "transaction": transaction,
-        }
-        row = describe_commit(base, kept, note, **place, **meter.cost(slot.attempt))
-        root = replace(
-            kept,
-            **place,
-            parent=base.transaction,
-            restored=slot.version if relists else base.restored,
-            history=(*kept.history, row),
-        )
-        check_transition(base, root)
-        return root
 
     def _try(self, base: Base, root: Root, meter: Meter) -> bool:
         began = self.clock.boot_s()
@@ -552,7 +527,7 @@ class StreamLog:
         or not it is still the newest.
         """
         later = readable(self.files, version, data)
-        if later is None or not self._is_behind(later, base.root):
+        if later is None or not is_behind(self.history, later, base.root):
             return False
         self._check(later, version)
         if not self._is_recent(base):
@@ -560,17 +535,6 @@ class StreamLog:
         now_s = self.clock.boot_s()
         self._rebase(Base(later, base.confirmed_s, now_s, data[:MARK_BYTES]))
         return True
-
-    def _is_behind(self, later: Root, root: Root) -> bool:
-        """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
-        seen = Seen.of(root)
-        if later.version <= root.version or not seen.is_same_history(later):
-            return False
-        included = seen.is_in(later)
-        if included is None:  # its row was moved to a part meanwhile
-            found = dict(self.history.transactions(later, root.version, root.version + 1))
-            included = found.get(root.version) == root.transaction
-        return included
 
     def _refuse_base(self) -> None:
         """Let no commit use this base any more, even if it was confirmed a moment ago."""

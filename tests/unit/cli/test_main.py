@@ -99,7 +99,7 @@ def test_verify_of_a_newer_format_ends_with_2(url, capsys):
 def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch):
     """Also if everything else is valid: here an origin can't be read."""
     with monkeypatch.context() as careless:
-        careless.setattr("segstore_ds.log.stream_log.check_transition", lambda *_: None)
+        careless.setattr("segstore_ds.log.commit.check_transition", lambda *_: None)
         segstore.open(url)._log.commit(
             lambda root, _: Change(replace(root, origins={"x": "?"}, operation="copy")),
             transaction="t" * 32,
