@@ -95,7 +95,7 @@ def _at_rest(batches: list[pa.RecordBatch]) -> dict[str, Any]:
     for batch in batches:
         virtual.advance(1.0)
         stream.append(batch, compact="auto")
-    # Dropped objects go after 7 days, by a round that comes after the purge of their versions.
+    # Dropped objects go after 7 days, by a round that comes after their versions are forgotten.
     for _ in range(2):
         virtual.advance(8 * DAY_S)
         stream.append(batches[0])

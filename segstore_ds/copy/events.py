@@ -149,7 +149,7 @@ class EventsCopy:
             try:
                 return self._write(context, root, bounds)
             except SnapshotExpiredError:
-                # Compacted and vacuumed meanwhile: the same events are in other segments now.
+                # Compacted and deleted meanwhile: the same events are in other segments now.
                 if context.log.refresh().version == root.version:
                     raise
 

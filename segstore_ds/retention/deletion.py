@@ -210,7 +210,7 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
     def build(root: Root, slot: Slot) -> Change[None]:
         raised = aim.raised(root, slot.version)
         # Objects staged on the newest version can't be told from objects being staged now. This
-        # commit makes them older than objects staged later, so that a later vacuum can.
+        # commit makes them older than objects staged later, so that a later deletion can.
         newest = any(names.staged_version(info.path) == root.version for info in objects)
         if raised == root and not newest:
             return NOTHING

@@ -44,7 +44,7 @@ def compare_names(place: Storage, other: Storage) -> Overlap | None:
 def find_overlap(place: Storage, other: Storage) -> Overlap | None:
     """Return how a place overlaps another one; None is proven by requests to both stores.
 
-    Puts a small object into each of the two and deletes it. Vacuum and drop delete one that a crash
+    Puts a small object into each of the two and deletes it. Upkeep and drop delete one that a crash
     leaves.
     """
     named = compare_names(place, other)
