@@ -10,7 +10,7 @@ never look different.
 import base64
 import binascii
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
@@ -95,13 +96,12 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
     return {label: found[label] for label in sorted(found, key=_key)[:COLUMNS_MOST]}
 
 
-def gather_facts(parts: Iterable[BatchFacts]) -> BatchFacts:
+def gather_facts(parts: Sequence[BatchFacts]) -> BatchFacts:
     """Merge the facts of tasks into those of their batch."""
-    gathered = list(parts)
-    if len(gathered) == 1 and gathered[0].rows:
-        return gathered[0]
-    stats = merge((part.rows, part.stats) for part in gathered)
-    return BatchFacts(sum(part.rows for part in gathered), stats)
+    if len(parts) == 1 and parts[0].rows:
+        return parts[0]
+    stats = merge((part.rows, part.stats) for part in parts)
+    return BatchFacts(sum(part.rows for part in parts), stats)
 
 
 def encode_fingerprint(facts: BatchFacts) -> str:
@@ -137,7 +137,7 @@ def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
 
 def kind_of(data_type: pa.DataType) -> str | None:
     """Return the kind of a type, in which widths are alike; None for types without bounds."""
-    if t.is_timestamp(data_type):
+    if data_type.id == lib.Type_TIMESTAMP:
         return "timestamp" if data_type.tz else "timestamp_ntz"
     if data_type.id not in _KIND_OF:
         fitting = (kind for kind, applies in _KINDS if applies(data_type))

@@ -156,11 +156,15 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Work of the background: `may_be_due` goes by the root alone, `run` may take a budget in s."""
+    """Work of the background: `may_be_due` goes by the root alone, `run` may take a budget in s.
+
+    It is asked only of roots that have the `property`, or of all without one.
+    """
 
     what: str
     may_be_due: Callable[[Root], bool]
     run: Callable[[StreamContext, float], object]
+    property: str | None = None
 
 
 def _may_keep_up(root: Root) -> bool:
@@ -202,7 +206,8 @@ class AutoUpkeep:
         if now_s - self._tried_s < EVERY_US / 1e6:
             return []
         root = self._context.log.root
-        due = [item for item in self._rounds if item.may_be_due(root)]
+        known = {None, *root.properties}
+        due = [item for item in self._rounds if item.property in known and item.may_be_due(root)]
         self._tried_s = now_s if due else self._tried_s
         return due
 

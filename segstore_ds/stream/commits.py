@@ -11,9 +11,11 @@ from contextlib import suppress
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.compact.run import run_auto_compact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.format.policies import RETENTION_PROPERTY
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
+from segstore_ds.publish.auto import PROPERTY as AUTO_PUBLISH
 from segstore_ds.publish.auto import may_auto_publish, run_auto_publish
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
@@ -92,7 +94,9 @@ class Commits:
 
 _MERGING, _RETENTION = best_effort("merging status parts"), best_effort("retention")
 _UPKEEP = best_effort("upkeep")
-_PUBLISHING = Round("publishing", may_auto_publish, lambda own, _: run_auto_publish(own))
+_PUBLISHING = Round(
+    "publishing", may_auto_publish, lambda own, _: run_auto_publish(own), AUTO_PUBLISH
+)
 
 
 class AfterCommit:
@@ -110,8 +114,9 @@ class AfterCommit:
         if compact is not None:
             with best_effort("compaction"):
                 run_auto_compact(self._context, compact)
-        with _RETENTION:
-            self._retain.apply_if_due()
+        if RETENTION_PROPERTY in self._context.log.root.properties:
+            with _RETENTION:
+                self._retain.apply_if_due()
         self.keep_up()
 
     def keep_up(self) -> None:

@@ -66,7 +66,7 @@ class AppendPlan:
         frame: Frame | None = None,
     ) -> Self:
         """Return the plan that commits these segments or this frame, which hold the tasks' rows."""
-        return cls(job, tuple(segments), gather_facts(task.facts for task in tasks), frame)
+        return cls(job, tuple(segments), gather_facts([task.facts for task in tasks]), frame)
 
     @property
     def rows(self) -> int:

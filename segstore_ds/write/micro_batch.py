@@ -64,7 +64,7 @@ class BatchPlan:
         check_stream(root, self.root.stream_id)
         if self.job is not None:
             return replace(self.job, request=replace(self.job.request, writer=key))
-        batch = gather_facts(task.facts for task in tasks)
+        batch = gather_facts([task.facts for task in tasks])
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
         context.log.seams.before_ack(root)

@@ -1,14 +1,13 @@
 """The result of a task: durable segments that no commit names yet."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import StagedSegment
-from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 
 
@@ -22,15 +21,14 @@ class StagedTask:
 
     task: int
     host: str
-    rows: int
+    facts: BatchFacts  # of all rows
     segments: tuple[StagedSegment, ...] = ()
     frames: tuple[Frame, ...] = ()
-    stats: Stats = field(default_factory=dict)  # of all rows, as the batch's fingerprint has them
 
     @property
-    def facts(self) -> BatchFacts:
-        """The number and statistics of its rows."""
-        return BatchFacts(self.rows, self.stats)
+    def rows(self) -> int:
+        """How many rows it received."""
+        return self.facts.rows
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:

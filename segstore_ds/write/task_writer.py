@@ -168,10 +168,9 @@ class TaskWriter:
         return StagedTask(
             task=self._task,
             host=socket.gethostname(),
-            rows=self._rows,
+            facts=self._facts(),
             segments=tuple(self._staged),
             frames=tuple(self._inline),
-            stats=self._facts().stats,
         )
 
     def abort(self) -> None:
