@@ -117,27 +117,33 @@ def encode_after(
     """
     kind: Any = type(record)
     absent, loads = _absent(kind), _loaders(kind)
-    given, texts, found = dict[str, Any](), dict[str, str](), dict[str, str]()
+    old, found = (None, {}) if known is None else (known.record, {**known.fields})
+    given, texts = dict[str, Any](), dict[str, str]()
     for name, dump in _dumpers(kind).items():
         value = getattr(record, name)
-        old = None if known is None else getattr(known.record, name)
-        text = "" if known is None else known.fields.get(name, "")
-        if known is not None and (
-            value is old or (type(value) is type(old) in _ATOMS and value == old)
+        before = None if old is None else getattr(old, name)
+        if old is not None and (
+            value is before or (type(value) is type(before) in _ATOMS and value == before)
         ):
-            found[name] = text
-        elif type(value) is int:
+            continue
+        if type(value) is int:
             given[name], texts[name] = value, f'"{name}":{value}'
             found[name] = texts[name]
-        elif not (name in absent and value in _EMPTY):
-            given[name], texts[name], found[name] = _encode_new(name, dump, value, old, text)
+        elif name in absent and value in _EMPTY:
+            found.pop(name, None)
+        else:
+            text = found.get(name, "")
+            given[name], texts[name], found[name] = _encode_new(name, dump, value, before, text)
     extra = {**record.extra, **beside} if _is_open(kind) else beside
+    for name in found.keys() - loads.keys() - extra.keys():
+        del found[name]
     for name in extra.keys() - loads.keys():
         texts[name] = found[name] = f"{_text_of(name)}:{_text_of(extra[name])}"
     parsed = parse_json(f"{{{','.join(texts.values())}}}", where=where)
     read = {name: loads[name](parsed[name], where) for name in given}
-    fields = {name: found[name] for name in sorted(found) if found[name]}
-    return Encoded(record, fields), News(given, read)
+    if known is None or found.keys() != known.fields.keys():
+        found = dict(sorted(found.items()))
+    return Encoded(record, found), News(given, read)
 
 
 def _encode_new(
