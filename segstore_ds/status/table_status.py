@@ -49,8 +49,7 @@ from segstore_ds.storage import Storage
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
 ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place and its history row
-# Below this guess no root passes that, so it need not be measured, which means to encode it.
-_LIGHT_BYTES, _ROW_BYTES = 20 << 10, 150
+_ROW_BYTES = 150  # of any row but the history's, before it is compressed
 
 FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
 
@@ -425,11 +424,12 @@ def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
     """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
     refs = parts_and_lists(root)
     timed = [ref for ref in refs if ref.stats is not None]
-    counted = (refs, timed, root.retired, root.tags, root.pins, root.epochs)
+    counted = (refs, timed, root.retired, root.tags, root.pins, root.epochs, root.entries)
+    rows = sum(map(len, counted)) + 2 * len(root.history)
     texts = [len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs]
-    guess = _ROW_BYTES * sum(map(len, counted)) + sum(texts)
-    if guess + text_bytes(root.writers) + stats_bytes < _LIGHT_BYTES:
-        return False
+    guess = _ROW_BYTES * rows + sum(texts) + text_bytes(root.writers) + stats_bytes
+    if guess + inline_bytes < ROOT_BYTES:
+        return False  # surely, for it is compressed; to measure it means to encode it
     return len(encode_envelope(encode_root(root))) + inline_bytes > ROOT_BYTES
 
 

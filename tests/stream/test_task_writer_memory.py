@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.write.frame_rows import HELD_BYTES, HELD_TIMES
+from segstore_ds.write.frame_rows import HELD_TIMES
 from segstore_ds.write.job import WriteJob
+from segstore_ds.write.layout import FEW_BYTES
 
 SCHEMA = pa.schema(
     [
@@ -96,7 +97,7 @@ def test_what_a_task_holds_is_little_more_than_its_rows(stream: segstore.Stream)
         [held] = held_by(job, batch.slice(7, rows))
         assert held.equals(batch.slice(7, rows))
         size = held.get_total_buffer_size()
-        assert size <= max(HELD_TIMES * held.nbytes, HELD_BYTES)
+        assert size <= max(HELD_TIMES * held.nbytes, FEW_BYTES)
         copied = held["n"].buffers()[1].address != batch["n"].buffers()[1].address
         assert copied == (rows < ROWS // 2)
 
