@@ -6,6 +6,7 @@ before they reach storage, so metadata can never name anything outside the strea
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
@@ -93,6 +94,16 @@ def parse_log_name(name: str) -> int | None:
         return None
     number = int(name)
     return number if number < MAX_NUMBER else None
+
+
+def parse_log_names(found: Iterable[str]) -> list[int]:
+    """Return the numbers of the log files among some files, in their order.
+
+    >>> parse_log_names(['00000000000000000041', '00000000000000000042', '_latest'])
+    [41, 42]
+    """
+    numbers = [int(name) for name in found if _LOG_NAME.fullmatch(name)]
+    return [number for number in numbers if number < MAX_NUMBER]
 
 
 def is_object(path: str) -> bool:

@@ -316,7 +316,7 @@ class MetadataLog(Generic[T]):
     def numbers(self, start: int = 0) -> list[int]:
         """Return all numbers from `start` on by listing, ascending; other files are ignored."""
         found = self.storage.names_from(self.folder, names.build_log_name(start))
-        return [number for name in found if (number := names.parse_log_name(name)) is not None]
+        return names.parse_log_names(found)
 
     def exists(self, number: int) -> bool:
         """Tell whether a batch exists, without opening it."""

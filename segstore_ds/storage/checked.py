@@ -240,7 +240,7 @@ class CheckedStorage(Storage):
 
     def names_from(self, folder: str, start: str) -> Sequence[str]:  # noqa: D102
         found = self.run("list", folder, self._names_from, self._full(folder), start)
-        return sorted(name for name in found if name >= start and not name.startswith("."))
+        return sorted([name for name in found if name >= start and name[:1] != "."])
 
     def _names_from(self, folder: str, start: str) -> Iterable[str]:  # noqa: ARG002
         prefix = f"{folder.rstrip('/')}/"
