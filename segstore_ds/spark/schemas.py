@@ -147,7 +147,15 @@ def _spark_field(field: pa.Field, known: StructField | None) -> StructField:
         stored = normalise_schema(to_arrow(StructType([known]))).field(0)
         if stored.type.equals(field.type):
             return StructField(known.name, _nullable(known.dataType), True, known.metadata)
-    return StructField(field.name, _nullable(from_arrow_type(field.type)), True)
+    try:
+        return StructField(field.name, _nullable(from_arrow_type(field.type)), True)
+    except PySparkException as error:
+        raise SchemaMismatchError(
+            "column has a type that this Spark does not have",
+            remedy="name others with the option columns",
+            column=field.name,
+            type=field.type,
+        ) from error
 
 
 def _nullable(data_type: DataType) -> DataType:

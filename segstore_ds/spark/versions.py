@@ -2,7 +2,8 @@
 
 Other modules of this package import these names from here alone. Spark before 4.2 passes a
 streaming source neither the start of a batch nor a limit, and has no class for either; before 4.1
-it has no streaming writer of Arrow batches. `docs/install.md` says what users notice.
+it has no streaming writer of Arrow batches. The client of Spark Connect alone has no py4j.
+`docs/install.md` says what users notice.
 """
 
 import inspect
@@ -48,8 +49,17 @@ except ImportError:
             self.max_files = max_files
 
 
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+except ImportError:
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """What nothing raises here: there is no JVM."""
+
+
 __all__ = [
     "DataSourceStreamArrowWriter",
+    "Py4JError",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxFiles",

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sessions import Sessions
 
 import segstore_ds as segstore
+from segstore_ds.spark.parquet_scan import here
 
 HERE = Path(__file__).parent
 
@@ -66,6 +67,14 @@ def load(spark: SparkSession, url: str) -> Callable[..., DataFrame]:
         return (reader.schema(schema) if schema is not None else reader).load(of)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def large_scans() -> Iterator[None]:
+    """Scans as of large streams: what Spark can't read itself comes through the source."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here, "MOST_BYTES", -1)
+        yield
 
 
 @pytest.fixture

@@ -50,12 +50,24 @@ def test_write_read_and_repeat(connect, url):
     assert back.union(back).count() == 4000
 
 
-def test_connect_scan_uses_the_source_and_warns(connect, url):
+@pytest.fixture
+def history(connect, url) -> str:
     segstore.spark.register(connect)
     df = connect.range(0, 1000, 1, 2).selectExpr("id")
     segstore.spark.write(df, url, segmentFormat="parquet", inlineBytes=0)
+    return url
+
+
+def test_connect_reads_a_small_scan_in_the_client(connect, history):
+    back = segstore.spark.read(connect, history, startCut=10, offsetColumn="o")
+    assert sorted(row.o for row in back.collect()) == list(range(10, 1000))
+    assert "BatchScan" not in back._explain_string()
+
+
+@pytest.mark.usefixtures("large_scans")
+def test_connect_scan_uses_the_source_and_warns(connect, history):
     with pytest.warns(UserWarning, match="Spark Connect"):
-        back = segstore.spark.read(connect, url, startCut=10, offsetColumn="o")
+        back = segstore.spark.read(connect, history, startCut=10, offsetColumn="o")
     assert back.count() == 990
 
 

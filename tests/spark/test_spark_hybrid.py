@@ -21,6 +21,8 @@ import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.parquet.encodings import Encodings
 
+pytestmark = pytest.mark.usefixtures("large_scans")
+
 LEAVES = {
     "n": pa.int64(),
     "i": pa.int32(),

@@ -19,7 +19,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.parquet_scan import read as hybrid
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
 
 LAYOUT = segstore.Layout(inline_bytes=0, segment_format="parquet")
 

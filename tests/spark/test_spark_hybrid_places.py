@@ -17,7 +17,7 @@ from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan import relation as parquet_relation
 from segstore_ds.stream.connector import ParquetPiece
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
 
 SCHEMA = pa.schema([("n", pa.int64()), ("d", pa.float64())])
 DRIVER = Path(__file__).with_name("s3a_driver.py")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -22,7 +23,10 @@ from pyspark.sql.types import (
 from stream_kit import snapshot
 
 import segstore_ds as segstore
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.spark import schemas
 from segstore_ds.spark.schemas import from_stored, to_spark_json, to_stored
+from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 
@@ -343,3 +347,20 @@ def _rename_class(url, to, name):
     kept["fields"][0]["type"]["pyClass"] = name
     kept["fields"][0]["type"]["serializedClass"] = "gANjb3MKYWJvcnQKcQAu"
     segstore.create(to, segstore.open(url).schema, spark_schema=json.dumps(kept))
+
+
+def test_other_columns_are_read_where_spark_lacks_a_type(spark, url, monkeypatch):
+    def lacking(data_type):
+        if pa.types.is_time(data_type):
+            raise PySparkTypeError("no such type")
+        return from_arrow_type(data_type)
+
+    monkeypatch.setattr(schemas, "from_arrow_type", lacking)
+    schema = pa.schema([("n", pa.int64()), ("t", pa.time64("us"))])
+    stream = segstore.create(url, schema)
+    stream.append(pa.table({"n": [1], "t": [None]}, schema))
+    with pytest.raises(SchemaMismatchError, match="column='t'"):
+        segstore.spark.read(spark, url)
+    assert segstore.spark.read(spark, url, columns=["n"]).collect() == [(1,)]
+    source = SegstoreDataSource({"path": url, "columns": "n"})
+    assert source.reader(source.schema()).partitions()

@@ -78,7 +78,7 @@ def is_native(data_type: DataType) -> bool:
     if isinstance(data_type, StructType):
         distinct = len({*map(_fold, data_type.names)}) == len(data_type.names)
         plain = not any(_FIELD_ID in (field.metadata or {}) for field in data_type)
-        return distinct and plain and all(map(_is_native_field, data_type))
+        return distinct and plain and all(map(is_native_field, data_type))
     if isinstance(data_type, ArrayType):
         return is_native(data_type.elementType)
     if isinstance(data_type, MapType):
@@ -88,7 +88,8 @@ def is_native(data_type: DataType) -> bool:
     return type(data_type) in _PLAIN
 
 
-def _is_native_field(field: StructField) -> bool:
+def is_native_field(field: StructField) -> bool:
+    """As `is_native`, for a column or a field of a struct."""
     # A char is a string whose length is in the column's metadata; the source pads it.
     return CHAR_KEY not in (field.metadata or {}) and is_native(field.dataType)
 
@@ -105,7 +106,7 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     its values are null in both readers. Epochs with names that differ only in case, requested names
     included, are left to the source, since the session decides which of them Spark confuses.
     """
-    if not all(map(_is_native_field, needed)):
+    if not all(map(is_native_field, needed)):
         return ()
     wanted = reading.needed_schema
     made = [*_RESERVED, *filter(None, [reading.offset_column])]

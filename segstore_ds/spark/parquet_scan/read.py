@@ -1,15 +1,15 @@
-"""The hybrid scan: Parquet-backed history by Spark's own reader, the rest through the source.
+"""The hybrid scan: Parquet-backed history by Spark's own reader, the rest here or by the source.
 
 There is one plan, bound to one version. Spark gets Parquet segments as plain files, so it prunes
 columns, pushes filters down and knows sizes. Arrow segments, and what Spark would not read exactly,
-are read through `format("segstore")`. One rule splits the plan into the two halves, so each segment
-is in exactly one of them.
+are read in this process if they are small, else through `format("segstore")`. One rule splits the
+plan into the two halves, so each segment is in exactly one of them.
 """
 
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -22,6 +22,7 @@ from segstore_ds.options import READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
+from segstore_ds.spark.parquet_scan.here import read_here
 from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
     filter_column,
@@ -61,8 +62,9 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
 
     It takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns,
     as of the newest version or the requested one. Rows come in no particular order: `offsetColumn`
-    gives one. If Spark can't reach the files itself, everything is read through the source, and a
-    warning says so once.
+    gives one. Up to 16 MiB of other segments are read by this process, at once, and are a local
+    table to Spark. If Spark can't reach the files itself, the rest is read through the source, and
+    a warning says so once.
 
     Args:
         spark: The session.
@@ -85,14 +87,20 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     if split is None:
         return _read_source(spark, url, given)
     scan, native, whole, epochs = split
+    halves, unreachable = [], None
     try:
-        halves = _read_native(scan, native)
+        halves += _read_native(scan, native) if native else []
     except UnreachableError as error:
-        _warn_once(error)
-        return _read_source(spark, url, given)
+        whole, epochs, unreachable = False, (), error
     if not whole:
-        bounds = (scan.reading.start, scan.reading.end)
-        halves.append(_read_rest(scan, url, given, bounds, HelperNotes(native_epochs=epochs)))
+        rest = replace(scan.reading, native_epochs=epochs)
+        small = read_here(spark, scan.snapshot, rest, scan.result)
+        if small is None:
+            bounds = (rest.start, rest.end)
+            small = _read_rest(scan, url, given, bounds, HelperNotes(native_epochs=epochs))
+            if unreachable is not None:
+                _warn_once(unreachable)
+        halves.append(small)
     return reduce(DataFrame.unionAll, halves)
 
 
@@ -105,7 +113,7 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
     """
     url, given = as_location(url), as_texts(options)
     split = _split(spark, url, given)
-    if split is None or len(split[1]) > _MOST_SCANS:
+    if split is None or not 0 < len(split[1]) <= _MOST_SCANS:
         return _read_source(spark, url, given)
     scan, native, _, _ = split
     place, pieces = scan.reading.start, []
@@ -130,7 +138,7 @@ def _split(
 ) -> tuple[_Scan, list[ParquetPiece], bool, tuple[int, ...]] | None:
     """Return the segments that Spark reads itself, if they are all, and their epochs.
 
-    None if it reads none of them.
+    None for a table of metadata.
     """
     parsed = parse_options({**given, "path": url}, READ)
     source = bound_source(spark)({**given, "path": url})
@@ -143,7 +151,7 @@ def _split(
     epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
     native, whole = snapshot.parquet(reading, epochs)
     scan = _Scan(spark, snapshot, reading, needed, result)
-    return (scan, native, whole, epochs) if native else None
+    return scan, native, whole and bool(native), epochs if native else ()
 
 
 def _read_rest(

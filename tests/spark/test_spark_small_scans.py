@@ -1,0 +1,136 @@
+"""Small scans that this process reads: the same as the source's, as a local table."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from test_spark_types import all_types
+
+import segstore_ds as segstore
+from segstore_ds.errors import PositionError
+from segstore_ds.spark.parquet_scan import here
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+# Types that have one form in Spark and in Arrow, alone and inside others.
+NATIVE = (
+    *("boolean", "byte", "short", "int", "long", "float", "double", "decimal", "decimal_scale"),
+    *("string", "binary", "date", "timestamp", "timestamp_ntz", "array", "map", "struct"),
+)
+NESTED = {
+    "times": "array(timestamp, null, timestamp + INTERVAL 1 DAY)",
+    "naive": "array(timestamp_ntz, null)",
+    "by_time": "map(coalesce(date, DATE'1999-01-01'), timestamp, DATE'2020-02-29', null)",
+    "inside": "struct(timestamp AS t, array(struct(timestamp AS u, binary AS b)) AS l)",
+    "sparse": "CASE WHEN row % 3 = 0 THEN array(struct(timestamp AS t, 1 AS n), null) END",
+    "sparse_map": "CASE WHEN row % 4 = 1 THEN map('a', array(timestamp_ntz)) END",
+    "empty": "slice(array(timestamp), 1, 0)",
+}
+
+
+def plan(df: DataFrame) -> str:
+    """Return how Spark runs a DataFrame."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        df.explain()
+    return text.getvalue()
+
+
+def sorted_rows(df: DataFrame) -> list[str]:
+    return sorted(map(repr, df.collect()))
+
+
+def check(read: DataFrame, source: DataFrame, *, here: bool = True) -> None:
+    """Check that two DataFrames are the same, and who reads the first."""
+    assert read.schema == source.schema
+    assert sorted_rows(read) == sorted_rows(source)
+    assert ("BatchScan segstore" in plan(read)) != here
+
+
+@pytest.fixture(scope="module")
+def fresh(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows of all such types as they lie after appends of uneven sizes; not to be changed."""
+    url = f"file://{tmp_path_factory.mktemp('fresh')}/stream"
+    rows = all_types(spark).select("row", *NATIVE)
+    rows = rows.selectExpr("*", *(f"{text} AS {name}" for name, text in NESTED.items()))
+    rows = rows.selectExpr("*", "concat_ws('-', row, string) AS text")
+    for copies in (1, 7, 2, 30):
+        copied = rows.crossJoin(spark.range(copies).selectExpr("id AS copy"))
+        copied.write.format("segstore").mode("append").save(url)
+    return url
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startCut": 5, "endCut": 101, "offsetColumn": "at"},
+        {"filters": '[["copy", ">=", 3], ["int", "is not null"]]', "commitTimeColumn": "when"},
+        {"columns": "sparse,by_time,row", "startCut": 4},
+        {"columns": "[]", "offsetColumn": "at", "endCut": 50},
+        {"versionAsOf": 2},
+    ],
+    ids=str,
+)
+def test_read_equals_the_source(spark: SparkSession, fresh: str, options: dict[str, Any]) -> None:
+    source = spark.read.format("segstore").options(**options).load(fresh)
+    check(segstore.spark.read(spark, fresh, **options), source)
+
+
+@pytest.mark.smoke
+def test_fresh_events_are_read_beside_compacted_ones(
+    spark: SparkSession, fresh: str, url: str, append: Callable[..., None]
+) -> None:
+    rows = spark.read.format("segstore").load(fresh)
+    append(rows, segmentFormat="parquet", inlineBytes=0)
+    append(rows.where("row = 1"))
+    read = segstore.spark.read(spark, url, startCut=2, offsetColumn="at")
+    source = spark.read.format("segstore").option("startCut", 2).option("offsetColumn", "at")
+    check(read, source.load(url))
+    assert "FileScan parquet" in plan(read)
+    assert "LocalTableScan" in plan(read)
+
+
+def test_small_scan_is_broadcast(spark: SparkSession, fresh: str) -> None:
+    """A source has no size, so Spark would sort and shuffle."""
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        small = segstore.spark.read(spark, fresh, columns=["row"])
+        joined = spark.range(10**6).toDF("row").join(small, "row", "left")
+        assert "Broadcast" in plan(joined)
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_scan_is_of_the_version_that_was_read(spark: SparkSession, url: str) -> None:
+    stream = segstore.create(url, pa.schema([("n", pa.int64())]))
+    empty = segstore.spark.read(spark, url)
+    assert (empty.count(), empty.columns) == (0, ["n"])
+    stream.append(pa.table({"n": [1, 2]}))
+    read = segstore.spark.read(spark, url)
+    stream.append(pa.table({"n": [3]}))
+    assert (empty.count(), read.count(), segstore.spark.read(spark, url).count()) == (0, 2, 3)
+    with pytest.raises(PositionError):
+        segstore.spark.read(spark, url, startCut=9)
+
+
+@pytest.mark.parametrize("bound", ["MOST_BYTES", "MOST_MEMORY", "_MOST_SEGMENTS"])
+def test_larger_scan_is_the_sources(
+    spark: SparkSession, fresh: str, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(here, bound, 3)
+    source = spark.read.format("segstore").load(fresh)
+    check(segstore.spark.read(spark, fresh), source, here=False)
+
+
+def test_types_with_two_forms_are_the_sources(
+    spark: SparkSession, url: str, append: Callable[..., None]
+) -> None:
+    append(spark.sql("SELECT parse_json('[1]') AS v"))
+    source = spark.read.format("segstore").load(url)
+    check(segstore.spark.read(spark, url), source, here=False)
