@@ -294,5 +294,6 @@ def test_upkeep_changes_nothing_that_is_promised():
     """Pinned reads, tags, readers, versions of the last hour and outcomes are as without it."""
     UpkeepMachine.rounds.clear()
     run_state_machine_as_test(UpkeepMachine, settings=SETTINGS)
-    assert 2 * UpkeepMachine.rounds["rounds"] > UpkeepMachine.rounds["lives"]
-    assert UpkeepMachine.rounds["versions"] > UpkeepMachine.rounds["lives"]
+    lives = UpkeepMachine.rounds["lives"]
+    assert 4 * UpkeepMachine.rounds["rounds"] > lives  # by chance it is from 35 to 60 % of them
+    assert 4 * UpkeepMachine.rounds["versions"] > lives

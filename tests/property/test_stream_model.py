@@ -28,6 +28,7 @@ from virtual_time import TimedStorage, VirtualTime
 from segstore_ds.errors import (
     NotFoundError,
     PositionError,
+    SnapshotExpiredError,
     TruncatedError,
     WriterConflictError,
 )
@@ -200,6 +201,9 @@ class StreamMachine(RuleBasedStateMachine):
         version = data.draw(st.integers(0, self.model.version + 1))
         if version > self.model.version:
             with pytest.raises(NotFoundError):
+                self.stream.read("head", f"version:{version}")
+        elif version < self.model.first:  # of a stream that was dropped
+            with pytest.raises(SnapshotExpiredError):
                 self.stream.read("head", f"version:{version}")
         else:
             # History answers for purged versions too. Nothing is left of what lies below the head.
