@@ -42,10 +42,11 @@ def append_latency(settings: Settings) -> Found:
             stream.append(events(0, BATCH_ROWS))
             rows.append({"commits": length, **appends, **_open(stream, opens), **burst})
         assert segstore.open(scratch / "stream").tail == stream.tail
+        young = segstore.create(scratch / "young", EVENTS)
         walks = [
-            *walk("append", partial(stream.append, events(0, BATCH_ROWS)), 500, 45),
-            *walk("read", lambda: stream.read(0, "tail").read_all(), 420, 40),
-            *walk("open", partial(segstore.open, scratch / "stream")),
+            *walk("append", partial(young.append, events(0, BATCH_ROWS)), 500, 45),
+            *walk("read", lambda: young.read(0, "tail").read_all(), 420, 40),
+            *walk("open", partial(segstore.open, young.url)),
         ]
     first, last = rows[0], rows[-1]
     bounds = {

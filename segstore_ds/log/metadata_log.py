@@ -101,7 +101,7 @@ def find_gaps(numbers: Iterable[int], first: int, end: int) -> list[range]:
     >>> find_gaps([1, 2, 5, 9], 0, 8)
     [range(0, 1), range(3, 5), range(6, 8)]
     """
-    there = sorted(number for number in {*numbers} if first <= number < end)
+    there = sorted({number for number in numbers if first <= number < end})
     borders = pairwise((first - 1, *there, end))
     return [range(low + 1, high) for low, high in borders if high > low + 1]
 
