@@ -24,7 +24,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.staged import StagedTask, delete_staged
 
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
 
@@ -98,7 +98,7 @@ def commit_rows_copy(
         if sum(segment.rows for segment in segments) != sum(task.rows for task in tasks):
             raise InternalError("tasks received other rows than they staged")
     except SegstoreError:
-        appender.discard(segments)
+        delete_staged(job.storage, segments)
         raise
     # From here on a piece or a root may name them, whatever the answer: upkeep deletes leftovers.
     if work.span == copy.bounds:

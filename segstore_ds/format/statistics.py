@@ -81,13 +81,8 @@ def in_type(stats: ColumnStats, data_type: pa.DataType) -> ColumnStats:
     return ColumnStats(low, high, stats.nulls)
 
 
-def has_stats(data_type: pa.DataType) -> bool:
-    """Tell whether columns of a type in normal form get statistics: all but the nested types."""
-    return data_type.id not in _NESTED
-
-
 def columns_with_stats(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns that get statistics."""
+    """Return the names of the columns that get statistics: all but those of nested types."""
     return [field.name for field in schema if field.type.id not in _NESTED]
 
 

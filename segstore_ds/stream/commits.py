@@ -11,6 +11,7 @@ from contextlib import suppress
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.compact.run import run_auto_compact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.format.names import segment_object
 from segstore_ds.format.policies import RETENTION_PROPERTY
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.log.context import StreamContext
@@ -24,7 +25,7 @@ from segstore_ds.write.append import Appender, AppendPlan, check_stream
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.request import AutoRules, WriteRequest
-from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.staged import StagedTask, delete_staged
 
 _JOBS_REMEMBERED = 1024
 _TRIED, _ENDED = "tried", "ended"
@@ -65,18 +66,19 @@ class Commits:
             if frame is None:
                 segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)
             ours = [segment for segment in segments if segment not in staged]
-            self.appender.check_clock(ours[-1] if ours else None)
+            self._context.log.check_clock(segment_object(ours[-1].path) if ours else None)
             commit = self.appender.commit(AppendPlan.of(job, segments, tasks, frame))
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:
             # If this is not the first try, staged segments may already be in the log.
-            self.appender.discard(ours if repeated or keep_staged else segments)
+            mine = ours if repeated or keep_staged else segments
+            delete_staged(self._context.storage, mine)
             if not repeated:
                 self._remember(job, _ENDED)
             raise
         if commit.repeated:
-            self.appender.discard(ours)
+            delete_staged(self._context.storage, ours)
         else:
             self._after.run(job.request.compact)
         return commit

@@ -38,7 +38,7 @@ from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repe
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.segment_writer import decode_inline
-from segstore_ds.write.staged import StagedTask, delete_staged
+from segstore_ds.write.staged import StagedTask
 from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
@@ -273,15 +273,6 @@ class Appender:
                         path=f"{self._context.storage.url}/{path}",
                     )
 
-    def check_clock(self, segment: StagedSegment | None) -> None:
-        """Call `StreamLog.check_clock` with a segment that this process has just staged.
-
-        `segment` is None if only other processes staged segments.
-        """
-        self._context.log.check_clock(
-            None if segment is None else names.segment_object(segment.path)
-        )
-
     def commit(self, plan: AppendPlan) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
 
@@ -317,7 +308,3 @@ class Appender:
         root = done.root
         start = root.tail - plan.rows
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
-
-    def discard(self, segments: Sequence[StagedSegment]) -> None:
-        """Delete staged segments that are known to be in no commit; never raises."""
-        delete_staged(self._context.storage, segments)

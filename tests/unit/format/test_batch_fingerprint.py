@@ -18,12 +18,12 @@ from segstore_ds.format.batch_fingerprint import (
     encode_fingerprint,
     gather_facts,
 )
-from segstore_ds.format.statistics import compute, has_stats
+from segstore_ds.format.statistics import columns_with_stats, compute
 
 
 def facts(table: pa.Table | pa.RecordBatch) -> BatchFacts:
     batch = table.combine_chunks().to_batches()[0] if isinstance(table, pa.Table) else table
-    names = [field.name for field in batch.schema if has_stats(field.type)]
+    names = columns_with_stats(batch.schema)
     tally = BatchTally(batch.schema, names)
     tally.add(batch)
     return tally.facts
