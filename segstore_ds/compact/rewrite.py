@@ -37,7 +37,8 @@ from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import STITCH, CompactRules
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.table import STITCH
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask

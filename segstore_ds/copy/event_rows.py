@@ -1,8 +1,9 @@
 """A copy by events whose rows come from a job: many tasks stage them, one commit lists all.
 
-The job may change the events, so the rows are not those of the source. One job is one piece
-(`copy.staging`): a copy that several jobs share goes on after the last piece that was made in the
-same way. Nothing can be read before the one commit.
+The job may change the events, so the rows are not those of the source. A job that names the offset
+of each row has them checked against its range (`OffsetCheck`); the helper `copy` reads the range
+itself. One job is one piece (`copy.staging`): a copy that several jobs share goes on after the last
+piece that was made in the same way. Nothing can be read before the one commit.
 """
 
 import secrets
@@ -14,7 +15,7 @@ import pyarrow as pa
 from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.events import EventsCopy, plan_copy_events
 from segstore_ds.copy.staging import Range, StagedPiece, put_piece
-from segstore_ds.errors import InternalError, SegstoreError
+from segstore_ds.errors import InternalError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +28,10 @@ from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
+_REMEDY = (
+    "write rows of the DataFrame that was loaded with offset_column and the same start_cut and "
+    "end_cut, in their order and each once; or use segstore.spark.copy(spark, ..., transform)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,29 @@ class RowsCopy:
     job: WriteJob  # stages the rows; `repeated` if the copy had been made before
     span: Range  # the part of the copy's range that the rows are of
 
-    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> StagedTask:
-        """Stage one task's rows."""
-        # All attempts of all jobs of a copy share one folder.
-        return self.job.stage(task, secrets.token_hex(6), batches)
+    def stage(
+        self, task: int, batches: Iterable[pa.RecordBatch], column: str | None
+    ) -> tuple[StagedTask, Range]:
+        """Stage one task's rows; return also their first and last offset, if `column` has them.
 
-    def commit(self, staged: Iterable[StagedTask]) -> None:
-        """Commit what tasks staged; raises as `commit_rows_copy`."""
-        commit_rows_copy(self, sorted(staged, key=lambda one: one.task))
+        Raises:
+            InvalidInputError: The rows are not of the copy's range, or in another order.
+        """
+        check = OffsetCheck(column or "", self.span)
+        rows = map(check.take, batches) if column else batches
+        # All attempts of all jobs of a copy share one folder.
+        staged = self.job.stage(task, secrets.token_hex(6), rows)
+        return staged, (check.first, check.last)
+
+    def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
+        """Commit what tasks staged, in task order; raises as `commit_rows_copy`.
+
+        Raises:
+            InvalidInputError: The ranges of tasks overlap, or are in another order.
+        """
+        ordered = sorted(sent, key=lambda one: one[0].task)
+        check_offsets([offsets for _, offsets in ordered])
+        commit_rows_copy(self, [staged for staged, _ in ordered])
 
 
 def plan_rows_copy(
@@ -106,3 +126,50 @@ def commit_rows_copy(
     else:
         piece = StagedPiece(*work.span, copy.made_by, segments)
         put_piece(job.storage, copy.to.request.copy_id, piece)
+
+
+@dataclass(slots=True)
+class OffsetCheck:
+    """Takes the column of offsets out of one task's rows, and checks it against a range.
+
+    Each row is an event of the range; they come in the order of the source, each once.
+    """
+
+    column: str
+    span: Range
+    first: int = -1
+    last: int = -1
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows without their offsets."""
+        place = batch.schema.get_field_index(self.column)
+        offsets = batch.column(place).cast(pa.int64())
+        if batch.num_rows:
+            if offsets.null_count:
+                raise InvalidInputError("a row has no offset", remedy=_REMEDY, column=self.column)
+            values = offsets.to_numpy()
+            first, last = int(values[0]), int(values[-1])
+            if not (values[1:] > values[:-1]).all() or first <= self.last:
+                raise InvalidInputError(
+                    "rows are not in the order of their offsets", remedy=_REMEDY, after=self.last
+                )
+            if first < self.span[0] or last >= self.span[1]:
+                raise InvalidInputError(
+                    "rows are not of the copy's range",
+                    remedy=_REMEDY,
+                    rows=f"[{first}, {last}]",
+                    range=f"[{self.span[0]}, {self.span[1]})",
+                )
+            self.first, self.last = (first if self.first < 0 else self.first), last
+        return batch.drop_columns([self.column])
+
+
+def check_offsets(checks: Sequence[tuple[int, int]]) -> None:
+    """Check that tasks got rows in order, by the first and last offset of each, or -1."""
+    last = -1
+    for first, end in checks:
+        if 0 <= first <= last:
+            raise InvalidInputError(
+                "rows are not in the order of their offsets", remedy=_REMEDY, after=last
+            )
+        last = max(last, end)

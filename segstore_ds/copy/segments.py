@@ -14,7 +14,8 @@ itself and the copy is read back. Otherwise ranges are fetched and written at on
 gets its name when all its bytes were checked.
 
 An engine's tasks may copy the segments (`SegmentsCopy.run`), of a range of offsets each, which they
-look up in the version that was planned on.
+look up in the version that was planned on. So do rows that pass through the engine's data
+(`RowsOfSegments`): only the offset and id of each count.
 
 Source: the second approach of Pravega's copyStream.
 """
@@ -22,17 +23,20 @@ Source: the second approach of Pravega's copyStream.
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Self
+from itertools import pairwise
+from typing import Any, Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
 from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
 from segstore_ds.copy.staging import Range
 from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.errors import (
+    ConflictError,
     FormatError,
+    InvalidInputError,
     MissingObjectError,
     SnapshotExpiredError,
 )
@@ -275,6 +279,66 @@ class SegmentsCopy:
     def copier(self) -> SegmentCopier:
         """Return what copies segments to the destination."""
         return SegmentCopier(self.job, self.to.storage, self.to.source, token=self.to.request.token)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfSegments:
+    """A copy of the segments that rows of the metadata table `segments` name; picklable."""
+
+    copy: SegmentsCopy
+
+    def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedSegment]:
+        """Copy whole segments and yield what the destination is to list.
+
+        Of each row the `start` and `segment_id` count. A segment that has arrived before is reused.
+        """
+        if self.copy.to.done is not None:
+            return
+        status = TableStatus(self.copy.job.storage)
+        with self.copy.copier() as copier:
+            for row in rows:
+                placed = self._find(status, row["start"], row["segment_id"])
+                yield PlacedSegment(placed.start, copier.copy(placed))
+
+    def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+        """Create the destination's first root, which lists the segments that tasks have copied."""
+        to = self.copy.to
+        if to.done is not None:
+            return replace(to.done, repeated=True)
+        # A duplicated row was copied once, or by two attempts; only one of them counts.
+        by_start = {placed.start: placed for placed in found}
+        ordered = [by_start[start] for start in sorted(by_start)]
+        if not ordered:
+            raise InvalidInputError(
+                "no segments to copy", remedy="write the rows of at least one segment"
+            )
+        for before, behind in pairwise(ordered):
+            if before.end != behind.start:
+                raise InvalidInputError(
+                    "the segments have a gap between them",
+                    remedy="write the rows of neighbouring segments",
+                    gap=f"[{before.end}, {behind.start})",
+                )
+        bounds = (max(ordered[0].start, to.source.head), ordered[-1].end)
+        entries = tuple(placed.entry for placed in ordered)
+        return self.copy.commit_entries(entries, bounds, to.source.next_segment, clock=clock)
+
+    def discard(self, found: Sequence[PlacedSegment]) -> None:
+        """Leave what was copied to the next attempt."""
+
+    def _find(self, status: TableStatus, start: int, segment_id: int) -> PlacedSegment:
+        source = self.copy.to.source
+        inside = source.listed_start <= start < source.tail
+        listed = [*status.segments(source, start, start + 1)] if inside else []
+        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
+            raise ConflictError(
+                "the source does not list this segment",
+                remedy="read metadata=segments again, and write its rows unchanged",
+                start=start,
+                segment_id=segment_id,
+                version=source.version,
+            )
+        return listed[0]
 
 
 def plan_copy_segments(

@@ -4,11 +4,8 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.arguments import check_whole
+from segstore_ds.options.table import COMPACT_MODES, MERGE, TARGET_BYTES, TARGET_ROWS
 
-MERGE, STITCH, SPLIT = "merge", "stitch", "split"
-MODES = (MERGE, STITCH, SPLIT)
-TARGET_ROWS = 1 << 24
-TARGET_BYTES = 128 << 20
 # How many small segments make a medium one (a third of the target), and medium ones a big one.
 MINOR = (4, 3)
 
@@ -37,9 +34,11 @@ class CompactRules:
 
     def __post_init__(self) -> None:
         """Raise InvalidInputError if a target or threshold is out of range, or the mode unknown."""
-        if self.mode not in MODES:
+        if self.mode not in COMPACT_MODES:
             raise InvalidInputError(
-                "unknown compaction mode", remedy=f"use one of {', '.join(MODES)}", mode=self.mode
+                "unknown compaction mode",
+                remedy=f"use one of {', '.join(COMPACT_MODES)}",
+                mode=self.mode,
             )
         check_whole("target_rows", self.target_rows, least=1)
         check_whole("target_bytes", self.target_bytes, least=1)

@@ -10,10 +10,18 @@ STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
+OPERATIONS = ("append", "compact", "copy")
+COPY_MODES = ("segments", "events", "clone")
+MERGE, STITCH, SPLIT = "merge", "stitch", "split"
+COMPACT_MODES = (MERGE, STITCH, SPLIT)
 _METADATA = (
     *("segments", "frames", "history", "info", "storage"),
-    *("writers", "readers", "tags", "streams"),
+    *("writers", "readers", "tags", "compactionPlan", "streams"),
 )
+
+# The targets of a compaction.
+TARGET_ROWS = 1 << 24
+TARGET_BYTES = 128 << 20
 
 # Limits at which an appender flushes on its own.
 FLUSH_BYTES = 64 << 20
@@ -92,6 +100,14 @@ TABLE: tuple[Option, ...] = (
     Option("keyColumns", "list", _WRITES),
     Option("timeColumn", "text", _WRITES),
     Option("compact", "choice", _WRITES, choices=("auto", "off")),
+    Option("compactRows", "int", (READ,), default=TARGET_ROWS, least=1),
+    Option("compactBytes", "bytes", (READ,), default=TARGET_BYTES, least=1),
+    Option("compactMode", "choice", (READ,), default=MERGE, choices=COMPACT_MODES),
+    Option("operation", "choice", (WRITE,), default="append", choices=OPERATIONS),
+    Option("copyFrom", "text", (WRITE,)),
+    Option("copyMode", "choice", (WRITE,), choices=COPY_MODES),
+    Option("copyId", "text", (WRITE,)),
+    Option("seal", "bool", (WRITE,), default=False),
 )
 
 # What users of other systems try: names of options, in small letters, each with ours.

@@ -17,9 +17,10 @@ from pyspark.sql.types import StructType
 from segstore_ds import Layout
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import WRITE, parse_options
-from segstore_ds.options.compaction import MERGE, TARGET_BYTES, TARGET_ROWS, CompactRules
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
 from segstore_ds.reports import Compaction, Copied, Redacted
-from segstore_ds.spark.batch.copy_writer import plan_copied_rows
+from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_copied_rows
 from segstore_ds.spark.batch.writer import client_of
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
@@ -36,8 +37,6 @@ from segstore_ds.stream.connector import (
     redact_stream,
 )
 
-MOST_TASKS = 256
-SEGMENTS, EVENTS = "segments", "events"
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
 _WHOLE = ("head", "tail")
 

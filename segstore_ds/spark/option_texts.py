@@ -36,6 +36,7 @@ class CopiedRows:
         copy_id: The name of the copy.
         seal: Whether the copy is sealed after its last event.
         cuts: The range of the source that was asked for.
+        column: The column with the offset of each row; None if the helper reads the range itself.
         span: The offsets that the rows are made of, if they are a part of the range.
         made_by: What tells their transformation from others.
     """
@@ -44,6 +45,7 @@ class CopiedRows:
     copy_id: str
     seal: bool
     cuts: tuple[str, str]
+    column: str | None = None
     span: tuple[int, int] | None = None
     made_by: str | None = None
 

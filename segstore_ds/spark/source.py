@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
-from segstore_ds.spark.batch.copy_writer import plan_copy_writer
+from segstore_ds.spark.batch.job_writer import plan_job_writer, plan_rows
 from segstore_ds.spark.batch.metadata_reader import (
+    PLAN,
     is_metadata_table,
     plan_metadata_reader,
     plan_streams_reader,
@@ -85,7 +86,7 @@ class SegstoreDataSource(DataSource):
             return table_schema(STREAMS)
         snapshot = self.open_snapshot(options)
         self._pinned = snapshot.pinned
-        if is_metadata_table(options["metadata"]):
+        if is_metadata_table(options["metadata"]) or options["metadata"] == PLAN:
             return table_schema(options["metadata"])
         reading = snapshot.plan(
             columns=options["columns"],
@@ -118,6 +119,8 @@ class SegstoreDataSource(DataSource):
             snapshot = self.open_snapshot(options)
         else:
             snapshot = Snapshot.at(storage, self._pinned)
+        if options["metadata"] == PLAN:
+            return plan_rows(snapshot, options, schema)
         if is_metadata_table(options["metadata"]):
             return plan_metadata_reader(snapshot, options, schema)
         options = {**options, "columns": project(snapshot, options, schema)}
@@ -129,17 +132,20 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
-        options, told = parse_options(self.options, WRITE), HelperNotes.of(self.options)
         client = client_of(self.bound_application)
-        if told.copied is not None:
-            return plan_copy_writer(self.open_storage, options, schema, told.copied, client=client)
+        job = plan_job_writer(
+            self.options, self.open_storage, schema, client=client, overwrite=overwrite
+        )
+        if job is not None:
+            return job
+        options = parse_options(self.options, WRITE)
         return plan_append_writer(
             self.open_storage(options),
             options,
             schema,
             client=client,
             overwrite=overwrite,
-            transaction=told.transaction,
+            transaction=HelperNotes.of(self.options).transaction,
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

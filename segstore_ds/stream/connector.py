@@ -6,10 +6,10 @@ are values that travel between the steps.
 """
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -17,11 +17,17 @@ from segstore_ds.compact.commit import Compaction, Replacement
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import CompactJob
 from segstore_ds.compact.run import bind_range, run_compact, run_groups
+from segstore_ds.compact.tasks import (
+    PLAN_SCHEMA,
+    CompactTasks,
+    plan_compact_tasks,
+    plan_compaction_rows,
+)
 from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import ROWS, RowsCopy
 from segstore_ds.copy.event_rows import plan_rows_copy as _plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
-from segstore_ds.copy.segments import plan_copy_segments
+from segstore_ds.copy.segments import RowsOfSegments, plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.seams import best_effort
@@ -67,6 +73,7 @@ __all__ = [
     "CutLike",
     "FilterLike",
     "Filters",
+    "Job",
     "MicroBatches",
     "ParquetPiece",
     "ReadTask",
@@ -80,6 +87,7 @@ __all__ = [
     "WriteRequest",
     "build_write",
     "commit_batch",
+    "commit_job",
     "commit_write",
     "compact_stream",
     "copy_events",
@@ -92,7 +100,10 @@ __all__ = [
     "open_storage",
     "parse_cut",
     "plan_batch_write",
+    "plan_compaction",
+    "plan_compaction_job",
     "plan_rows_copy",
+    "plan_segments_copy",
     "plan_write",
     "redact_stream",
     "resolve_location",
@@ -105,9 +116,10 @@ __all__ = [
 Launch = Callable[[Callable[[list[Any]], Iterator[Any]], Sequence[Any]], list[Any]]
 SEGMENTS, EVENTS = "segments", "events"  # how a stream is copied
 STREAMS = "streams"  # the only metadata table that is of a folder, not of a stream
-# The columns of each metadata table.
+# The columns of each metadata table, and of a compaction's plan.
 METADATA: Mapping[str, pa.Schema] = {
     **{name: table.schema for name, table in METADATA_TABLES.items()},
+    "compactionPlan": PLAN_SCHEMA,
     STREAMS: STREAMS_SCHEMA,
 }
 
@@ -316,6 +328,58 @@ def compact_stream(
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()
     return done
+
+
+class Job(Protocol):
+    """Work whose rows pass through an engine's data; planned here, run in tasks, committed once.
+
+    Picklable. A compaction and a copy by segments are such jobs.
+    """
+
+    def run(self, rows: Iterable[Mapping[str, Any]], /) -> Iterator[Any]:
+        """Do some rows in a task and yield what the commit takes, picklable.
+
+        Any attempt of any task may be repeated, killed, or run twice at once.
+        """
+
+    def commit(self, results: Sequence[Any], /) -> Any:
+        """Commit what all tasks have done, once."""
+
+    def discard(self, results: Sequence[Any], /) -> None:
+        """Delete what tasks did for a commit that was never tried; never raises."""
+
+
+def commit_job(job: Job, results: Sequence[Any]) -> None:
+    """Commit what the tasks of a job have done; a compaction then starts upkeep."""
+    job.commit(results)
+    if isinstance(job, CompactTasks):
+        with best_effort("upkeep"):
+            AfterCommit(context_of(_open_to_commit(job.job.storage))).keep_up()
+
+
+def plan_compaction(snapshot: Snapshot, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the compaction of a range as rows of ``METADATA["compactionPlan"]``."""
+    reading = snapshot.plan(options["startCut"], options["endCut"])
+    rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
+    bounds = (reading.start, reading.end)
+    return plan_compaction_rows(snapshot.context, snapshot.root, rules, bounds)
+
+
+def plan_compaction_job(
+    storage: Storage, options: Mapping[str, Any], *, client: str
+) -> CompactTasks:
+    """Fix what the tasks and the commit of a compaction share; its rows have its targets."""
+    context = context_of(open_on(storage))
+    return plan_compact_tasks(context, _layout(options), client=_client(client))
+
+
+def plan_segments_copy(
+    source: Storage, target: Storage, copy_id: str, *, seal: bool, client: str
+) -> RowsOfSegments:
+    """Fix what a copy of rows of the table `segments` copies. Raises as its methods do."""
+    request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
+    context = context_of(open_on(source))
+    return RowsOfSegments(plan_copy_segments(context, target, request, client=_client(client)))
 
 
 def copy_segments(

@@ -57,6 +57,24 @@ def test_an_empty_stream_is_copied(spark, url, tmp_path):
     assert segstore.open(target).tail == 0
 
 
+def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
+    fill(url, 4)
+    target = f"file://{tmp_path}/copied"
+
+    def write(rows, **options: object) -> None:
+        rows.write.format("segstore").mode("append").options(**options).save(target)
+
+    rows = spark.read.format("segstore").option("metadata", "segments").load(url)
+    whole = {"operation": "copy", "copyFrom": url, "copyId": "c"}
+    assert "metadata=segments" in error(lambda: write(spark.range(3), **whole))
+    assert "copyId" in error(lambda: write(rows, operation="copy", copyFrom=url))
+    assert "operation=copy or" in error(lambda: write(spark.range(3), copyId="c"))
+    assert "gap=" in error(lambda: write(rows.where("start <> 10"), **whole))
+    assert not segstore.exists(target)
+    write(rows.where("start >= 10 and start < 30"), **whole)
+    assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(10, 30))
+
+
 def boom(batches):
     for batch in batches:
         if batch.column("id").to_pylist()[-1] >= 45:
@@ -112,6 +130,52 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     record = copy._log.root.copies["c"]
     assert (record["source"], record["mode"]) == (stream._log.root.stream_id, "events")
     assert (record["start"], record["end"]) == (5, 395)
+
+
+def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
+    stream = fill(url, 40)
+    target = f"file://{tmp_path}/copied"
+    places = {"startCut": 5, "endCut": 395, "offsetColumn": "o"}
+    loaded = spark.read.format("segstore").options(minPartitions=16, **places).load(url)
+    rows = loaded.selectExpr("id", "o", "spark_partition_id() AS part")
+
+    def write(copy_id: str = "c", rows=rows, **options: object) -> None:
+        writer = rows.write.format("segstore").mode("append")
+        options = {"copyFrom": url, "copyMode": "events", "copyId": copy_id} | places | options
+        writer.options(**{k: v for k, v in options.items() if v is not None}).save(target)
+
+    # The rows are those of the moment they were loaded: only who says which has them recorded so.
+    stream.append(pa.table({"id": [400]}))
+    moving = ({"startCut": None}, {"endCut": None}, {"endCut": "tail"}, {"offsetColumn": None})
+    for moves in moving:
+        assert "use segstore.spark.copy" in error(lambda moves=moves: write(**moves))
+    assert "takes no expected tail" in error(lambda: write(expectedTail=0))
+    assert "no such column" in error(lambda: write(rows=rows.drop("o")))
+    # They are checked against the range: other rows, and rows twice or in another order.
+    other = rows.withColumn("o", rows["o"] + 390)
+    turned = rows.orderBy("o", ascending=False)
+    twice = rows.unionAll(rows.where("o > 300"))
+    for wrong, why in ((other, "not of the copy's range"), (turned, "order"), (twice, "order")):
+        assert why in error(lambda wrong=wrong: write("wrong", rows=wrong))
+    assert not segstore.exists(target)
+    segstore.drop(target, confirm=target)
+    write(inlineBytes=0, seal=True)
+    copy = segstore.open(target)
+    table = copy.read().read_all()
+    assert table["id"].to_pylist() == list(range(5, 395))
+    assert len(set(table["part"].to_pylist())) > 8
+    assert (copy.version, copy.sealed) == (1, True)  # 0 is the drop
+    assert copy.schema.names == ["id", "part"]
+    record = copy.root.copies["c"]
+    assert (record["source"], record["mode"]) == (stream.stream_id, "events")
+    assert (record["start"], record["end"]) == (5, 395)
+    stream.append(pa.table({"id": [1000]}))
+    write(inlineBytes=0, seal=True)
+    assert copy.refresh().version == 1
+    assert "another copy" in error(lambda: write(seal=False))
+    assert "SEG_ALREADY_EXISTS" in error(lambda: write("other"))
+    assert "leave these options out" in error(lambda: write(seal=True, writerId="w", batchId=1))
+    assert "leave operation out" in error(lambda: write(operation="copy"))
 
 
 def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path):

@@ -68,6 +68,9 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "timestampAsOf",
         "replicatedOnly",
         "metadata",
+        "compactRows",
+        "compactBytes",
+        "compactMode",
     }
     assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
     del values["path"]

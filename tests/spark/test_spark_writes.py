@@ -131,9 +131,15 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "keyColumns": "id",
         "timeColumn": "id",
         "compact": "auto",
+        "operation": "append",
+        "copyFrom": "",
+        "copyMode": "segments",
+        "copyId": "",
+        "seal": "false",
     }
     assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
-    del values["path"]
+    for elsewhere in ("path", "copyFrom", "copyMode", "copyId", "seal"):
+        del values[elsewhere]
     append(spark.range(0, 100, 1, 1), mode="overwrite", **values)
     report = segstore.open(url).verify()
     assert (report.segments, report.frames, report.rows) == (1, 10, 100)

@@ -19,6 +19,7 @@ from segstore_ds.stream.connector import (
     list_streams_below,
 )
 
+PLAN = "compactionPlan"  # a table that job_writer.py reads
 EVENTS_ONLY = (
     "columns",
     "filters",
@@ -32,7 +33,7 @@ _STREAM_ONLY = ("versionAsOf", "timestampAsOf")
 
 def is_metadata_table(name: str | None) -> bool:
     """Tell whether the option names a metadata table of this module."""
-    return name in METADATA
+    return name in METADATA and name != PLAN
 
 
 def table_schema(name: str) -> StructType:

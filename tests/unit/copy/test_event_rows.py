@@ -14,7 +14,9 @@ from virtual_time import TimedStorage
 from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import (
     ROWS,
+    OffsetCheck,
     RowsCopy,
+    check_offsets,
     commit_rows_copy,
     plan_rows_copy,
 )
@@ -182,6 +184,28 @@ def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
     copy.maintain(grace="7d")
     copy.verify().check()
     assert len([*target.list("segments")]) == len(copy._log.root.entries)
+
+
+def test_offsets_of_rows_are_checked() -> None:
+    """Each row is of the range, behind the one before it, in its task and in those before."""
+
+    def take(*batches: list[int | None]) -> tuple[int, int]:
+        check = OffsetCheck("o", (5, 20))
+        for offsets in batches:
+            left = check.take(pa.record_batch({"n": offsets, "o": pa.array(offsets, pa.int64())}))
+            assert left.schema.names == ["n"]
+            assert left.num_rows == len(offsets)
+        return check.first, check.last
+
+    assert take([]) == (-1, -1)
+    assert take([5, 7], [], [19]) == (5, 19)
+    for wrong in ([[4]], [[20]], [[7, 7]], [[7, 6]], [[7], [7]], [[7], [5]], [[None]], [[7, None]]):
+        with pytest.raises(InvalidInputError, match=r"use segstore\.spark\.copy"):
+            take(*wrong)
+    check_offsets([(-1, -1), (5, 7), (-1, -1), (8, 8), (9, 19)])
+    for wrong_tasks in ([(5, 7), (7, 9)], [(8, 9), (5, 7)], [(5, 9), (-1, -1), (6, 6)]):
+        with pytest.raises(InvalidInputError, match="order"):
+            check_offsets(wrong_tasks)
 
 
 @pytest.mark.parametrize("kind", KINDS)

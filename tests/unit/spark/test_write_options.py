@@ -63,6 +63,8 @@ def error(action: Callable[[], None]) -> str:
         ({"overwriteSchema": "true"}, "overwrite the events as well, or set mergeSchema=true"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
         ({"expectedTail": 3}, "SEG_NOT_FOUND"),
+        ({"expectedTail": 0, "operation": "compact"}, "takes no expected tail"),
+        ({"copyMode": "clone", "operation": "copy"}, r"segstore.spark.clone"),
     ],
 )
 def test_wrong_options_are_refused_and_make_nothing(url, options, message):

@@ -1,0 +1,266 @@
+"""Writes whose rows are a plan's, a list of segments, or a copy's events.
+
+The options `operation` and `copyMode` ask for them, or the helper `copy` of a session. A `Job`
+(`stream.connector`) is planned in the driver, does some rows in each task, and commits once what
+all of them have done. A copy by events takes rows of a DataFrame (`RowsCopy`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options import WRITE, parse_options
+from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
+from segstore_ds.spark.batch.reader import PartsReader
+from segstore_ds.spark.batch.writer import SegstoreWriter, build_request
+from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
+from segstore_ds.spark.versions import to_arrow
+from segstore_ds.stream.connector import (
+    Job,
+    RowsCopy,
+    Snapshot,
+    Storage,
+    commit_job,
+    discard_staged,
+    parse_cut,
+    plan_compaction,
+    plan_compaction_job,
+    plan_rows_copy,
+    plan_segments_copy,
+)
+
+SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"
+MOST_TASKS = 256
+_OPTIONS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})
+_RANGE = ("startcut", "endcut", "offsetcolumn")
+_FIXED = ("offset", "position", "version")
+_OF_APPENDS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
+Open = Callable[[Mapping[str, Any]], Storage]
+
+
+def plan_job_writer(
+    given: Mapping[str, str],
+    open_storage: Open,
+    schema: StructType,
+    *,
+    client: str,
+    overwrite: bool,
+) -> SegstoreWriter | None:
+    """Return the writer of a job; None if the options, as Spark has them, ask for an append."""
+    copied = HelperNotes.of(given).copied
+    if copied is not None:
+        options = parse_options(given, WRITE)
+        return _write_rows(open_storage, options, schema, copied, client=client)
+    if _OPTIONS.isdisjoint(name.lower() for name in given):
+        return None
+    given, range_ = _take_range(given)
+    options = parse_options(given, WRITE)
+    mode = _check_options(options)
+    if options["operation"] == "append" and mode is None:
+        return None
+    copy_id, seal = options["copyId"], options["seal"]
+    if mode == EVENTS and range_ is not None:
+        *cuts, column = range_
+        if column not in schema.names:
+            raise InvalidInputError(
+                "the rows have no such column", remedy="load them with offsetColumn", column=column
+            )
+        _check_creates(options, overwrite=overwrite)
+        copied = CopiedRows(options["copyFrom"], copy_id, seal, (cuts[0], cuts[1]), column)
+        return _write_rows(open_storage, options, schema, copied, client=client)
+    target = open_storage(options)
+    if mode == SEGMENTS:
+        _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
+        source = open_storage({**options, "path": options["copyFrom"]})
+        return _write_job(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
+    _check_rows(schema, PLAN, operation="compact", overwrite=overwrite)
+    return _write_job(plan_compaction_job(target, options, client=client))
+
+
+def _check_options(options: Mapping[str, Any]) -> str | None:
+    """Return how a write copies, ``segments`` or ``events``; None if it is not a copy."""
+    copies, mode = options["operation"] == "copy", options["copyMode"]
+    expected = [name for name in ("expectedTail", "expectedVersion") if options[name] is not None]
+    if expected and (options["operation"] != "append" or mode is not None):
+        raise InvalidInputError(
+            "a copy or a compaction takes no expected tail or version",
+            remedy="remove the option",
+            options=expected,
+        )
+    if mode == CLONE:
+        raise InvalidInputError(
+            "a clone takes no rows",
+            remedy="call segstore.spark.clone(spark, source, target, copy_id), or "
+            'Stream.copy_to(url, copy_id=..., mode="clone")',
+        )
+    if copies and mode == EVENTS:
+        raise InvalidInputError(
+            "operation=copy takes the rows of metadata=segments",
+            remedy="leave operation out to write rows of events with copyMode=events",
+        )
+    given = [name for name in ("copyFrom", "copyId") if options[name] is not None]
+    if copies or mode == EVENTS:
+        if len(given) < 2:
+            raise InvalidInputError(
+                "a copy needs copyFrom and copyId",
+                remedy="give both: the source's location, and a name for the copy",
+                given=given,
+            )
+        return mode or SEGMENTS
+    if given or options["seal"] or mode is not None:
+        raise InvalidInputError(
+            "the options belong to a copy",
+            remedy="give them with operation=copy or copyMode=events only",
+            options=given or ["seal" if options["seal"] else "copyMode"],
+        )
+    return None
+
+
+def _check_creates(options: Mapping[str, Any], *, overwrite: bool) -> None:
+    given = [name for name in _OF_APPENDS if options[name]]
+    if overwrite or given or options["compact"] == "auto":
+        raise InvalidInputError(
+            "copyMode=events creates a new stream once, in mode append",
+            remedy="the copy's id makes it safe to repeat; leave these options out",
+            options=given,
+        )
+
+
+def _check_rows(schema: StructType, table: str, *, operation: str, overwrite: bool) -> None:
+    found, wanted = (
+        [(field.name, field.dataType) for field in each] for each in (schema, table_schema(table))
+    )
+    if overwrite or found != wanted:
+        raise InvalidInputError(
+            f"operation={operation} takes the rows of metadata={table}, in mode append",
+            remedy=f'write spark.read.format("segstore").option("metadata", "{table}").load(...)',
+            columns=schema.names,
+        )
+
+
+def _take_range(
+    given: Mapping[str, str],
+) -> tuple[Mapping[str, str], tuple[str, str, str] | None]:
+    """Take the cuts of a copy's rows and the column of their offsets out of a write's options.
+
+    The rows of a DataFrame are those of the moment it was loaded. So a write without the helper
+    must name its range, in cuts that still mean the same events now, and the column of the offsets.
+    """
+    named = {name.lower(): value for name, value in given.items()}
+    if str(named.get("copymode")).strip().lower() != EVENTS:
+        return given, None
+    start, end, column = (named.get(name) for name in _RANGE)
+    fixed = all(cut is not None and parse_cut(cut).kind in _FIXED for cut in (start, end))
+    if not fixed or start is None or end is None or column is None:
+        raise InvalidInputError(
+            "a copy by events needs the range of its rows, in offsets, and their offsetColumn",
+            remedy="use segstore.spark.copy(spark, source, target, copy_id, transform); or load "
+            "the DataFrame with startCut, endCut and offsetColumn, and give the same ones here",
+            startCut=start,
+            endCut=end,
+            offsetColumn=column,
+        )
+    others = {name: value for name, value in given.items() if name.lower() not in _RANGE}
+    return others, (start, end, column)
+
+
+def plan_rows(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) -> PartsReader:
+    """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`."""
+    check_whole(options, EVENTS_ONLY, schema)
+    rows = plan_compaction(snapshot, options)
+    count = min(len(rows), MOST_TASKS)
+    borders = [len(rows) * n // count for n in range(count + 1)] if count else [0]
+    return PartsReader(_read_plan, [rows[first:last] for first, last in pairwise(borders)])
+
+
+def _read_plan(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist(rows, to_arrow(table_schema(PLAN)))
+
+
+def _write_job(job: Job) -> SegstoreWriter:
+    return SegstoreWriter(
+        partial(_run_job, job), partial(_commit_job, job), partial(_discard_job, job)
+    )
+
+
+def _run_job(
+    job: Job, _context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> tuple[list[Any], int]:
+    results: list[Any] = []
+    try:
+        for result in job.run(row for batch in batches for row in batch.to_pylist()):
+            results.append(result)  # noqa: PERF402 - a failure must find what was done
+    except BaseException:
+        job.discard(results)
+        raise
+    return results, 0
+
+
+def _commit_job(job: Job, done: list[list[Any]]) -> None:
+    commit_job(job, [*chain(*done)])
+
+
+def _discard_job(job: Job, done: list[list[Any]]) -> None:
+    job.discard([*chain(*done)])
+
+
+def plan_copied_rows(
+    source: Storage, target: Storage, schema: StructType, copied: CopiedRows, *, client: str
+) -> RowsCopy:
+    """Fix the range, and what all tasks of a job share."""
+    options = parse_options({}, WRITE)
+    return _plan_rows(source, target, options, schema, copied, client=client)
+
+
+def _plan_rows(
+    source: Storage,
+    target: Storage,
+    options: Mapping[str, Any],
+    schema: StructType,
+    copied: CopiedRows,
+    *,
+    client: str,
+) -> RowsCopy:
+    return plan_rows_copy(
+        source,
+        target,
+        build_request(options, schema, client=client),
+        copied.copy_id,
+        copied.cuts,
+        seal=copied.seal,
+        span=copied.span,
+        made_by=copied.made_by,
+    )
+
+
+def _write_rows(
+    open_storage: Open,
+    options: Mapping[str, Any],
+    schema: StructType,
+    copied: CopiedRows,
+    *,
+    client: str,
+) -> SegstoreWriter:
+    """Return the writer of a copy's rows; the column of their offsets is not stored."""
+    source, target = open_storage({**options, "path": copied.source}), open_storage(options)
+    rows = StructType([field for field in schema if field.name != copied.column])
+    work = _plan_rows(source, target, options, rows, copied, client=client)
+    discard = partial(_discard_rows, target)
+    return SegstoreWriter(partial(_run_rows, work, copied.column), work.commit, discard)
+
+
+def _run_rows(
+    work: RowsCopy, column: str | None, context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> tuple[Any, int]:
+    done = work.stage(context.partitionId(), batches, column)
+    return done, done[0].rows
+
+
+def _discard_rows(storage: Storage, done: list[Any]) -> None:
+    discard_staged(storage, [staged for staged, _ in done])
