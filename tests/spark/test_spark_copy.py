@@ -166,8 +166,8 @@ def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
     assert len(set(table["part"].to_pylist())) > 8
     assert (copy.version, copy.sealed) == (1, True)  # 0 is the drop
     assert copy.schema.names == ["id", "part"]
-    record = copy.root.copies["c"]
-    assert (record["source"], record["mode"]) == (stream.stream_id, "events")
+    record = copy._log.root.copies["c"]
+    assert (record["source"], record["mode"]) == (stream._log.root.stream_id, "events")
     assert (record["start"], record["end"]) == (5, 395)
     stream.append(pa.table({"id": [1000]}))
     write(inlineBytes=0, seal=True)
