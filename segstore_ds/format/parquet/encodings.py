@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 SAMPLE_ROWS = 16_384
-# The cost of a dictionary is extrapolated from the sample to a frame of this size. Some grow with
-# the rows and some are complete in the sample, so the estimate is halfway between.
+# The cost of a dictionary is extrapolated from the sample to a frame of this size, or to the first
+# frame if that is larger. Some grow with the rows and some are complete in the sample, so the
+# estimate is halfway between.
 _FRAME_ROWS = 65_536
 
 
@@ -75,7 +76,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         if suits_delta(leaf)
     }
     without = _trial(sample, {**options, **Encodings((), deltas).options()})
-    factor = max(_FRAME_ROWS / sample.num_rows, 1.0)
+    factor = max(_FRAME_ROWS, batch.num_rows) / sample.num_rows
     chosen = []
     least = 0
     for place, path in enumerate(paths):

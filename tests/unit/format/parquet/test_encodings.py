@@ -1,5 +1,7 @@
 """Which leaf columns of a Parquet segment get a dictionary."""
 
+import random
+
 import pyarrow as pa
 
 from segstore_ds.format.parquet.encodings import choose_encodings
@@ -35,3 +37,13 @@ def test_names_with_dots_keep_the_rule():
     lists = pa.ListArray.from_arrays(pa.array(range(1001), pa.int32()), numbers)
     batch = pa.record_batch({"a": lists, "a.list.element": numbers, "b": numbers})
     assert choose_encodings(batch, {}).dictionary == ("b",)
+
+
+def test_rows_of_a_large_first_frame_decide():
+    """50,000 different values are too many for a frame of 65,536 rows, and few for a larger one."""
+    chance = random.Random(7)
+    values = pa.array([chance.randrange(50_000) / 1000 for _ in range(1 << 18)])
+    batch = pa.record_batch({"value": values})
+    options = {"compression": "zstd"}
+    assert choose_encodings(batch.slice(0, 1 << 16), options).dictionary == ()
+    assert choose_encodings(batch, options).dictionary == ("value",)
