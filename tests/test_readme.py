@@ -12,6 +12,7 @@ import pytest
 from process_kit import plain_environment, spark_environment
 
 from segstore_ds import options
+from segstore_ds.compact.tasks import PLAN_SCHEMA
 from segstore_ds.read.find_streams import STREAMS_SCHEMA
 from segstore_ds.read.metadata_tables import METADATA_TABLES
 
@@ -189,6 +190,7 @@ def test_metadata_tables_are_the_programs():
     rows = TEXTS["metadata"].split("\n| table | columns |\n")[1].split("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))
     schemas = {name: table.schema for name, table in METADATA_TABLES.items()} | {
+        "compactionPlan": PLAN_SCHEMA,
         "streams": STREAMS_SCHEMA,
     }
     assert shown == {name: ", ".join(schema.names) for name, schema in schemas.items()}

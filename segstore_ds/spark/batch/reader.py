@@ -83,7 +83,8 @@ def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Itera
 def project(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the stream's columns that a schema asks for, in the schema's order."""
     offset, time = options["offsetColumn"], options["commitTimeColumn"]
-    asked = [field for field in snapshot.schema if field.name in schema.names]
+    wanted = {*schema.names}
+    asked = [field for field in snapshot.schema if field.name in wanted]
     stored = from_stored(pa.schema(asked), snapshot.spark_schema)
     known = {field.name: field.dataType for field in stored}
     known |= {offset: LongType(), time: TimestampType()}
