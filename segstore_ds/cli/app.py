@@ -42,7 +42,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            done = super().invoke(ctx)
+            sys.stdout.flush()  # what is still in the buffer: at exit no failure has a status
+            return done
         except SegstoreError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             options = command.params if command else ()

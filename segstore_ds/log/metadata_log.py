@@ -353,6 +353,7 @@ class MetadataLog(Generic[T]):
                 body = codec.encode(batch)
                 codec.decode(body, path)
         except FormatError as error:
+            codec.encode(batch)  # raises where the batch can't be written at all
             raise InvalidInputError(
                 "a commit could not be read back",
                 remedy="give each argument the type and the range that the reference states",

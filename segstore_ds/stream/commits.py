@@ -116,8 +116,9 @@ class AfterCommit:
         if compact is not None:
             with best_effort("compaction"):
                 run_auto_compact(self._context, compact)
-        if RETENTION_PROPERTY in self._context.log.root.properties:
-            with _RETENTION:
+        with _RETENTION:
+            # The root may have to be looked up: a merge whose outcome is unknown forgets it.
+            if RETENTION_PROPERTY in self._context.log.root.properties:
                 self._retain.apply_if_due()
         self.keep_up()
 

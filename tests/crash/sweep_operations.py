@@ -234,7 +234,7 @@ REDACTING = _doing(
 )
 UNPINNING = _doing(lambda stream: stream.pins.release("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
-JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
+JOINED_SHARE = ((table_status, "SHARE_BYTES", 1500),)  # three frames of these events
 TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
 NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
 TINY_PARTS = (NO_INLINE, (table.SEGMENTS, "rows", 2), (table.SEGMENTS, "fan_in", 3))
