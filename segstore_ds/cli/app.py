@@ -39,12 +39,11 @@ _RESCUES = ("verify", "repair", "salvage")
 class _Commands(TyperGroup):
     """Turns what a command raises into one line on stderr and a status."""
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
+    def invoke(self, ctx: Any) -> None:
+        """Run a command; none has a result."""
         try:
-            done = super().invoke(ctx)
+            super().invoke(ctx)
             sys.stdout.flush()  # what is still in the buffer: at exit no failure has a status
-            return done
         except SegstoreError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             options = command.params if command else ()
@@ -69,6 +68,8 @@ class _Commands(TyperGroup):
             usage = getattr(error, "format_message", None)  # typer's own, about the arguments
             said = usage() if usage else f"{type(error).__name__}: {error}"
             status = FAILED
+        else:
+            return
         typer.echo(f"segstore: {printable(str(said))}", err=True)
         raise typer.Exit(status)
 

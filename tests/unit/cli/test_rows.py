@@ -159,7 +159,8 @@ def test_rows_survive_a_file(tmp_path, ending, capsys):
 @pytest.mark.parametrize("form", Format)
 def test_rows_survive_a_pipe(tmp_path, stream, form, monkeypatch):
     piped = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=piped, isatty=lambda: False))
+    out = SimpleNamespace(buffer=piped, isatty=lambda: False, flush=piped.flush)
+    monkeypatch.setattr(sys, "stdout", out)
     assert main(["export", stream.url, "--format", form, "-"]) == 0
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(piped.getvalue())))
