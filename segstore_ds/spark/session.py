@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds import Commit
@@ -68,7 +69,8 @@ def register(
         What was set, and what that costs; prints as text.
 
     Raises:
-        InvalidInputError: The storage options are not a mapping.
+        InvalidInputError: The storage options are not a mapping; or Spark 4.0 found the format by
+            itself, and can't bind them to the session.
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInputError(
@@ -79,8 +81,20 @@ def register(
     activate_if_none(spark)
     # Spark looks in the active session for the name, and refuses one that another session has.
     quiet_replacing(spark, SegstoreDataSource.name())
+    source = _bound(storage_options, spark.conf.get("spark.app.id", None))
     with activated(spark):
-        spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            # Spark 4.0 replaces no format that it finds installed, and that one works as well.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+            if storage_options:
+                raise InvalidInputError(
+                    "this Spark keeps the installed format, which has no options of a session",
+                    remedy="give each read and write the option storageOptions, or set the "
+                    "filesystem's own variables, such as AWS_ACCESS_KEY_ID",
+                ) from error
     _bind(spark, storage_options)
     chosen = {}
     if tune and spark.conf.get(BATCH_SIZING, None) is None:
