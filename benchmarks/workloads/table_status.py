@@ -38,8 +38,7 @@ SIZES = (10**3, 10**4, 10**5, 10**6)
     "the opened stream rests; after a thousand commits within a second it takes 30 more gets",
     "the disk's own stalls are in p99 and max: hold them against those of the bare object",
     "against us: sizes, rows and checksums of the entries are random, tokens too",
-    "the origin of a clone was opened before, which is three more requests; six of a clone's "
-    "requests make sure that neither folder lies in the other",
+    "a clone's origin was opened before (3 requests); 6 more prove that no folder is in the other",
     "the root at 10^7 is computed from parts that are not written",
     rows=10**6,
     tiny_rows=1000,
