@@ -68,6 +68,17 @@ def test_commands_parse(line):
     parse(words[:end])
 
 
+def test_commands_in_errors_have_their_verbs_and_flags():
+    """Those of the program's own texts, with prose around them."""
+    app, found = typer.main.get_command(build_app()), 0
+    for path in DOCS.parent.rglob("*.py"):
+        for verb, rest in re.findall(r"segstore (\w+) \{[^}]*\}([^\"\n]*)", path.read_text()):
+            known = {flag for param in app.commands[verb].params for flag in param.opts}
+            assert {*re.findall(r"--[\w-]+", rest)} <= known, (path.name, verb, rest)
+            found += 1
+    assert found > 5
+
+
 @pytest.mark.parametrize("line", ["segstore verfy u", "segstore compact u --yess", "segstore drop"])
 def test_wrong_commands_do_not_parse(line):
     """What the test above relies on."""

@@ -194,7 +194,7 @@ def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
         raise InvalidInputError(
             "the clone was made before, but is no longer at its location",
             remedy="if it was moved, open it at its new location; if it was deleted by hand, "
-            "call unpin(copy_id) on the origin and clone again; or use another copy id",
+            "call pins.release(copy_id) on the origin and clone again; or use another copy id",
             copy_id=request.copy_id,
             url=log.storage.url,
         )

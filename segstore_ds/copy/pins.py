@@ -94,7 +94,7 @@ def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
             "the version that an earlier attempt pinned was purged",
-            remedy="call unpin(copy_id) on the origin, then clone again",
+            remedy="call pins.release(copy_id) on the origin, then clone again",
             copy_id=name,
             version=pin.version,
         ) from error

@@ -3,7 +3,7 @@
 A predicate's tree is read from its JSON, which another Polars may write otherwise: what is not
 understood is left out, and more is read. The filters that are found need not be exact. They keep
 every row for which the predicate is true, and Polars applies the whole predicate afterwards. So an
-expression means what it means in Polars, whoever hands it over: its lazy frame or a caller.
+expression means what it means in Polars, from a lazy frame and from a caller.
 """
 
 import json

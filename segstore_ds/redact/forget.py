@@ -137,7 +137,7 @@ def _elsewhere(root: Root, version: int) -> Iterator[Left]:
                 "a clone of a version from before the redaction",
                 "it lists the old objects, and its pin keeps them here",
                 "redact the clone and materialize() it, or drop it; where it is gone, "
-                f"unpin({name!r})",
+                f"pins.release({name!r})",
             )
     for origin in origins_of(root):
         yield Left(

@@ -187,7 +187,7 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
         return f"{text}; {advise(context.storage, context.log.root.stream_id, problem.where)}"
     if problem.version is not None:
         kept = context.log.root.version - problem.version
-        command = f"forget versions: segstore maintain {url} --keep 1h --keep-versions {kept}"
+        command = f"forget versions: segstore maintain {url} --keep 1h --min-versions {kept}"
     else:
         command = f"copy the rest: segstore salvage {url} NEW_URL --skip-damaged"
     return f"{text}; restore the object from a backup, or {command}"

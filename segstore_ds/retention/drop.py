@@ -73,7 +73,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     if pins:
         failure = ConflictError(
             "clones read this stream's segments",
-            remedy="drop or materialize the clones first, or unpin them",
+            remedy="drop or materialize the clones first, or release their pins",
             pins=sorted(pins),
         )
         failure.retryable = False  # it stays so until somebody does what the remedy says

@@ -35,7 +35,7 @@ def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> R
     if known is None and size > TAGS_BYTES:
         raise InvalidInputError(
             "too many tags",
-            remedy="remove some with untag(name), or give shorter names",
+            remedy="remove some with tags.delete(name), or give shorter names",
             tags=len(root.tags),
             bytes=size,
             most_bytes=TAGS_BYTES,

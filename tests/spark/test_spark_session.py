@@ -66,6 +66,22 @@ def test_register_refuses_storage_options_that_are_no_mapping(spark):
         segstore.spark.register(spark, storage_options="key=value")
 
 
+def test_register_beside_a_format_that_spark_keeps(spark, monkeypatch):
+    """As Spark 4.0 keeps an installed one, which has no place for a session's storage options."""
+    session, kept = spark.newSession(), "DATA_SOURCE_ALREADY_EXISTS"
+
+    def refuse(_registered, _source):
+        raise AnalysisException("kept", errorClass=kept)
+
+    monkeypatch.setattr(type(session.dataSource), "register", refuse)
+    segstore.spark.register(session)
+    with pytest.raises(segstore.errors.InvalidInputError, match="option storageOptions"):
+        segstore.spark.register(session, storage_options={"auto_mkdir": True})
+    kept = "DATA_SOURCE_NOT_FOUND"
+    with pytest.raises(AnalysisException):
+        segstore.spark.register(session)
+
+
 def test_register_concerns_one_session(spark, url, append):
     append(spark.range(3))
     other = spark.newSession()

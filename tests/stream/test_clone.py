@@ -434,7 +434,7 @@ def test_purged_pinned_version_error_has_a_remedy() -> None:
     stream.refresh()
     for _ in range(2):
         _clear(stream, storage)
-    with pytest.raises(SnapshotExpiredError, match=r"unpin\(copy_id\) on the origin"):
+    with pytest.raises(SnapshotExpiredError, match=r"pins\.release\(copy_id\) on the origin"):
         run_clone(stream._context, inner, REQUEST)
     stream.refresh().pins.release("c")
     run_clone(stream._context, inner, REQUEST)

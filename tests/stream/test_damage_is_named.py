@@ -71,7 +71,7 @@ def test_segments_of_older_versions_are_looked_at():
     assert [problem.version for problem in problems] == [version]
     (text,) = fix(stream).damaged
     kept = stream.version - version
-    assert f"segstore maintain {storage.url} --keep 1h --keep-versions {kept}" in text
+    assert f"segstore maintain {storage.url} --keep 1h --min-versions {kept}" in text
     again(stream).append(numbers(40, 41))
     wait(storage, 2 * 3600)
     again(stream).maintain(keep=3600, min_versions=kept)
