@@ -1,1 +1,1 @@
-"""What a stream shows: figures, exporters, pictures and plots from one description of it."""
+"""What a stream shows: figures, exporters and pictures from one description of it."""

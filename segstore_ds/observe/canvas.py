@@ -53,7 +53,6 @@ DRAWING = (
     ".segstore .strong{font-weight:600}"
     ".segstore .grid{stroke:var(--line);stroke-width:1}"
     ".segstore .edge{stroke:var(--ink);stroke-width:1.5}"
-    ".segstore .flag{stroke:var(--muted);stroke-width:1;stroke-dasharray:2 2}"
     ".segstore .arrow{fill:var(--arrow)}.segstore .parquet{fill:var(--parquet)}"
     ".segstore .both{fill:var(--both)}.segstore .hidden{fill:var(--hidden);opacity:.45}"
     ".segstore .track{fill:var(--line)}.segstore .reader{fill:var(--reader)}"
@@ -169,18 +168,3 @@ class Scale:
             return self.low
         share = (value - self.start) / (self.end - self.start)
         return self.low + min(max(share, 0.0), 1.0) * (self.high - self.low)
-
-
-def pack_rows(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Return a row for each span, in order of their starts, such that none overlap in a row.
-
-    >>> pack_rows([(0, 5), (3, 8), (6, 9)])
-    [0, 1, 0]
-    """
-    ends: list[float] = []
-    rows = []
-    for start, end in spans:
-        row = next((row for row, last in enumerate(ends) if last <= start), len(ends))
-        ends[row : row + 1] = [end]
-        rows.append(row)
-    return rows

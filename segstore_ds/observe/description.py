@@ -26,7 +26,7 @@ BARS = 240
 STEPS = 120
 COMMITS_READ = 50_000
 TABLE_ROWS = 20
-TAGS_SHOWN = 12
+TAGS_SHOWN = 6
 LANES = 12
 MIXED = "both"
 APPENDS, REWRITES, OTHERS = "appends", "rewrites", "others"
@@ -66,7 +66,6 @@ class Step:
         end: When the last one was made.
         head: The head after the last one.
         tail: The tail after the last one.
-        bytes: Encoded bytes of the segments that they added.
         commits: How many they are, by kind: `APPENDS`, `REWRITES` or `OTHERS`.
     """
 
@@ -76,7 +75,6 @@ class Step:
     end: dt.datetime
     head: int
     tail: int
-    bytes: int
     commits: Mapping[str, int]
 
 
@@ -191,7 +189,7 @@ def _steps(history: pa.Table) -> tuple[Step, ...]:
     times = column_values(batch, "time")
     firsts = _first_of_groups(times, STEPS, until=int(times[-1]) + 1)
     ends = np.append(firsts[1:], len(times))
-    columns = {name: column_values(batch, name) for name in ("version", "head", "tail", "bytes")}
+    columns = {name: column_values(batch, name) for name in ("version", "head", "tail")}
     operations, moments = batch["operation"].to_pylist(), batch["time"]
     steps = []
     for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
@@ -206,7 +204,6 @@ def _steps(history: pa.Table) -> tuple[Step, ...]:
                 end=moments[end - 1].as_py(),
                 head=int(columns["head"][end - 1]),
                 tail=int(columns["tail"][end - 1]),
-                bytes=int(columns["bytes"][first:end].sum()),
                 commits=commits,
             )
         )

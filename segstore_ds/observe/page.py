@@ -6,11 +6,13 @@ Every text that comes from a stream is escaped.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.observe.canvas import COLOURS
 from segstore_ds.observe.description import COMMITS_READ, Description
+from segstore_ds.observe.figures import Metrics
 from segstore_ds.observe.history_drawing import draw_history
 from segstore_ds.observe.stream_drawing import draw_stream, with_duration
 from segstore_ds.options.printable import printable_html as escape
@@ -19,7 +21,7 @@ from segstore_ds.options.quantities import with_unit
 _WIDE, _NARROW, _NOTEBOOK = 960, 400, 760
 _COMMIT_COLUMNS = ("version", "time", "operation", "head", "tail", "rows", "bytes", "writer_id")
 _SEGMENT_COLUMNS = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
-_READER_ROWS, _DAMAGE_ROWS, _CELL = 100, 10, 80
+_DAMAGE_ROWS, _CELL = 10, 80
 _STYLE = (
     f"{COLOURS}body{{margin:0;background:var(--ground);color:var(--ink)}}"
     "body,table{font:14px/1.45 system-ui,-apple-system,'Segoe UI','Open Sans',sans-serif}"
@@ -35,8 +37,6 @@ _STYLE = (
     "th,td{padding:5px 14px 5px 0;text-align:left;border-bottom:1px solid var(--line);"
     "white-space:nowrap;font-variant-numeric:tabular-nums}"
     "th{color:var(--muted);font-weight:500}.n{text-align:right}"
-    ".share{min-width:120px;width:30%}"
-    ".share i{display:block;height:9px;border-radius:2px;background:var(--parquet)}"
     ".narrow{display:none}"
     "@media(max-width:720px){.wide{display:none}.narrow{display:block}}"
 )
@@ -70,8 +70,7 @@ def build_page(found: Description) -> str:
         _facts(found),
         _both_widths(draw_stream, found, "stream"),
         _section("History", _both_widths(draw_history, found, "history") + _history_note(found)),
-        _section("Readers", _readers(found)),
-        _section("What holds storage", _storage(found)),
+        _section("What holds storage", _storage(figures)),
         _section(*_newest("commits", found.commits, _COMMIT_COLUMNS, figures.version + 1)),
         _section(*_newest("segments", found.segments, _SEGMENT_COLUMNS, figures.segments)),
         _section(
@@ -188,43 +187,8 @@ def _history_note(found: Description) -> str:
     return f"<p>The newest {COMMITS_READ:,} of {found.figures.version + 1:,} commits.</p>"
 
 
-def _readers(found: Description) -> str:
-    readers = sorted(found.figures.readers, key=lambda one: (-one.lag.events, one.name))
-    rows = [
-        {
-            "name": reader.name,
-            "owner": reader.owner,
-            "offset": reader.offset,
-            "behind": reader.lag.events,
-            "bytes": with_unit(reader.lag.bytes),
-            "age": "" if reader.lag.seconds is None else with_duration(reader.lag.seconds),
-            "lost": reader.lost_events,
-            "renewed": reader.renewed,
-            "live": reader.live,
-        }
-        for reader in readers[:_READER_ROWS]
-    ]
-    more = len(readers) - len(rows)
-    return build_table(rows) + (f"<p>and {more:,} more</p>" if more else "")
-
-
-def _storage(found: Description) -> str:
-    """Return what takes storage as a table with a bar for each reason."""
-    held = found.figures.storage
-    if not held:
-        return ""
-    most = max(1, *(each.bytes for each in held))
-    rows = "".join(
-        f'<tr><td>{escape(each.why)}</td><td class="n">{each.objects:,}</td>'
-        f'<td class="n">{with_unit(each.bytes)}</td>'
-        f'<td class="share"><i style="width:{100 * each.bytes / most:.1f}%"></i></td></tr>'
-        for each in held
-    )
-    return (
-        '<div class="scroll"><table><thead><tr><th scope="col">why</th>'
-        '<th scope="col" class="n">objects</th><th scope="col" class="n">bytes</th><th></th></tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>"
-    )
+def _storage(figures: Metrics) -> str:
+    return build_table([asdict(each) for each in figures.storage]) if figures.storage else ""
 
 
 def _newest(

@@ -9,7 +9,6 @@ from segstore_ds.observe.canvas import (
     DRAWING,
     Canvas,
     Scale,
-    pack_rows,
     round_ticks,
     shortened,
     text_width,
@@ -28,13 +27,13 @@ _MEANING = "size of segments, by offset"
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Somebody who has read or copied the events up to an offset.
+    """Somebody who has read or copied the events up to an offset, or a tag there.
 
     Attributes:
         name: Who.
         said: How far that is, in words.
         offset: Up to where.
-        style: `reader`, or `lapsed` for one that holds nothing back.
+        style: `reader`, or `lapsed` for a tag and for one that holds nothing back.
         alarm: Whether the words tell of a loss.
         why: What a pointer on it shows besides.
     """
@@ -53,7 +52,6 @@ def draw_stream(found: Description, *, width: int, name: str) -> str:
     figures = found.figures
     across = Scale(found.start, max(figures.tail, found.start + 1), _LEFT, width - _RIGHT)
     _draw_legend(canvas, found)
-    _draw_tags(canvas, found, across)
     _draw_segments(canvas, found, across)
     _draw_offsets(canvas, found, across)
     for lane in _lanes(found):
@@ -71,9 +69,7 @@ def describe_in_words(found: Description) -> str:
     held = f"{figures.segments:,} segments of {with_unit(figures.bytes)}"
     offsets = f"{figures.head:,} to {figures.tail:,}"
     parts = [f"{figures.events:,} events at the offsets {offsets}, in {held}.{ended}"]
-    parts += [f"{lane.name}: {lane.said}." for lane in _lanes(found)]
-    parts += [f"Tag {tag.name} at {tag.offset:,}." for tag in found.tags]
-    return " ".join(parts)
+    return " ".join([*parts, *(f"{lane.name}: {lane.said}." for lane in _lanes(found))])
 
 
 def _draw_legend(canvas: Canvas, found: Description) -> None:
@@ -84,41 +80,6 @@ def _draw_legend(canvas: Canvas, found: Description) -> None:
         items.append(("hidden", "hidden by the head"))
     canvas.text(_LEFT, 12.0, _MEANING, class_="muted")
     canvas.legend(items, _LEFT, 12.0, first=_LEFT + text_width(_MEANING) + 8)
-
-
-def _draw_tags(canvas: Canvas, found: Description, across: Scale) -> None:
-    """Draw the flags of the tags; their poles end where the plot does."""
-    if not found.tags:
-        return
-    most = across.high - across.low
-    labels = [shortened(tag.name, most / 2) for tag in found.tags]
-    spans = []
-    for tag, label in zip(found.tags, labels, strict=True):
-        at, wide = across(tag.offset), text_width(label) + 8
-        left = at if at + wide <= across.high else at - wide
-        spans.append((left, left + wide))
-    order = sorted(range(len(spans)), key=lambda place: spans[place])
-    rows = dict(zip(order, pack_rows([spans[place] for place in order]), strict=True))
-    top = canvas.height + 4
-    bottom = top + (max(rows.values()) + 1) * _ROW
-    for place, (tag, label) in enumerate(zip(found.tags, labels, strict=True)):
-        x, y = across(tag.offset), top + rows[place] * _ROW
-        title = f"tag {tag.name} at offset {tag.offset:,}"
-        canvas.add("line", title, x1=x, x2=x, y1=y + 2, y2=bottom + 6 + _PLOT_HEIGHT, class_="flag")
-        left, right = spans[place]
-        before = right <= x
-        canvas.text(
-            right - 4 if before else left + 4,
-            y + 11,
-            label,
-            class_="muted",
-            text_anchor="end" if before else "start",
-        )
-    canvas.height = bottom
-    if found.tags_count > len(found.tags):
-        more = f"and {found.tags_count - len(found.tags):,} tags more"
-        canvas.text(_LEFT, bottom + 11, more, class_="muted")
-        canvas.height += _ROW
 
 
 def _draw_segments(canvas: Canvas, found: Description, across: Scale) -> None:
@@ -201,7 +162,7 @@ def _draw_offsets(canvas: Canvas, found: Description, across: Scale) -> None:
 
 
 def _lanes(found: Description) -> list[Lane]:
-    """Return readers, the furthest behind first, then what copies the stream."""
+    """Return readers, the furthest behind first, then what copies the stream, then tags."""
     figures = found.figures
     readers = sorted(figures.readers, key=lambda reader: (-reader.lag.events, reader.name))
     lanes = [_reader_lane(reader) for reader in readers]
@@ -209,11 +170,18 @@ def _lanes(found: Description) -> list[Lane]:
     if len(lanes) > len(shown):
         rest = f"{len(lanes) - len(shown):,} readers more"
         shown.append(Lane(rest, "closer to the tail", readers[LANES].offset))
-    shown += _other_lanes(found)
-    return shown
+    return [*shown, *_copy_lanes(found), *_tag_lanes(found)]
 
 
-def _other_lanes(found: Description) -> Iterator[Lane]:
+def _tag_lanes(found: Description) -> Iterator[Lane]:
+    for tag in found.tags:
+        yield Lane(f"tag {tag.name}", f"at {tag.offset:,}", tag.offset, "lapsed")
+    more = found.tags_count - len(found.tags)
+    if more:
+        yield Lane(f"{more:,} tags more", "behind these", found.tags[-1].offset, "lapsed")
+
+
+def _copy_lanes(found: Description) -> Iterator[Lane]:
     figures = found.figures
     for name, events, why in figures.copies():
         if events is None:

@@ -163,7 +163,6 @@ def test_pictures_show_the_rest_and_name_what_is_damaged(monkeypatch):
         seen = again(stream)
         assert seen.metrics(storage=True).tail == 90
         assert ref.path in seen.picture(storage=True).to_html()
-        assert seen.picture(storage=True).plot() is not None
         storage.put(ref.path, sound)
     assert "be read, and is left out" not in again(stream).picture().to_html()
     assert again(stream).metrics(storage=True).damaged == ()

@@ -1,4 +1,4 @@
-"""`to_html`, `_repr_html_` and `plot`: what they say, and that data stays data."""
+"""`to_html` and `_repr_html_`: what they say, and that data stays data."""
 
 import re
 import shutil
@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import pyarrow as pa
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from picture_kit import EVIL, make_shown
 
 import segstore_ds as segstore
@@ -67,7 +66,7 @@ def test_a_page_tells_what_a_stream_holds(shown):
         f"head {shown.head}",
         f"tail {shown.tail}",
         "billing",
-        "launch",
+        "tag launch",
         "What holds storage",
         "replaced by compactions",
         "arrow segments",
@@ -114,9 +113,6 @@ def test_odd_streams_have_pictures(tmp_path, what):
     assert ("tail 3 (sealed)" in found.texts) == (what == "sealed")
     assert ("3 earlier events are dropped" in found.texts) == (what == "truncated")
     Elements(stream._repr_html_())
-    figure = stream.picture().plot()
-    FigureCanvasAgg(figure).draw()
-    assert len(figure.axes) == 5
 
 
 def test_a_notebook_shows_the_picture_and_moves_no_handle(shown):
@@ -135,42 +131,6 @@ def test_a_notebook_shows_why_a_stream_has_no_picture(tmp_path):
     assert "SEG_" in page
     assert "&lt;s&gt;" in page
     Elements(page)
-
-
-def test_a_plot_has_the_numbers_of_the_stream(shown):
-    figure = shown.picture().plot()
-    segments, history, lag, storage, commits = figure.axes
-    rows = shown.segments().read_all().to_pylist()
-    bars = sorted(
-        (bar.get_x(), bar.get_width(), bar.get_height())
-        for group in segments.containers
-        for bar in group
-    )
-    assert bars == [(row["start"], row["rows"], row["bytes"]) for row in rows]
-    heads = {line.get_label(): line.get_xdata()[0] for line in segments.get_lines()}
-    assert (heads["head"], heads["tail"]) == (shown.head, shown.tail)
-    assert heads["_tag launch"] == shown.tags["launch"].offset
-    done = shown.history().read_all()
-    (held,) = history.get_lines()
-    assert held.get_ydata()[-1] == shown.tail - shown.head
-    sums = {line.get_label(): line.get_ydata()[-1] for line in commits.get_lines()}
-    assert sums["appends"] == done["operation"].to_pylist().count("append")
-    assert sum(sums.values()) == done.num_rows
-    readers = {
-        row["name"]: row["behind"] for row in shown.metadata("readers").read_all().to_pylist()
-    }
-    names = [label.get_text() for label in lag.get_yticklabels()]
-    assert dict(zip(names, [bar.get_width() for bar in lag.containers[0]], strict=True)) == readers
-    held = shown.metadata("storage").read_all().to_pylist()
-    assert [bar.get_width() for bar in storage.containers[0]] == [row["bytes"] for row in held]
-
-
-def test_a_plot_can_be_drawn_whatever_the_names(shown, tmp_path):
-    figure = shown.picture(storage=False).plot()
-    FigureCanvasAgg(figure).print_png(tmp_path / "plot.png")
-    head = (tmp_path / "plot.png").read_bytes()[:24]
-    assert head[:8] == b"\x89PNG\r\n\x1a\n"
-    assert int.from_bytes(head[16:20], "big") == 1100
 
 
 def test_a_page_takes_few_requests(shown):

@@ -5,7 +5,6 @@ import pytest
 from segstore_ds.observe.canvas import (
     Canvas,
     Scale,
-    pack_rows,
     round_ticks,
     shortened,
     text_width,
@@ -31,10 +30,6 @@ def test_ticks_are_few_and_inside(end, most):
     ticks = round_ticks(0, end, most)
     assert 1 <= len(ticks) <= max(most, 2)
     assert 0 <= ticks[0] <= ticks[-1] <= end
-
-
-def test_spans_share_a_row_only_if_they_do_not_overlap():
-    assert pack_rows([(0, 5), (3, 8), (4, 9), (6, 9), (9, 10)]) == [0, 1, 2, 0, 0]
 
 
 def test_long_texts_lose_their_middle_and_keep_their_ends():
