@@ -59,8 +59,6 @@ DRAWING = (
     ".segstore .lapsed{fill:var(--hidden)}"
     ".segstore .held{fill:var(--parquet);opacity:.22}"
     ".segstore .grown{fill:none;stroke:var(--parquet);stroke-width:1.5}"
-    ".segstore .rewrites{fill:var(--both)}.segstore .appends{fill:var(--arrow)}"
-    ".segstore .others{fill:var(--hidden)}"
 )
 _LETTER = 0.6  # of a font's size: no usual sans-serif is wider on average
 

@@ -29,11 +29,6 @@ TABLE_ROWS = 20
 TAGS_SHOWN = 6
 LANES = 12
 MIXED = "both"
-APPENDS, REWRITES, OTHERS = "appends", "rewrites", "others"
-_KINDS = {
-    **dict.fromkeys(("append", "overwrite", "copy", "restore"), APPENDS),
-    **dict.fromkeys(("compact", "redact"), REWRITES),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class Step:
         end: When the last one was made.
         head: The head after the last one.
         tail: The tail after the last one.
-        commits: How many they are, by kind: `APPENDS`, `REWRITES` or `OTHERS`.
+        commits: How many they are.
     """
 
     first: int
@@ -75,7 +70,7 @@ class Step:
     end: dt.datetime
     head: int
     tail: int
-    commits: Mapping[str, int]
+    commits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +185,18 @@ def _steps(history: pa.Table) -> tuple[Step, ...]:
     firsts = _first_of_groups(times, STEPS, until=int(times[-1]) + 1)
     ends = np.append(firsts[1:], len(times))
     columns = {name: column_values(batch, name) for name in ("version", "head", "tail")}
-    operations, moments = batch["operation"].to_pylist(), batch["time"]
-    steps = []
-    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
-        commits = dict.fromkeys((APPENDS, REWRITES, OTHERS), 0)
-        for operation in operations[first:end]:
-            commits[_KINDS.get(operation, OTHERS)] += 1
-        steps.append(
-            Step(
-                first=int(columns["version"][first]),
-                last=int(columns["version"][end - 1]),
-                start=moments[first].as_py(),
-                end=moments[end - 1].as_py(),
-                head=int(columns["head"][end - 1]),
-                tail=int(columns["tail"][end - 1]),
-                commits=commits,
-            )
+    return tuple(
+        Step(
+            first=int(columns["version"][first]),
+            last=int(columns["version"][end - 1]),
+            start=batch["time"][first].as_py(),
+            end=batch["time"][end - 1].as_py(),
+            head=int(columns["head"][end - 1]),
+            tail=int(columns["tail"][end - 1]),
+            commits=end - first,
         )
-    return tuple(steps)
+        for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)
+    )
 
 
 def _newest_segments(

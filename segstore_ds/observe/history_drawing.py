@@ -3,12 +3,11 @@
 import datetime as dt
 
 from segstore_ds.observe.canvas import COLOURS, DRAWING, Canvas, Scale, round_ticks, text_width
-from segstore_ds.observe.description import APPENDS, OTHERS, REWRITES, Description
+from segstore_ds.observe.description import Description
 
 _LEFT, _RIGHT = 56, 16
 _PLOT_HEIGHT = 92
 _LEAST_BAR = 2.0
-_KINDS = {APPENDS: "appends", REWRITES: "compactions and redactions", OTHERS: "other commits"}
 
 
 def draw_history(found: Description, *, width: int, name: str) -> str:
@@ -47,24 +46,16 @@ def _draw_growth(canvas: Canvas, found: Description, across: Scale) -> None:
 
 
 def _draw_commits(canvas: Canvas, found: Description, across: Scale) -> None:
-    present = [each for each in _KINDS.items() if any(s.commits[each[0]] for s in found.steps)]
-    canvas.legend(present, across.low, canvas.height + 28, first=across.low)
-    top = canvas.height + 4
+    canvas.text(across.low, canvas.height + 28, "commits", class_="muted")
+    top = canvas.height + 40
     bottom = top + _PLOT_HEIGHT * 0.7
-    upward = _draw_grid(
-        canvas, max(sum(step.commits.values()) for step in found.steps), (top, bottom), across
-    )
+    upward = _draw_grid(canvas, max(step.commits for step in found.steps), (top, bottom), across)
     for step in found.steps:
         left = min(across(step.start.timestamp()), across.high - _LEAST_BAR)
         wide = max(across(step.end.timestamp()) - left - 0.5, _LEAST_BAR)
-        below = 0
-        versions = f"versions {step.first:,} to {step.last:,}"
-        for kind, words in _KINDS.items():
-            if count := step.commits[kind]:
-                lower, upper = upward(below), upward(below + count)
-                place = {"x": left, "width": wide, "y": upper, "height": lower - upper}
-                canvas.add("rect", f"{count:,} {words}, {versions}", class_=kind, **place)
-                below += count
+        y = upward(step.commits)
+        title = f"{step.commits:,} commits, versions {step.first:,} to {step.last:,}"
+        canvas.add("rect", title, x=left, width=wide, y=y, height=bottom - y, class_="parquet")
     canvas.height = bottom
 
 
