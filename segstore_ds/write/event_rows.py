@@ -3,26 +3,31 @@
 An event is a mapping of column names to Python values. An event is refused at once if a value would
 not read back unchanged, so every accepted event can be written. Plain numbers and ASCII texts take
 one or two comparisons. For other types Arrow converts the value, and the result is compared with
-the input.
+the input. Nothing is rounded or truncated, except to the precision of a float column. NumPy and
+Arrow values count as the Python values that they hold, at every level.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import datetime as dt
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.write.event_values import plain, same
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
 _ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+_NATIVE = frozenset(
+    (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
+)
 
-# Returns the value to store (None only for a null of Arrow; of a nested type an array of one) and
-# its size in bytes.
-_Take = Callable[[Any], tuple[Any, int]]
+_Take = Callable[[Any], tuple[Any, int]]  # returns the value to store and its size in bytes
 
 
 class EventRows:
@@ -71,7 +76,7 @@ class EventRows:
         """Return the events as a batch and keep them."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(self.schema)
         arrays = [
-            _array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -141,30 +146,74 @@ def _taker(field: pa.Field) -> _Take:
 def _general(field: pa.Field) -> _Take:
     def take(value: Any) -> tuple[Any, int]:
         try:
-            given = plain(value, field)
-            if given is None:  # a null of Arrow
-                return None, 0
-            scalar = isinstance(given, pa.Scalar)
-            made = pa.repeat(given, 1) if scalar else pa.array([given], field.type)
-            kept = made[0]
-            comes_back = kept.is_valid and same(given, kept.as_py(), field.type)
+            given = _plain(value)
+            made = pa.array([given], field.type)
+            comes_back = _same(given, made.to_pylist()[0])
         except MemoryError:  # also an ArrowException, but not caused by the value
             raise
         except _ARROW_ERRORS as error:
             raise _refuse(field, value) from error
         if not comes_back:
             raise _refuse(field, value)
-        return (made if t.is_nested(field.type) else kept), made.nbytes
+        return given, made.nbytes
 
     return take
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if not values or not t.is_nested(kind):
-        return pa.array(values, kind)
-    # Not of scalars: pyarrow asks null lists within lists for their length.
-    null = pa.nulls(1, kind)
-    return pa.concat_arrays([null if value is None else value for value in values])
+def _plain(value: Any) -> Any:
+    """Return a copy of a value that consists of Python's own; ValueError if it has no such form."""
+    if value is None or type(value) in _NATIVE:
+        return value
+    if isinstance(value, pa.Scalar | np.generic):
+        return _of_scalar(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):  # its times are no values of Python yet
+        value = list(value) if value.dtype.kind in "mM" else value.tolist()
+    if isinstance(value, Collection | pa.Array) and not isinstance(value, str | bytes):
+        return (tuple if isinstance(value, tuple) else list)(map(_plain, value))
+    return value
+
+
+def _of_scalar(value: pa.Scalar | np.generic) -> Any:
+    if isinstance(value, pa.Scalar):
+        given = value.as_py()
+        comes_back = pa.scalar(given, value.type).equals(value)
+    elif isinstance(value, np.datetime64 | np.timedelta64):
+        unit = value.dtype.str.replace("[ns]", "[us]")
+        # An int, which no column of times takes, where Python has no such time.
+        given = (coarse := value.astype(unit)).tolist()
+        comes_back = bool(coarse == value)  # also False if it is no time
+    else:
+        return value.tolist()
+    if not comes_back:
+        raise ValueError("a value is finer than Python's")
+    return given
+
+
+def _same(given: Any, kept: Any) -> bool:
+    """Tell whether a value from `_plain` equals the one that Arrow returns."""
+    if isinstance(kept, dict):
+        return given.keys() <= kept.keys() and all(
+            _same(given.get(name), item) for name, item in kept.items()
+        )
+    if isinstance(kept, list | tuple):
+        items = list(given.items()) if isinstance(given, dict) else given
+        return isinstance(items, list | tuple) and all(
+            _same(item, other) for item, other in zip(items, kept, strict=True)
+        )
+    if given is None or kept is None or isinstance(given, bool) or isinstance(kept, bool):
+        return given is kept
+    if isinstance(kept, float) and isinstance(given, float | int):
+        # A float32 may round, but must not overflow to infinity.
+        return not math.isinf(kept) or given == kept
+    if isinstance(given, dt.datetime) and isinstance(kept, dt.datetime) and given.tzinfo:
+        # In the hour that a zone repeats or skips, Python never finds times of two zones equal,
+        # even if they are the same instant (PEP 495).
+        return kept.tzinfo is not None and given.astimezone(dt.UTC) == kept.astimezone(dt.UTC)
+    return bool(given == kept)
 
 
 _CONVERT = (
