@@ -7,7 +7,7 @@ and the others are still committed. If no group is left, the commit fails with a
 that would replace segments by equally many is dropped: the next compaction would choose it again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from operator import add
 
@@ -27,6 +27,7 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.storage import Storage
 from segstore_ds.write.staged import delete_staged
 
 
@@ -82,6 +83,9 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
     The root must list every run. `runs` holds at least one run, in offset order and without
     overlap.
     """
+    number = root.next_segment
+    # What takes the place of each input. If a run spans several parts, all goes into the first.
+    instead: dict[int, list[SegmentEntry]] = {}
     for run in runs:
         if sum(output.rows for output in run.outputs) != run.rows:
             raise InternalError(
@@ -89,18 +93,15 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
                 start=run.start,
                 rows=run.rows,
             )
+        instead.update((segment_id, []) for segment_id, _ in run.inputs)
+        for output in run.outputs:
+            instead[run.inputs[0][0]].append(output.entry(run.epoch << 32 | number))
+            number += 1
     root = status.unfold(root, runs[0].start, slot)
-    entries, number = _number(root, runs)
-    first_of = {run.inputs[0][0]: place for place, run in enumerate(runs)}
-    gone = {segment_id for run in runs for segment_id, _ in run.inputs}
 
     def rewritten(old: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:
         for entry in old:
-            # The outputs of a run that spans several parts all go where its first input was.
-            if entry.segment_id in first_of:
-                yield from entries[first_of[entry.segment_id]]
-            elif entry.segment_id not in gone:
-                yield entry
+            yield from instead.get(entry.segment_id, (entry,))
 
     parts: list[PartRef] = []
     paths = (path for run in runs for _, path in run.inputs)
@@ -125,18 +126,9 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
     )
 
 
-def _number(root: Root, runs: Sequence[Replacement]) -> tuple[list[tuple[SegmentEntry, ...]], int]:
-    number = root.next_segment
-    entries = []
-    for run in runs:
-        entries.append(
-            tuple(
-                output.entry(run.epoch << 32 | (number + place))
-                for place, output in enumerate(run.outputs)
-            )
-        )
-        number += len(run.outputs)
-    return entries, number
+def discard(storage: Storage, runs: Iterable[Replacement]) -> None:
+    """Delete the outputs of runs that no commit names, best effort; never raises."""
+    delete_staged(storage, (output for run in runs for output in run.outputs))
 
 
 _ARROW_ENDING = FORMATS[ARROW].ending
@@ -190,7 +182,7 @@ def commit_groups(
     """
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
-        delete_staged(context.storage, (output for run in done for output in run.outputs))
+        discard(context.storage, done)
         return context.log.root, ()
 
     def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
@@ -214,10 +206,9 @@ def commit_groups(
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:
-        delete_staged(context.storage, (output for run in done for output in run.outputs))
+        discard(context.storage, done)
         raise
-    lost = [run for run in done if run not in made.result]
-    delete_staged(context.storage, (output for run in lost for output in run.outputs))
+    discard(context.storage, [run for run in done if run not in made.result])
     return made.root, tuple(made.result)
 
 

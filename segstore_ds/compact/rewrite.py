@@ -28,7 +28,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, decode_frame, with_bounds, with_filters
+from segstore_ds.format.arrow.frame import Frame, with_bounds, with_filters
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
@@ -51,6 +51,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
 from segstore_ds.write.request import Target
+from segstore_ds.write.segment_writer import decode_inline
 from segstore_ds.write.staged import delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
@@ -73,6 +74,19 @@ class CompactJob:
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
     mirrors: Mirrors | None = None  # other folders with the stream's objects
+
+    def target(
+        self, epoch: int, token: str, *, form: str | None = None, storage: Storage | None = None
+    ) -> Target:
+        """Return where segments are written again: as one of a format, or by the layout's sizes."""
+        layout = replace(self.layout, inline_bytes=0)
+        if form is not None:
+            # The inputs are within the targets. A limit could only cut the output in two segments
+            # that every later compaction would merge again.
+            layout = replace(layout, segment_rows=None, segment_bytes=1 << 62, segment_format=form)
+        schema = decode_schema(self.epochs[epoch])
+        storage = storage or self.storage
+        return Target(storage, schema, layout, token, self.key_columns, self.time_column)
 
 
 def plan_job(
@@ -138,23 +152,23 @@ def frames_of(job: CompactJob, entry: SegmentEntry) -> Sequence[FrameEntry]:
     return open_segment(job.storage, entry, whole=False).frames
 
 
-def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
+def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     """Write the outputs of a group and return them as a durable, uncommitted replacement.
 
-    `number` is the group's place in the job and part of the object names; `nonce` is 12 hex digits
-    that no other attempt at any group has. If it fails, the outputs are deleted if possible.
+    `nonce` is 12 hex digits that no other attempt at this group has. If it fails, the outputs are
+    deleted if possible.
     """
     token = names.build_token(job.version, nonce)
     slices = [*group.inputs]
     outputs: list[StagedSegment] = []
     try:
         if job.rules.mode == STITCH:
-            path = names.build_segment_path(token, f"{number}-0-0.arrow")
+            path = names.build_segment_path(token, f"{group.start}-0-0.arrow")
             frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
             outputs.append(stage_frames(job.storage, frames, path=path))
         else:
             for piece, part in enumerate(_pieces(group, slices)):
-                outputs.extend(_write_piece(job, group.epoch, part, (number, piece), token))
+                outputs.extend(_write_piece(job, group, part, piece, token))
     except BaseException:
         delete_staged(job.storage, outputs)
         raise
@@ -177,13 +191,21 @@ def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[
 
 
 def _write_piece(
-    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment], place: tuple[int, int], token: str
+    job: CompactJob, group: Group, slices: Sequence[PlacedSegment], piece: int, token: str
 ) -> tuple[StagedSegment, ...]:
-    schema = decode_schema(job.epochs[epoch])
-    form = output_format(job.layout, schema, slices)
+    def write(form: str) -> tuple[StagedSegment, ...]:
+        target = job.target(group.epoch, token, form=form)
+        # Encoded Arrow frames are only passed on to Arrow, and not if they are to become others.
+        decoded = len(slices) == 1 or form != ARROW
+        contents = (events_of if decoded else _contents)(job, group.epoch, slices)
+        attempt = f"{piece}{form[0]}"  # a name is never reused for other bytes
+        writer = TaskWriter(target, group.start, attempt)
+        return writer.stage(read_ahead(contents, depth=AHEAD)).segments
+
+    form = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
     if form != ARROW:
         try:
-            outputs = _write_as(form, job, epoch, slices, place=place, token=token)
+            outputs = write(form)
             if len(outputs) == 1 or all(output.format != ARROW for output in outputs):
                 return outputs
             # A remainder in Arrow would be merged with its neighbours again in every compaction.
@@ -191,35 +213,7 @@ def _write_piece(
         except InvalidInputError as error:
             _LOG.warning("a group of segments can't be written as Parquet: %s", error)
         # Parquet can't hold some of the events. Written as Arrow, all of them fit in one segment.
-    return _write_as(ARROW, job, epoch, slices, place=place, token=token)
-
-
-def _write_as(
-    form: str,
-    job: CompactJob,
-    epoch: int,
-    slices: Sequence[PlacedSegment],
-    *,
-    place: tuple[int, int],
-    token: str,
-) -> tuple[StagedSegment, ...]:
-    schema = decode_schema(job.epochs[epoch])
-    layout = replace(
-        job.layout,
-        inline_bytes=0,
-        # The inputs of a merge are within the targets. A limit here could only cut the output in
-        # two segments that every later compaction would merge again.
-        segment_rows=None,
-        segment_bytes=1 << 62,
-        segment_format=form,
-    )
-    target = Target(job.storage, schema, layout, token, job.key_columns, job.time_column)
-    # Encoded Arrow frames are only useful if the outputs are Arrow, too.
-    alone = len(slices) == 1  # its frames are to become others, so none is passed on
-    decoded = alone or form != ARROW
-    contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
-    attempt = f"{place[1]}{form[0]}"  # a name is never reused for other bytes
-    return TaskWriter(target, place[0], attempt).stage(read_ahead(contents, depth=AHEAD)).segments
+    return write(ARROW)
 
 
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:
@@ -241,7 +235,6 @@ def _contents(
 
     Decoding and encoding such a frame again would change nothing for its readers.
     """
-    schema = decode_schema(job.epochs[epoch])
 
     def has_large_frames(segment: PlacedSegment) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
@@ -250,28 +243,11 @@ def _contents(
     for large, run in groupby(slices, has_large_frames):
         segments = list(run)
         if not large:  # thousands of tiny ones: schemas are parsed once for all of them
-            yield from events_of(job, schema, segments)
+            yield from events_of(job, epoch, segments)
             continue
-        for segment in segments:
-            yield from _large_frames(job, schema, segment)
-
-
-def _large_frames(
-    job: CompactJob, schema: pa.Schema, segment: PlacedSegment
-) -> Iterator[pa.RecordBatch | Frame]:
-    """Yield a segment's large frames as they are, and the events of its small ones."""
-    for frame in _raw_frames(job, [segment]):
-        if _is_large(job.layout, frame.rows, frame.raw_bytes):
-            yield frame
-        else:
-            yield decode_frame(
-                frame.data,
-                rows=frame.rows,
-                schema=schema,
-                columns=None,
-                where=f"{job.storage.url}/{names.segment_object(segment.entry.path)}",
-                limit_bytes=max(frame.raw_bytes, 1),
-            )
+        for frame in _raw_frames(job, segments):
+            passed = _is_large(job.layout, frame.rows, frame.raw_bytes)
+            yield frame if passed else decode_inline(frame, decode_schema(job.epochs[epoch]))
 
 
 def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
@@ -279,9 +255,10 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
 
 
 def events_of(
-    job: CompactJob, schema: pa.Schema, slices: Sequence[PlacedSegment]
+    job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the events of slices, converted to a schema."""
+    """Return the events of slices, converted to the schema of an epoch."""
+    schema = decode_schema(job.epochs[epoch])
     reading = Reading(
         storage=job.storage,
         stream_id=job.stream_id,

@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from segstore_ds.compact.commit import Compaction, Replacement, commit_groups, summarise
+from segstore_ds.compact.commit import (
+    Compaction,
+    Replacement,
+    commit_groups,
+    discard,
+    summarise,
+)
 from segstore_ds.compact.plan import Group, plan_groups
 from segstore_ds.compact.rewrite import CompactJob, joins_of, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
@@ -27,7 +33,6 @@ from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT, Layout
 from segstore_ds.write.request import AutoRules
-from segstore_ds.write.staged import delete_staged
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_GROUPS = 256
@@ -119,12 +124,12 @@ def run_batch(
     done: list[Replacement] = []
     nonce = context.clock.new_id()[:12]
     try:
-        for run in work(job, groups) if work else run_groups(job, enumerate(groups), nonce):
+        for run in work(job, groups) if work else run_groups(job, groups, nonce):
             done.append(run)
             if note is not None:
                 note(run)
     except BaseException:
-        delete_staged(context.storage, (output for run in done for output in run.outputs))
+        discard(context.storage, done)
         raise
     transaction = context.clock.new_id()
     root, kept = commit_groups(context, done, transaction=transaction, attempts=attempts)
@@ -132,14 +137,14 @@ def run_batch(
 
 
 def run_groups(
-    job: CompactJob, rows: Iterable[tuple[int, Group]], nonce: str | None = None
+    job: CompactJob, groups: Iterable[Group], nonce: str | None = None
 ) -> Iterator[Replacement]:
-    """Write the outputs of numbered groups and yield what replaces each.
+    """Write the outputs of groups and yield what replaces each.
 
     An engine's tasks may repeat it: without a nonce, each group that is run has its own.
     """
-    for number, group in rows:
-        yield run_group(job, group, number=number, nonce=nonce or secrets.token_hex(6))
+    for group in groups:
+        yield run_group(job, group, nonce=nonce or secrets.token_hex(6))
 
 
 def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:

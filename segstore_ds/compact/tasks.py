@@ -6,7 +6,6 @@ another stream, is refused before anything is read. The commit detects changes o
 the plan.
 """
 
-import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.compact.commit import Replacement, commit_groups
+from segstore_ds.compact.commit import Replacement, commit_groups, discard
 from segstore_ds.compact.plan import Group
-from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
+from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups
+from segstore_ds.compact.run import run_groups
 from segstore_ds.errors import CorruptionError, InvalidInputError, PositionError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import attach_to, join_frames
@@ -28,7 +28,6 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.inline import with_entries
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.staged import delete_staged
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -85,8 +84,8 @@ def build_row(
     return {**row, "digest": _digest(row)}
 
 
-def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, CompactRules, int]:
-    """Return what a row plans: the group, the targets, and the group's number."""
+def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, CompactRules]:
+    """Return what a row plans: the group and the targets."""
     if row["digest"] != _digest(row):
         raise InvalidInputError(
             "a row of the compaction plan was changed",
@@ -113,7 +112,7 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
     group = Group(tuple(placed), plan.epoch, plan.pieces)
     if not placed or group.rows != row["rows"]:
         raise InvalidInputError("not a row of a compaction plan", number=row["number"])
-    return group, rules, int(row["number"])
+    return group, rules
 
 
 def _digest(row: Mapping[str, Any]) -> str:
@@ -145,11 +144,11 @@ class CompactTasks:
     def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Replacement]:
         """Write and yield what replaces the groups of some rows."""
         for row in rows:
-            group, rules, number = parse_row(row, stream_id=self.job.stream_id)
+            group, rules = parse_row(row, stream_id=self.job.stream_id)
             inputs = [placed.entry for placed in group.inputs]
             storage = with_entries(self.job.storage, inputs, version=int(row["version"]))
             job = replace(self.job, rules=rules, storage=storage)
-            yield run_group(job, group, number=number, nonce=secrets.token_hex(6))
+            yield from run_groups(job, [group])
 
     def commit(self, done: Sequence[Replacement]) -> None:
         """Replace all groups in one commit."""
@@ -166,7 +165,7 @@ class CompactTasks:
 
     def discard(self, done: Iterable[Replacement]) -> None:
         """Delete what tasks wrote for a commit that was never tried; never raises."""
-        delete_staged(self.job.storage, (output for run in done for output in run.outputs))
+        discard(self.job.storage, done)
 
 
 def plan_compact_tasks(context: StreamContext, layout: Layout, *, client: str) -> CompactTasks:

@@ -7,7 +7,7 @@ lists, strings and structs hold none of what was there.
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,12 @@ from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
-from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 _OFFSET = "offset"
@@ -74,24 +72,15 @@ def redact_segment(
 ) -> RedactedSegment:
     """Look through a segment and, where an event matches, stage what replaces it.
 
-    `number` and `nonce` are parts of the staged names, as in `run_group`. The stream is as it was
+    `number` and `nonce` are parts of the staged names. The stream is as it was
     until `commit_redaction`; what was staged is deleted if this fails.
     """
     matched = find_matches(job, placed)
     if matched is None:
         return RedactedSegment(placed)
-    entry, work = placed.entry, job.job
-    schema = decode_schema(work.epochs[entry.epoch])
-    layout = replace(
-        work.layout,
-        inline_bytes=0,
-        segment_rows=None,
-        segment_bytes=1 << 62,
-        segment_format=entry.format,
-    )
-    token = names.build_token(work.version, nonce)
-    target = Target(work.storage, schema, layout, token, work.key_columns, work.time_column)
-    batches = _without(job, placed, schema, matched)
+    entry, token = placed.entry, names.build_token(job.job.version, nonce)
+    target = job.job.target(entry.epoch, token, form=entry.format)
+    batches = _without(job, placed, matched)
     staged = TaskWriter(target, number, names.REDACTED).stage(read_ahead(batches, depth=AHEAD))
     group = Group((placed,), entry.epoch)
     inputs = ((entry.segment_id, entry.path),)
@@ -134,12 +123,11 @@ def find_matches(
 def _without(
     job: RedactJob,
     placed: PlacedSegment,
-    schema: pa.Schema,
     matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's events with nulls where they matched."""
     columns, row = job.wanted[placed.entry.epoch].columns, 0
-    for batch in events_of(job.job, schema, [placed]):
+    for batch in events_of(job.job, placed.entry.epoch, [placed]):
         part = matched[row : row + batch.num_rows]
         row += batch.num_rows
         yield with_nulls(batch, columns, part) if part.any() else batch

@@ -321,7 +321,7 @@ def compact_stream(
     context = replace(context_of(_open_to_commit(storage)), client=_client(client))
 
     def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
-        return launch(partial(run_groups, job), [*enumerate(groups)])
+        return launch(partial(run_groups, job), groups)
 
     bounds = bind_range(context, *cuts)
     done = run_compact(context, rules, layout, bounds=bounds, work=work)

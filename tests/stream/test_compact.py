@@ -244,7 +244,7 @@ def test_compaction_skips_runs_that_another_one_replaced() -> None:
     report = stream.verify().check()
     assert report.leftovers == []
     job, groups = _planned(stream, CompactRules("split", 10, 1 << 20))
-    done = [run_group(job, groups[0], number=0, nonce="0" * 12)]
+    done = [run_group(job, groups[0], nonce="0" * 12)]
     stream.compact(mode="split", target_rows=10)
     with pytest.raises(ConflictError, match="plan again"):
         commit_groups(stream._context, done, transaction="t")
@@ -255,7 +255,7 @@ def test_truncation_during_compaction_wins() -> None:
     """A run whose inputs were truncated is skipped, the others are committed."""
     stream, _ = make_stream(6)
     job, groups = _planned(stream, CompactRules("merge", 20, 1 << 20))
-    done = [run_group(job, one, number=n, nonce="0" * 12) for n, one in enumerate(groups)]
+    done = [run_group(job, one, nonce="0" * 12) for one in groups]
     stream.truncate(10)
     _, kept = commit_groups(stream._context, done, transaction="t")
     assert [run.start for run in kept] == [20, 40]
@@ -273,7 +273,7 @@ def test_groups_are_committed_once() -> None:
     """The same groups again change nothing and delete nothing; doubled ones are skipped."""
     stream, _ = make_stream(6)
     job, groups = _planned(stream, CompactRules())
-    done = [run_group(job, groups[0], number=0, nonce=nonce * 12) for nonce in "01"]
+    done = [run_group(job, groups[0], nonce=nonce * 12) for nonce in "01"]
     for _ in range(2):
         root, kept = commit_groups(stream._context, done, transaction="t")
         assert len(kept) == 1
@@ -286,7 +286,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     """Vacuum may delete what was staged on an old version, so it can't be committed."""
     stream, storage = make_stream(6)
     job, groups = _planned(stream, CompactRules())
-    done = [run_group(replace(job, version=0), groups[0], number=0, nonce="0" * 12)]
+    done = [run_group(replace(job, version=0), groups[0], nonce="0" * 12)]
     storage.time.advance(2 * DAY)
     stream.maintain(grace=DAY)
     assert stream._log.root.staging_floor > 0

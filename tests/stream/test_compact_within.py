@@ -225,12 +225,12 @@ class TestSplit:
             stream._context, stream._log.root, CompactRules("split"), layout, stages=True
         )
         groups = plan_range_groups(stream._context.status, stream._log.root, job, (0, 100))
-        replaced = run_group(job, groups[0], number=0, nonce="a" * 12)
+        replaced = run_group(job, groups[0], nonce="a" * 12)
         open_on(storage).append(events(100, 130), layout=Layout(inline_bytes=0))
         commit_groups(stream._context, [replaced], transaction="1" * 32)
         assert stream.read().read_all() == events(0, 130)
         assert counts(stream) == [6, 1]
-        again = run_group(job, groups[0], number=0, nonce="b" * 12)
+        again = run_group(job, groups[0], nonce="b" * 12)
         with pytest.raises(ConflictError, match="no longer listed"):
             commit_groups(stream._context, [again], transaction="2" * 32)
         stream.verify().check()

@@ -57,7 +57,7 @@ def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     root, context = stream._log.root, stream._context
     job = plan_job(context, root, CompactRules(), LAYOUTS[1])
     for group in plan_range_groups(context.status, root, job, (root.listed_start, root.tail)):
-        run_group(job, group, number=0, nonce=12 * "a")
+        run_group(job, group, nonce=12 * "a")
     stream.truncate(root.head + 2)
     return stream
 

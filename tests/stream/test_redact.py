@@ -162,7 +162,7 @@ def test_a_compaction_under_way_brings_nothing_back() -> None:
     root = other.log.root
     job = plan_job(other, root, CompactRules(), Layout())
     groups = plan_range_groups(other.status, root, job, (0, 40))
-    done = [run_group(job, group, number=0, nonce=12 * "a") for group in groups]
+    done = [run_group(job, group, nonce=12 * "a") for group in groups]
     stream.redact(SECRET, columns=["s"])
     with pytest.raises(ConflictError):
         commit_groups(other, done, transaction=32 * "b")

@@ -24,7 +24,7 @@ def test_rows_come_back() -> None:
     """What a row says is what was planned."""
     row = build_row("id", 3, 2, GROUP, RULES)
     assert [*row] == PLAN_SCHEMA.names
-    assert parse_row(row, stream_id="id") == (GROUP, RULES, 2)
+    assert parse_row(row, stream_id="id") == (GROUP, RULES)
 
 
 def test_rows_hold_the_frames_of_inline_segments() -> None:
@@ -34,7 +34,7 @@ def test_rows_hold_the_frames_of_inline_segments() -> None:
     inline = PlacedSegment(35, encoded_entry(1 << 32 | 8, frame))
     group = Group((*GROUP.inputs, inline), 1, 1)
     row = build_row("id", 3, 2, group, RULES)
-    assert parse_row(row, stream_id="id") == (group, RULES, 2)
+    assert parse_row(row, stream_id="id") == (group, RULES)
 
 
 @pytest.mark.parametrize("name", [name for name in PLAN_SCHEMA.names if name != "plan"])

@@ -83,7 +83,7 @@ def elsewhere(stream: Stream, *, compacted: bool = False) -> Work:
             stream.compact()
         else:
             stream.append(numbers(stream.tail, stream.tail + 10))
-        job, rows = pickle.loads(pickle.dumps((job, [*enumerate(groups)])))  # noqa: S301 - ours
+        job, rows = pickle.loads(pickle.dumps((job, [*groups])))  # noqa: S301 - ours
         lost = [*run_groups(job, rows)]
         done = [*run_groups(job, rows)]
         assert {lost[0].outputs[0].path}.isdisjoint({done[0].outputs[0].path})
