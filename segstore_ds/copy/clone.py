@@ -32,7 +32,7 @@ from segstore_ds.copy.pins import (
     run_unpin,
 )
 from segstore_ds.copy.segments import SegmentCopier
-from segstore_ds.copy.transfer import CopiedObject, Transfer
+from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -51,6 +51,7 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
 from segstore_ds.status.slot import Slot
@@ -214,10 +215,9 @@ def run_materialize(context: StreamContext) -> int:
         if not root.origins:
             break
         sharing = root
-        missing = list(_shared(context, root))
         with Transfer() as transfer:
-            for done in transfer.each(partial(_take, transfer, storage), missing):
-                copied += done
+            take = partial(_take, transfer, storage)
+            copied += sum(map_ahead(take, _shared(context, root), threads=OBJECTS))
         base = root
 
         def build(newest: Root, _slot: Slot, base: Root = base) -> Change[None]:

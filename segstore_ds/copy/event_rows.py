@@ -56,32 +56,56 @@ class RowsCopy:
         staged = self.job.stage(task, secrets.token_hex(6), rows)
         return staged, (check.first, check.last)
 
-    def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
-        """Commit what tasks staged, in task order; raises as `commit_rows_copy`.
+    def commit(
+        self, sent: Iterable[tuple[StagedTask, Range]], *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Note the rows that tasks staged, in task order; commit the copy if they are all of it.
 
         Raises:
             InvalidInputError: The ranges of tasks overlap, or are in another order.
         """
+        copy, job = self.copy, self.job
         ordered = sorted(sent, key=lambda one: one[0].task)
         check_offsets([offsets for _, offsets in ordered])
-        commit_rows_copy(self, [staged for staged, _ in ordered])
+        if copy.to.done is not None:
+            return
+        tasks = [staged for staged, _ in ordered]
+        appender = Appender(StreamContext.of(StreamLog(job.storage, clock=clock)))
+        segments = tuple(segment for task in tasks for segment in task.segments)
+        try:
+            appender.check_visible(tasks)
+            segments = appender.stage_inline(tasks, token=job.token)
+            if sum(segment.rows for segment in segments) != sum(task.rows for task in tasks):
+                raise InternalError("tasks received other rows than they staged")
+        except SegstoreError:
+            delete_staged(job.storage, segments)
+            raise
+        # From here on a piece or a root may name them, whatever the answer: upkeep deletes them.
+        if self.span == copy.bounds:
+            copy.commit_segments(segments, clock=clock)
+        else:
+            piece = StagedPiece(*self.span, copy.made_by, segments)
+            put_piece(job.storage, copy.to.request.copy_id, piece)
 
 
 def plan_rows_copy(
     source: Storage,
     target: Storage,
-    request: CopyRequest,
     write: WriteRequest,
+    copy_id: str,
+    cuts: tuple[str, str],
     *,
+    seal: bool = False,
     span: Range | None = None,
     made_by: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
     """Fix what all tasks of a job share; only the first run binds the copy's range.
 
-    The request is of mode `ROWS`; `write` holds the rows' schema and layout. Without a span the
-    rows are of the whole range. Pieces of other jobs count if they have the same `made_by`.
+    `write` holds the rows' schema and layout. Without a span the rows are of the whole range.
+    Pieces of other jobs count if they have the same `made_by`.
     """
+    request = CopyRequest(copy_id, *cuts, seal, ROWS)
     text = encode_schema(normalise_schema(write.schema))
     context = StreamContext.of(StreamLog(source, clock=clock))
     context.log.open()
@@ -101,31 +125,6 @@ def plan_rows_copy(
         repeated=copy.to.done is not None,
     )
     return RowsCopy(copy, job, span or copy.bounds)
-
-
-def commit_rows_copy(
-    work: RowsCopy, tasks: Sequence[StagedTask], *, clock: Clock = SYSTEM_CLOCK
-) -> None:
-    """Note the rows that tasks staged, in task order; commit the copy if they are all of it."""
-    copy, job = work.copy, work.job
-    if copy.to.done is not None:
-        return
-    appender = Appender(StreamContext.of(StreamLog(job.storage, clock=clock)))
-    segments = tuple(segment for task in tasks for segment in task.segments)
-    try:
-        appender.check_visible(tasks)
-        segments = appender.stage_inline(tasks, token=job.token)
-        if sum(segment.rows for segment in segments) != sum(task.rows for task in tasks):
-            raise InternalError("tasks received other rows than they staged")
-    except SegstoreError:
-        delete_staged(job.storage, segments)
-        raise
-    # From here on a piece or a root may name them, whatever the answer: upkeep deletes leftovers.
-    if work.span == copy.bounds:
-        copy.commit_segments(segments, clock=clock)
-    else:
-        piece = StagedPiece(*work.span, copy.made_by, segments)
-        put_piece(job.storage, copy.to.request.copy_id, piece)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,6 @@ Source: the second approach of Pravega's copyStream.
 
 import secrets
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from typing import Any, Self
 from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
 from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
 from segstore_ds.copy.staging import Range
-from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
+from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer, has_arrived
 from segstore_ds.errors import (
     ConflictError,
     FormatError,
@@ -44,7 +43,6 @@ from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
-from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
@@ -55,7 +53,6 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import Target
 from segstore_ds.write.task_writer import TaskWriter
 
 TASK_BYTES = 32 << 20  # of an engine's task, at least
@@ -90,13 +87,6 @@ class SegmentCopier:
                 else:
                     yield from self._numbered(epoch, part)
 
-    def copy(self, placed: PlacedSegment) -> SegmentEntry:
-        """Copy a whole segment and return the entry that the destination lists."""
-        try:
-            return self._whole(placed)
-        except MissingObjectError as error:
-            raise self._expired() from error
-
     def __enter__(self) -> Self:
         return self
 
@@ -106,24 +96,20 @@ class SegmentCopier:
     def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
         entry = slice_.entry
         try:
-            if slice_.rows == (0, entry.rows):
-                return entry.epoch, self._whole(slice_)
-            return entry.epoch, self._edge(slice_)
+            whole = slice_.rows == (0, entry.rows)
+            return entry.epoch, self._whole(slice_) if whole else self._edge(slice_)
         except MissingObjectError as error:
-            raise self._expired() from error
-
-    def _expired(self) -> SnapshotExpiredError:
-        return SnapshotExpiredError(
-            "a segment was deleted while it was copied",
-            remedy="copy again: segments that were copied are kept",
-            version=self._root.version,
-        )
+            raise SnapshotExpiredError(
+                "a segment was deleted while it was copied",
+                remedy="copy again: segments that were copied are kept",
+                version=self._root.version,
+            ) from error
 
     def _whole(self, slice_: PlacedSegment) -> SegmentEntry:
         entry = slice_.entry
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
-            if self._arrived(path, entry):
+            if has_arrived(self._target, names.segment_object(path), entry):
                 with self._counting:
                     self.reused += 1
                 return replace(entry, path=path, frame=None)
@@ -141,21 +127,6 @@ class SegmentCopier:
             path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
             found.setdefault(path.partition("/")[2][:17], []).append(path)
         return found
-
-    def _arrived(self, path: str, entry: SegmentEntry) -> bool:
-        """Return True if a segment has arrived whole.
-
-        Its footer is written last, and becomes durable together with the rest.
-        """
-        name = names.segment_object(path)
-        try:
-            size = self._target.info(name).size
-            if size != entry.bytes:
-                return False
-            end = self._target.get_range(name, size - entry.footer_bytes, size)
-        except MissingObjectError:
-            return False
-        return zlib.crc32(end) == entry.footer_crc
 
     def _copy(self, path: str, slice_: PlacedSegment) -> None:
         name = names.segment_object(path)
@@ -198,17 +169,10 @@ class SegmentCopier:
         return True
 
     def _edge(self, slice_: PlacedSegment) -> tuple[StagedSegment, ...]:
-        schema = decode_schema(self._job.epochs[slice_.entry.epoch])
-        target = Target(
-            self._target,
-            schema,
-            self._job.layout,
-            self._token,
-            key_columns=self._job.key_columns,
-            time_column=self._job.time_column,
-        )
+        epoch = slice_.entry.epoch
+        target = self._job.target(epoch, self._token, storage=self._target)
         writer = TaskWriter(target, slice_.start + slice_.rows[0], secrets.token_hex(6))
-        return writer.stage(events_of(self._job, schema, [slice_])).segments
+        return writer.stage(events_of(self._job, epoch, [slice_])).segments
 
     def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
         for segment in staged:
@@ -246,33 +210,27 @@ class SegmentsCopy:
         status = TableStatus(self.job.storage)
         with self.copier() as copier:
             for span in rows:
-                for placed in status.segments(self.to.source, *span):
-                    yield copier.copy(placed)
+                yield from copier.entries(status, span)
 
-    def commit(self, entries: Sequence[SegmentEntry], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
-        """Create the destination's first root, which lists what tasks have copied, in order."""
-        root = self.to.source
-        bounds, following = (root.head, root.tail), root.next_segment
-        return self.commit_entries(tuple(entries), bounds, following, clock=clock)
-
-    def commit_entries(
+    def commit(
         self,
-        entries: tuple[SegmentEntry, ...],
-        bounds: tuple[int, int],
-        next_segment: int,
+        entries: Sequence[SegmentEntry],
+        bounds: Range | None = None,
+        next_segment: int | None = None,
         *,
-        clock: Clock,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> Copied:
-        """Create the destination's first root, with the source's epochs."""
+        """Create the destination's first root, which lists what was copied of a range, in order."""
         root, status = self.to.source, TableStatus(self.job.storage)
+        bounds = bounds or (root.head, root.tail)
         return self.to.commit(
-            entries,
+            tuple(entries),
             bounds,
             copied=bounds,
             mode=SEGMENTS,
             epochs=[(epoch.since, *status.schema_texts(epoch)) for epoch in root.epochs],
             properties=inherited_properties(root),
-            next_segment=next_segment,
+            next_segment=next_segment or root.next_segment,
             clock=clock,
         )
 
@@ -298,7 +256,8 @@ class RowsOfSegments:
         with self.copy.copier() as copier:
             for row in rows:
                 placed = self._find(status, row["start"], row["segment_id"])
-                yield PlacedSegment(placed.start, copier.copy(placed))
+                for entry in copier.entries(status, (placed.start, placed.end)):
+                    yield PlacedSegment(placed.start, entry)
 
     def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
         """Create the destination's first root, which lists the segments that tasks have copied."""
@@ -320,8 +279,7 @@ class RowsOfSegments:
                     gap=f"[{before.end}, {behind.start})",
                 )
         bounds = (max(ordered[0].start, to.source.head), ordered[-1].end)
-        entries = tuple(placed.entry for placed in ordered)
-        return self.copy.commit_entries(entries, bounds, to.source.next_segment, clock=clock)
+        return self.copy.commit([placed.entry for placed in ordered], bounds, clock=clock)
 
     def discard(self, found: Sequence[PlacedSegment]) -> None:
         """Leave what was copied to the next attempt."""
@@ -376,5 +334,5 @@ def run_copy(
             entries.append(entry)
             rows += entry.rows
             progress(rows, bounds[1] - bounds[0])
-    copied = copy.commit_entries(tuple(entries), bounds, work.next_segment, clock=context.clock)
+    copied = copy.commit(entries, bounds, work.next_segment, clock=context.clock)
     return copied if copied.repeated else replace(copied, reused=work.reused)

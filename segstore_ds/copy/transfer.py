@@ -19,27 +19,30 @@ import logging
 import threading
 import zlib
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, starmap
-from typing import Self, TypeVar
+from typing import Self
 
 from segstore_ds.cache.buffer import BufferPool
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    InternalError,
+    MissingObjectError,
+    StorageError,
+    TruncatedObjectError,
+)
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PART_BYTES = 5 << 20  # the least that S3 takes: memory is about two of them per request
 REQUESTS = 10  # ranges at a time, over all objects
@@ -146,21 +149,6 @@ class Transfer:
         """
         _Copy(copied, self._each, self._pool).run()
 
-    def each(self, work: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
-        """Yield `work(value)` for each value in order, for some objects at a time."""
-        pending: deque[Future[R]] = deque()
-        with ThreadPoolExecutor(OBJECTS, thread_name_prefix="segstore-objects") as threads:
-            try:
-                for value in values:
-                    pending.append(threads.submit(work, value))
-                    if len(pending) > OBJECTS:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
-
     def _each(self, work: Callable[[Range], None], ranges: Sequence[Range]) -> None:
         """Do the work for all ranges; after a failure no more is begun, and it is raised."""
         errors: list[BaseException] = []
@@ -210,7 +198,8 @@ def copy_objects(objects: Iterable[CopiedObject]) -> Iterator[str]:
                 transfer.copy(copied)
             return copied.to
 
-        yield from transfer.each(copy, objects)
+        with closing(map_ahead(copy, iter(objects), threads=OBJECTS)) as names:
+            yield from names
 
 
 class _Copy:
@@ -373,6 +362,15 @@ class _Copy:
             return []
         frames = [Extent(frame.start, frame.end, frame.crc) for frame in index.frames]
         return [*frames, Extent(self._size - len(tail), self._size, crc)]
+
+
+def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:
+    """Tell whether an object is all of a segment: its footer is written last."""
+    try:
+        end = target.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
+    except (MissingObjectError, TruncatedObjectError):
+        return False
+    return zlib.crc32(end) == entry.footer_crc
 
 
 def cut(start: int, end: int) -> Iterator[Range]:

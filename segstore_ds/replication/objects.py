@@ -5,11 +5,10 @@ either may stop half-way. An object in a follower is therefore never deleted fir
 whole, it is replaced by the same bytes in one step.
 """
 
-import zlib
 from collections.abc import Mapping
 from functools import partial
 
-from segstore_ds.errors import MissingObjectError, TruncatedObjectError
+from segstore_ds.copy.transfer import has_arrived
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry
 from segstore_ds.status.references import status_objects
@@ -78,32 +77,6 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
 
 
 def whole_segments(target: Storage, segments: Mapping[str, SegmentEntry]) -> frozenset[str]:
-    """Return the objects of `segments` that a folder holds whole; one listing per folder.
-
-    An object is whole if its size matches and its footer, which is written last and read back here,
-    has its checksum. All requests are made at once.
-    """
-    folders = {path.rpartition("/")[0] for path in segments}
-    listed: list[ObjectInfo] = []
-    listings = [partial(_list_into, listed, target, folder) for folder in sorted(folders)]
-    checks = [partial(_ends_right, target, path, entry) for path, entry in segments.items()]
-    right = at_once([*listings, *checks])[len(listings) :]
-    sizes = {info.path: info.size for info in listed}
-    return frozenset(
-        path
-        for (path, entry), ends_right in zip(segments.items(), right, strict=True)
-        if ends_right and sizes.get(path) == entry.bytes
-    )
-
-
-def _list_into(found: list[ObjectInfo], target: Storage, folder: str) -> bool:
-    found.extend(target.list(folder))
-    return True
-
-
-def _ends_right(target: Storage, path: str, entry: SegmentEntry) -> bool:
-    try:
-        end = target.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
-    except (MissingObjectError, TruncatedObjectError):
-        return False
-    return zlib.crc32(end) == entry.footer_crc
+    """Return the objects of `segments` that a folder holds whole; they are all asked at once."""
+    whole = at_once([partial(has_arrived, target, *each) for each in segments.items()])
+    return frozenset(path for path, is_whole in zip(segments, whole, strict=True) if is_whole)

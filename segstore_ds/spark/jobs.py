@@ -211,7 +211,7 @@ def _copy_rows(
     rows = replace(rows, made_by=_made_by(transform, schema))
 
     def plan() -> RowsCopy:
-        return plan_copied_rows(*storages, schema, rows, client=_client(spark))
+        return plan_copied_rows(storages, schema, rows, client=_client(spark))
 
     copy = plan().copy
     if copy.to.done is not None:

@@ -24,8 +24,7 @@ from segstore_ds.compact.tasks import (
     plan_compaction_rows,
 )
 from segstore_ds.copy.destination import Copied, CopyRequest
-from segstore_ds.copy.event_rows import ROWS, RowsCopy
-from segstore_ds.copy.event_rows import plan_rows_copy as _plan_rows_copy
+from segstore_ds.copy.event_rows import RowsCopy, plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
 from segstore_ds.copy.segments import RowsOfSegments, plan_copy_segments
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError
@@ -408,22 +407,6 @@ def copy_events(
     if copy.to.done is None:
         launch(copy.run, copy.missing())
     return copy.commit()
-
-
-def plan_rows_copy(
-    source: Storage,
-    target: Storage,
-    write: WriteRequest,
-    copy_id: str,
-    cuts: tuple[str, str],
-    *,
-    seal: bool,
-    span: tuple[int, int] | None,
-    made_by: str | None,
-) -> RowsCopy:
-    """Fix what the tasks of a copy share whose rows a job makes of the source's events."""
-    request = CopyRequest(copy_id, *cuts, seal, ROWS)
-    return _plan_rows_copy(source, target, request, write, span=span, made_by=made_by)
 
 
 def redact_stream(

@@ -211,25 +211,17 @@ def _discard_job(job: Job, done: list[list[Any]]) -> None:
 
 
 def plan_copied_rows(
-    source: Storage, target: Storage, schema: StructType, copied: CopiedRows, *, client: str
-) -> RowsCopy:
-    """Fix the range, and what all tasks of a job share."""
-    options = parse_options({}, WRITE)
-    return _plan_rows(source, target, options, schema, copied, client=client)
-
-
-def _plan_rows(
-    source: Storage,
-    target: Storage,
-    options: Mapping[str, Any],
+    storages: tuple[Storage, Storage],
     schema: StructType,
     copied: CopiedRows,
     *,
     client: str,
+    options: Mapping[str, Any] | None = None,
 ) -> RowsCopy:
+    """Fix the range, and what all tasks of a job share."""
+    options = parse_options({}, WRITE) if options is None else options
     return plan_rows_copy(
-        source,
-        target,
+        *storages,
         build_request(options, schema, client=client),
         copied.copy_id,
         copied.cuts,
@@ -248,10 +240,10 @@ def _write_rows(
     client: str,
 ) -> SegstoreWriter:
     """Return the writer of a copy's rows; the column of their offsets is not stored."""
-    source, target = open_storage({**options, "path": copied.source}), open_storage(options)
+    storages = open_storage({**options, "path": copied.source}), open_storage(options)
     rows = StructType([field for field in schema if field.name != copied.column])
-    work = _plan_rows(source, target, options, rows, copied, client=client)
-    discard = partial(_discard_rows, target)
+    work = plan_copied_rows(storages, rows, copied, client=client, options=options)
+    discard = partial(_discard_rows, storages[1])
     return SegstoreWriter(partial(_run_rows, work, copied.column), work.commit, discard)
 
 

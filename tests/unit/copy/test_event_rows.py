@@ -11,13 +11,11 @@ from faults import Crash, Fault, FaultStorage
 from stream_kit import KINDS, STAGED, WHENS, make_stream, numbers, values
 from virtual_time import TimedStorage
 
-from segstore_ds.copy.destination import Copied, CopyRequest
+from segstore_ds.copy.destination import Copied
 from segstore_ds.copy.event_rows import (
-    ROWS,
     OffsetCheck,
     RowsCopy,
     check_offsets,
-    commit_rows_copy,
     plan_rows_copy,
 )
 from segstore_ds.errors import (
@@ -56,8 +54,10 @@ def _plan(
     return plan_rows_copy(
         stream._log.storage,
         target,
-        CopyRequest(copy_id, "head", "tail", seal, ROWS),
         WriteRequest(schema=schema, layout=layout, client=""),
+        copy_id,
+        ("head", "tail"),
+        seal=seal,
         span=span,
         made_by=made_by,
         clock=stream._log.clock,
@@ -76,7 +76,7 @@ def _stage(work: RowsCopy, rows: Iterable[Iterable[int]], attempt: str = "0") ->
 
 
 def _commit(stream: Stream, work: RowsCopy, tasks: list[StagedTask]) -> None:
-    commit_rows_copy(work, tasks, clock=stream._log.clock)
+    work.commit([(task, (-1, -1)) for task in tasks], clock=stream._log.clock)
 
 
 def _done(stream: Stream, target: Storage, *, seal: bool = False) -> Copied:

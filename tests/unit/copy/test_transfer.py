@@ -231,20 +231,6 @@ def test_an_interrupt_in_a_thread_reaches_the_caller(copied):
     assert _objects(copied.target) == []
 
 
-def test_objects_are_yielded_in_order_and_a_failure_ends_them():
-    with Transfer() as transfer:
-        assert [*transfer.each(lambda n: n * n, iter(range(20)))] == [n * n for n in range(20)]
-        begun = []
-
-        def fail(n: int) -> None:
-            begun.append(n)
-            raise StorageError("gone")
-
-        with pytest.raises(StorageError, match="gone"):
-            [*transfer.each(fail, iter(range(100)))]
-        assert len(begun) < 20
-
-
 def test_checksums_of_pieces_combine_in_any_order():
     data = secrets.token_bytes(1000)
     extents = [Extent(0, 300, zlib.crc32(data[:300])), Extent(300, 900, zlib.crc32(data[300:900]))]
