@@ -7,7 +7,7 @@ merged now and then, so 100,000 files have about a hundred.
 """
 
 import io
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -324,43 +324,37 @@ def plan_manifests(
 ) -> list[Manifest | Rewrite]:
     """Return the manifests of the next snapshot, in the order of their offsets.
 
-    `manifests` and `added` are sorted, and `removed` are the spans of files that go.
+    `manifests` and `added` are sorted and disjoint; `removed` are the spans of files that go.
     """
-    gone = sorted(removed)
-    come = [(entry.start, entry.end) for entry in added]
+    starts, ends = [m.start for m in manifests], [m.end for m in manifests]
+    touched = {
+        place
+        for start, end in (*removed, *((entry.start, entry.end) for entry in added))
+        for place in range(bisect_right(ends, start), bisect_left(starts, end))
+    }
     items: list[Manifest | Rewrite] = []
-    old: list[Manifest] = []
-    new: list[Entry] = []
-
-    def flush() -> None:
-        if old or new:
-            items.append(Rewrite(tuple(old), tuple(new)))
-        old.clear()
-        new.clear()
-
-    rest = list(added)[::-1]
-    for manifest in manifests:
-        while rest and rest[-1].start < manifest.start:
-            new.append(rest.pop())
+    done = 0
+    for place, manifest in enumerate(manifests):
         if not manifest.files:
             continue
-        span = manifest.start, manifest.end
-        if _touches(gone, span) or _touches(come, span):
-            old.append(manifest)
-        else:
-            flush()
+        upto = bisect_left(added, manifest.start, key=lambda entry: entry.start)
+        _rewrite(items, (manifest,) if place in touched else (), tuple(added[done:upto]))
+        done = max(done, upto)
+        if place not in touched:
             items.append(manifest)
-    new += rest[::-1]
-    flush()
+    _rewrite(items, (), tuple(added[done:]))
     _merge_small(items)
     return items
 
 
-def _touches(spans: Sequence[Span], span: Span) -> bool:
-    """Tell whether one of some sorted, disjoint spans overlaps another one."""
-    start, end = span
-    place = bisect_right(spans, start, key=lambda other: other[1])
-    return place < len(spans) and spans[place][0] < end
+def _rewrite(
+    items: list[Manifest | Rewrite], old: tuple[Manifest, ...], added: tuple[Entry, ...]
+) -> None:
+    """Rewrite manifests and add files, together with the rewrite right before them."""
+    if items and isinstance(last := items[-1], Rewrite):
+        items[-1] = Rewrite(last.old + old, last.added + added)
+    elif old or added:
+        items.append(Rewrite(old, added))
 
 
 def _merge_small(items: list[Manifest | Rewrite]) -> None:
