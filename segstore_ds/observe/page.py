@@ -10,20 +10,18 @@ from dataclasses import asdict
 from typing import Any
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.observe.canvas import COLOURS
 from segstore_ds.observe.description import COMMITS_READ, Description
+from segstore_ds.observe.drawing import STYLE, draw_history, draw_stream, with_duration
 from segstore_ds.observe.figures import Metrics
-from segstore_ds.observe.history_drawing import draw_history
-from segstore_ds.observe.stream_drawing import draw_stream, with_duration
 from segstore_ds.options.printable import printable_html as escape
 from segstore_ds.options.quantities import with_unit
 
-_WIDE, _NARROW, _NOTEBOOK = 960, 400, 760
+_NOTEBOOK = 760  # px
 _COMMIT_COLUMNS = ("version", "time", "operation", "head", "tail", "rows", "bytes", "writer_id")
 _SEGMENT_COLUMNS = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _DAMAGE_ROWS, _CELL = 10, 80
 _STYLE = (
-    f"{COLOURS}body{{margin:0;background:var(--ground);color:var(--ink)}}"
+    f"{STYLE}body{{margin:0;background:var(--ground);color:var(--ink)}}"
     "body,table{font:14px/1.45 system-ui,-apple-system,'Segoe UI','Open Sans',sans-serif}"
     "main{max-width:960px;margin:0 auto;padding:24px 20px 48px}"
     "h1{font-size:20px;margin:0 0 4px;overflow-wrap:anywhere}"
@@ -37,8 +35,6 @@ _STYLE = (
     "th,td{padding:5px 14px 5px 0;text-align:left;border-bottom:1px solid var(--line);"
     "white-space:nowrap;font-variant-numeric:tabular-nums}"
     "th{color:var(--muted);font-weight:500}.n{text-align:right}"
-    ".narrow{display:none}"
-    "@media(max-width:720px){.wide{display:none}.narrow{display:block}}"
 )
 _PAGE = """\
 <!doctype html>
@@ -68,8 +64,8 @@ def build_page(found: Description) -> str:
         f"<p>version {figures.version:,}, as of {_time(figures.measured)}</p>",
         _damage(figures.damaged),
         _facts(found),
-        _both_widths(draw_stream, found, "stream"),
-        _section("History", _both_widths(draw_history, found, "history") + _history_note(found)),
+        draw_stream(found),
+        _section("History", draw_history(found) + _history_note(found)),
         _section("What holds storage", _storage(figures)),
         _section(*_newest("commits", found.commits, _COMMIT_COLUMNS, figures.version + 1)),
         _section(*_newest("segments", found.segments, _SEGMENT_COLUMNS, figures.segments)),
@@ -88,15 +84,15 @@ def build_cell(url: str, describe: Callable[[], Description]) -> str:
     except SegstoreError as error:
         return f"<p><strong>{escape(url)}</strong><br>{escape(str(error))}</p>"
     damage = _damage(found.figures.damaged)
-    picture = draw_stream(found, width=_NOTEBOOK, name=f"stream-{found.figures.stream_id[:8]}")
     kinds = ", ".join(f"{name}: {kind}" for name, kind in found.columns.items())
     said = (
         f"{found.figures.events:,} events in {found.figures.segments:,} segments, "
         f"{with_unit(found.figures.bytes)}, version {found.figures.version:,}"
     )
     return (
-        f'<div style="max-width:{_NOTEBOOK}px"><strong>{escape(url)}</strong><br>{escape(said)}'
-        f"{damage}{picture}<small>{escape(kinds)}</small></div>"
+        f'<div class="segstore" style="max-width:{_NOTEBOOK}px"><style>{STYLE}</style>'
+        f"<strong>{escape(url)}</strong><br>{escape(said)}"
+        f"{damage}{draw_stream(found)}<small>{escape(kinds)}</small></div>"
     )
 
 
@@ -143,13 +139,6 @@ def _time(time: dt.datetime) -> str:
 
 def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
-
-
-def _both_widths(draw: Callable[..., str], found: Description, name: str) -> str:
-    """Return a drawing for wide screens and one for narrow ones; the style shows one of them."""
-    wide = draw(found, width=_WIDE, name=name)
-    narrow = draw(found, width=_NARROW, name=f"{name}-narrow")
-    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
 def _facts(found: Description) -> str:

@@ -7,13 +7,13 @@ from picture_kit import EVIL, make_shown
 
 pytestmark = pytest.mark.slow
 # The texts of the drawings that show, and the boxes that they take.
-TEXTS = """[...document.querySelectorAll("svg text")].map(text => {
+TEXTS = """[...document.querySelectorAll(".row > span")].map(text => {
     const box = text.getBoundingClientRect();
     return [text.textContent, box.left, box.top, box.right, box.bottom];
-}).filter(([, left, , right]) => right > left)"""
-BARS = """[...document.querySelectorAll(".wide .stream rect > title")].map(title => {
-    const box = title.parentElement.getBoundingClientRect();
-    return [title.textContent, box.width, box.height];
+})"""
+BARS = """[...document.querySelectorAll(".chart > i")].map(bar => {
+    const box = bar.getBoundingClientRect();
+    return [bar.title, box.width, box.height];
 })"""
 
 
@@ -59,7 +59,7 @@ def test_all_is_legible_at_any_width(page, path, width, dark):
     assert all(text[1] >= 0 and text[3] <= width for text in texts), texts
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    ink = page.evaluate("getComputedStyle(document.querySelector('svg text.strong')).fill")
+    ink = page.evaluate("getComputedStyle(document.body).color")
     assert (ground, ink) == (
         ("rgb(13, 17, 23)", "rgb(230, 237, 243)")
         if dark
@@ -78,7 +78,9 @@ def test_it_runs_nothing_and_asks_for_nothing(page, path):
 def test_bars_are_as_large_as_their_segments(page, path, shown):
     page.open(path)
     rows = shown.segments().read_all().to_pylist()
-    bars = {title: (wide, high) for title, wide, high in page.evaluate(BARS)}
+    bars = {}
+    for title, wide, high in page.evaluate(BARS):  # what the head hides of one is apart
+        bars[title] = (wide + bars.get(title, (0, 0))[0], high)
     sizes = {}
     for row in rows:
         (title,) = (each for each in bars if each.startswith(f"offsets {row['start']} to "))
@@ -87,7 +89,7 @@ def test_bars_are_as_large_as_their_segments(page, path, shown):
     first, last = max(rows, key=lambda row: row["bytes"]), min(rows, key=lambda row: row["bytes"])
     assert sizes[first["start"]][1] > sizes[last["start"]][1]
     whole = {row["start"]: row["rows"] for row in rows[1:]}
-    across = {start: (sizes[start][0] + 1) / whole[start] for start in whole if whole[start] > 3}
+    across = {start: sizes[start][0] / whole[start] for start in whole if whole[start] > 3}
     assert max(across.values()) == pytest.approx(min(across.values()), rel=0.02)
 
 
@@ -97,8 +99,7 @@ def test_the_page_reads_as_text(page, path, shown):
     for part in (shown.url, f"{shown.tail - shown.head}", "What holds storage", "Columns", "int64"):
         assert part in text
     assert page.evaluate("document.title").startswith(shown.url)
-    described = page.evaluate("document.querySelector('.stream desc').textContent")
-    assert f"billing: {shown.tail - 40} events behind" in described
+    assert f"{shown.tail - 40} events behind" in text
 
 
 def test_a_picture_of_it_is_not_blank(page, path, tmp_path):

@@ -15,10 +15,10 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.reads import at_root
 
-VOID = {"meta", "rect", "line", "circle", "polyline", "polygon", "br"}
+VOID = {"meta", "br"}
 ALLOWED = VOID | {
     *("html", "head", "title", "style", "body", "main", "section", "div", "h1", "h2", "p", "i"),
-    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "text", "desc"),
+    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "span"),
     *("strong", "small"),
 }
 
@@ -87,19 +87,16 @@ def test_no_text_of_a_stream_becomes_markup(shown):
 def test_a_page_asks_for_nothing(shown):
     page = shown.picture().to_html()
     assert "default-src 'none'" in page
-    assert {*re.findall(r"https?://[^\"' <]*", page)} <= {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"url\(|@import|<link|<img|<script", page)
+    assert not re.search(r"https?://|url\(|@import|<link|<img|<script", page)
 
 
 def test_pictures_have_texts_for_who_cannot_see_them(shown):
     page = shown.picture().to_html()
-    assert page.count('role="img"') == page.count("<desc ") == 4
-    ids = re.findall(r' id="([^"]*)"', page)
-    assert len(ids) == len({*ids})
-    for labels in re.findall(r'aria-labelledby="([^"]*)"', page):
-        assert {*labels.split()} <= {*ids}
-    lag = f"billing: {shown.tail - 40} events behind"
-    assert any(lag in text for text in Elements(page).texts)
+    labels = re.findall(r'role="img" aria-label="([^"]*)"', page)
+    segments = f"{shown.tail - shown.head} events in 6 segments by offset"
+    assert labels == [segments, "events held", "commits"]
+    lag = f"{shown.tail - 40} events behind"
+    assert any(text.startswith(lag) for text in Elements(page).texts)
 
 
 @pytest.mark.parametrize("what", ["empty", "truncated", "sealed"])
@@ -152,4 +149,4 @@ def test_a_page_of_100_000_segments_is_small():
     page = stream.picture(storage=False).to_html()
     assert sum(storage.stats.requests.values()) - before < 30
     assert f"{stream.info()['segments']:,}, " in page
-    assert len(page) < 130_000
+    assert len(page) < 70_000

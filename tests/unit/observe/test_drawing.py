@@ -1,19 +1,15 @@
-"""The drawing of a stream: the one of the documents, and what many readers take."""
+"""The drawing of a stream: what many readers take, and what is told of losses."""
 
 import re
 from dataclasses import replace
 
-from picture_kit import DRAWN, NOON, draw_document
+from picture_kit import NOON
 from stream_kit import make_stream
 
 from segstore_ds.observe.description import BARS, LANES, Bar, Tag, describe
+from segstore_ds.observe.drawing import draw_stream
 from segstore_ds.observe.figures import FollowerFigures, Lag, ReaderFigures
-from segstore_ds.observe.stream_drawing import draw_stream
 from segstore_ds.publish.snapshot import Published
-
-
-def test_the_picture_of_the_documents_is_drawn_by_this_code():
-    assert DRAWN.read_text(encoding="utf-8") == draw_document(), "run tests/picture_kit.py"
 
 
 def test_a_drawing_is_bounded_however_many_there_are():
@@ -26,15 +22,11 @@ def test_a_drawing_is_bounded_however_many_there_are():
     bars = tuple(Bar(n, n + 1, 400, 10**6 + n, "arrow") for n in range(BARS))
     tags = tuple(Tag(f"tag-{n}" * 20, n) for n in range(6))
     figures = replace(found.figures, readers=readers, tail=BARS)
-    svg = draw_stream(
-        replace(found, figures=figures, bars=bars, tags=tags, tags_count=10_000),
-        width=960,
-        name="x",
-    )
-    assert len(svg) < 80_000
-    assert svg.count("<circle") == LANES + 1 + 6 + 1
-    assert "488 readers more" in svg
-    assert "9,994 tags more" in svg
+    drawn = draw_stream(replace(found, figures=figures, bars=bars, tags=tags, tags_count=10_000))
+    assert len(drawn) < 60_000
+    assert drawn.count('class="line"') == LANES + 1 + 6 + 1
+    assert "488 readers more" in drawn
+    assert "9,994 tags more" in drawn
 
 
 def test_losses_lapses_and_lost_followers_are_told():
@@ -47,8 +39,7 @@ def test_losses_lapses_and_lost_followers_are_told():
         followers=(FollowerFigures("file:///gone", None, None, None),),
         published=(Published("delta", "", 3, 7, 0, 10, 20, "why it lags", {}),),
     )
-    svg = draw_stream(replace(found, figures=figures), width=960, name="x")
-    assert re.search(r'class="alarm"[^>]*>30 events behind; 7 lost; lapsed<', svg)
-    assert re.search(r'class="alarm"[^>]*>can&#x27;t be asked<', svg)
-    assert "Delta table: 20 events behind" in svg
-    assert "20 events behind: why it lags</title>" in svg
+    drawn = draw_stream(replace(found, figures=figures))
+    assert '<span class="alarm">30 events behind; 7 lost; lapsed<' in drawn
+    assert '<span class="alarm">can&#x27;t be asked<' in drawn
+    assert re.search('title="Delta table: .*20 events behind: why it lags"', drawn)
