@@ -6,6 +6,7 @@ Encoding continues while full buffers are written.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,14 +14,13 @@ from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import as_view, join
-from segstore_ds.errors import FormatError, InternalError, InvalidInputError
+from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
-from segstore_ds.format.segment import ARROW, PARQUET, find_format
-from segstore_ds.format.statistics import Stats
+from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.storage import Storage
 
 SURELY_READ_BYTES = 64 << 10
@@ -31,9 +31,8 @@ BUFFERS = 2  # of one task: one is filled while the other is written
 class SegmentWriter:
     """Writes one segment object that no commit names yet.
 
-    Owns the buffers of `pool` until `finish` or `abort`; a pool that another writer owns is an
-    InvalidInputError. `path` is relative to the folder of segments. The storage's mirrors receive
-    every buffer, too.
+    Its `encoder` lays it out. `path` is relative to the folder of segments. The buffers of `pool`
+    are its own until `finish` or `abort`. The storage's mirrors receive every buffer, too.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class SegmentWriter:
         self.path = path
         self._name = names.segment_object(path)
         self._storage = storage
-        self._encoder = encoder
+        self.encoder: Any = encoder
         mirrors = storage.mirrors
         self._cache = WriteCacheService(
             storage.open_staged(self._name),
@@ -56,7 +55,7 @@ class SegmentWriter:
             copies=mirrors.open(storage, self._name) if mirrors else (),
             counters=counters,
         )
-        self._cache.write(self._encoder.start())
+        self._cache.write(self.encoder.start())
         self.buffer_bytes = pool.buffer_bytes
 
     @property
@@ -64,47 +63,21 @@ class SegmentWriter:
         """The object's URL, for errors."""
         return f"{self._storage.url}/{self._name}"
 
-    @property
-    def format(self) -> str:
-        """The name of the object's format."""
-        return ARROW if isinstance(self._encoder, ArrowEncoder) else PARQUET
-
-    @property
-    def encoded_bytes(self) -> int:
-        """How many bytes were encoded."""
-        return self._encoder.encoded_bytes
-
-    @property
-    def rows(self) -> int:
-        """How many events were added."""
-        return self._encoder.rows
-
-    @property
-    def is_broken(self) -> bool:
-        """True if an encode failed part-way; the segment must be aborted."""
-        return isinstance(self._encoder, ParquetEncoder) and self._encoder.is_broken
-
-    @property
-    def expected_pieces(self) -> int:
-        """About how many checksums the index will have with one more frame."""
-        return self._encoder.pieces + self._encoder.expected_pieces
-
     def has_room(self, nbytes: int) -> bool:
         """Tell whether the whole object stays in buffers after `nbytes` more."""
         return self._cache.has_room(nbytes)
 
-    def add(self, frame: Frame) -> Record:
-        """Append a frame and return the record that `read` takes.
+    def add(self, piece: Frame | pa.RecordBatch) -> Record:
+        """Append a frame, or rows that the encoder makes one of; return what `read` takes.
 
-        The frame's bytes are copied, written or referenced. A storage failure of an earlier write
-        may be raised here.
+        The bytes are copied, written or referenced. A storage failure of an earlier write may be
+        raised here, or InvalidInputError if the rows can't be encoded.
         """
-        if not isinstance(self._encoder, ArrowEncoder):
-            raise InternalError(
-                "an Arrow frame was given to a segment of another format", path=self.path
-            )
-        [data] = self._encoder.add(frame)
-        return self._cache.write(data, frame.crc, frozen=True)
+        if isinstance(piece, Frame):
+            pieces, crc = self.encoder.add(piece), piece.crc
+        else:
+            pieces, crc = self.encoder.add(piece)
+        return self._cache.write(join(map(as_view, pieces)), crc, frozen=True)
 
     def encode(
         self, nbytes: int, encode: Callable[[memoryview], Frame]
@@ -114,8 +87,6 @@ class SegmentWriter:
         Returns None if none has so much. There is no record, and the frame was not appended, if
         it took more; otherwise its bytes are valid only as long as the buffer holds them.
         """
-        if not isinstance(self._encoder, ArrowEncoder):
-            raise InternalError("a frame was given to another format", path=self.path)
         found: list[Frame] = []
 
         def lay(memory: memoryview) -> tuple[int, int] | None:
@@ -126,39 +97,18 @@ class SegmentWriter:
 
         record = self._cache.allocate(nbytes, lay)
         if record is not None:
-            self._encoder.add(found[0])
+            self.encoder.add(found[0])
         return (found[0], record) if found else None
-
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Encode rows as a frame and append it, for formats that encode within the object.
-
-        Raises:
-            InvalidInputError: The rows can't be encoded; `is_broken` says whether other rows can.
-        """
-        if isinstance(self._encoder, ArrowEncoder):
-            raise InternalError("rows were given to a segment that takes frames", path=self.path)
-        pieces, crc = self._encoder.add(batch)
-        self._cache.write(join(map(as_view, pieces)), crc, frozen=True)
-
-    def expect_bytes(self, batch: pa.RecordBatch) -> int:
-        """Return about how many bytes `add_batch` will write for these rows; 0 if unknown."""
-        if isinstance(self._encoder, ArrowEncoder):
-            return 0
-        return self._encoder.expect_bytes(batch.num_rows)
-
-    @property
-    def stats(self) -> Stats:
-        """The statistics of all events, once the segment is finished."""
-        return self._encoder.stats
 
     def finish(self) -> StagedSegment:
         """Make the object complete and durable, also in the mirrors that acknowledge it.
 
         Its buffers are given back; reads still work.
         """
-        end, staged = self._encoder.finish()
+        staged: StagedSegment
+        end, staged = self.encoder.finish()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
-        if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
+        if staged.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, staged)
         self._cache.write(end)
         self._cache.commit()
@@ -176,7 +126,7 @@ class SegmentWriter:
     def _check_end(self, end: bytes, staged: StagedSegment) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""
         try:
-            find_format(self.format, where=self.where).parse_index(
+            find_format(staged.format, where=self.where).parse_index(
                 end,
                 object_bytes=staged.bytes,
                 where=self.where,

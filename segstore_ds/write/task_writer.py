@@ -87,7 +87,6 @@ class TaskWriter:
         self._bulk = False  # more than one frame, once the first segment was begun
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
-        self._encoder: ParquetEncoder | None = None  # the current segment's, if it is Parquet
         self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
         self._staged: list[StagedSegment] = []
         self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
@@ -298,17 +297,17 @@ class TaskWriter:
             self._added(segment, frame, record)
 
     def _write_rows(self, batch: pa.RecordBatch) -> None:
-        segment = self._current(PARQUET)
+        segment, rows = self._current(PARQUET), batch.num_rows
         # The encoded size is known only after the write; expect about the size of the last frame.
-        if segment and self._is_full(segment, segment.expect_bytes(batch), batch.num_rows):
+        if segment and self._is_full(segment, segment.encoder.expect_bytes(rows), rows):
             self._end_segment()
         segment = self._opened(PARQUET)
         try:
-            segment.add_batch(batch)
+            segment.add(batch)
         except InvalidInputError as error:
-            if not segment.rows:
+            if not segment.encoder.rows:
                 self._drop_segment()
-            elif segment.is_broken:
+            elif segment.encoder.is_broken:
                 raise
             # Parquet can't store these rows. Write them as Arrow, so that no event is refused.
             _LOG.warning("task %d: %d rows become Arrow: %s", self._task, batch.num_rows, error)
@@ -346,16 +345,16 @@ class TaskWriter:
             )
 
     def _is_full(self, segment: SegmentWriter, size: int, rows: int) -> bool:
-        layout = self._target.layout
-        return (
-            segment.encoded_bytes + size > layout.segment_bytes
-            or segment.rows + rows > (layout.segment_rows or 1 << 62)
-            or segment.expected_pieces > MOST_PIECES
+        layout, encoder = self._target.layout, segment.encoder
+        return bool(
+            encoder.encoded_bytes + size > layout.segment_bytes
+            or encoder.rows + rows > (layout.segment_rows or 1 << 62)
+            or encoder.pieces + encoder.expected_pieces > MOST_PIECES
         )
 
     def _current(self, form: str) -> SegmentWriter | None:
         """Return the current segment, or None; end it first if it has the other format."""
-        if self._segment is not None and self._segment.format != form:
+        if self._segment is not None and self._segment.encoder.name != form:
             self._end_segment()
         return self._segment
 
@@ -375,24 +374,23 @@ class TaskWriter:
             encoder = layout.parquet_encoder(self.schema, self._stats_columns, target.key_columns)
             if not self._bulk:
                 encoder.encodings = recall_encodings(target)
-            self._encoder = encoder
         return SegmentWriter(target.storage, path, self._pool, self._counters, encoder)
 
     def _end_segment(self) -> None:
         """Make the current segment complete and durable."""
         if self._segment is None:
             return
-        if self._encoder is not None and not self._bulk:
-            remember_encodings(self._target, self._encoder)
-        self._encoder = None
+        encoder = self._segment.encoder
+        if encoder.name == PARQUET and not self._bulk:
+            remember_encodings(self._target, encoder)
         self._staged.append(self._segment.finish())
-        self._stats.append((self._segment.rows, self._segment.stats))
+        self._stats.append((encoder.rows, encoder.stats))
         self._segment = None
 
     def _drop_segment(self) -> None:
         if self._segment is not None:
             self._segment.abort()
-            self._segment = self._encoder = None
+            self._segment = None
 
     def _free_buffers(self) -> None:
         if self._pool is not None:

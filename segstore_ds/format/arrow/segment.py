@@ -57,6 +57,7 @@ class ArrowEncoder:
     """
 
     __slots__ = ("_finished", "_frames", "_place", "_rows", "stats")
+    name = "arrow"
 
     def __init__(self) -> None:
         self._place = 0
@@ -125,7 +126,7 @@ class ArrowEncoder:
         end = footer + facts + _TRAILER_END.pack(zlib.crc32(facts), TRAILER_MAGIC)
         self._place += len(end)
         self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
-        return end, finished_segment("arrow", self._frames, self.stats, end=end, size=self._place)
+        return end, finished_segment(self.name, self._frames, self.stats, end=end, size=self._place)
 
     def _expect(self, *, begun: bool) -> None:
         if self._finished or begun != (self._place > 0):
