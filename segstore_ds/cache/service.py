@@ -347,7 +347,8 @@ class WriteCacheService:
         share = -(-record.length // self._pool.buffer_bytes)
         held_on_to = frozen and share <= self._pool.buffers
         large = Buffer(record.length)
-        self._push_full()
+        if self._push_full():
+            self._start()
         while held_on_to and len(large.charged) < share:
             buffer = self._wait_for_buffer()
             buffer.reset(keep_memory=False)
@@ -383,7 +384,7 @@ class WriteCacheService:
         self._changed.notify_all()
 
     def _wait_for_buffer(self) -> Buffer:
-        waits = 0
+        waited = False
         while (buffer := self._take_free() or self._recycle()) is None:
             if not self._queue and not self._writing:
                 # To wait would be in vain: what the buffers hold can only be written once more
@@ -393,18 +394,9 @@ class WriteCacheService:
                     remedy="write records nearer each other, or take a larger pool",
                     part_bytes=self._pool.buffer_bytes,
                 )
-            self._counters.waits += waits == 0
-            waits += 1
-            started = time.monotonic()
-            if self._queue and not self._writing:
-                # A thread that has to wait for a write does the write itself.
-                self._changed.release()
-                try:
-                    self._write_next()
-                finally:
-                    self._changed.acquire()
-            else:
-                self._changed.wait()
+            self._counters.waits += not waited
+            waited, started = True, time.monotonic()
+            self._changed.wait()
             self._counters.wait_seconds += time.monotonic() - started
             self._check_writable()
         return buffer

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import chain, starmap
 from typing import Self
 
-from segstore_ds.cache.buffer import BufferPool
+from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import (
@@ -53,22 +53,13 @@ _ZEROS = bytes(PART_BYTES)
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The bytes `[start, end)` of an object, and their CRC-32."""
-
-    start: int
-    end: int
-    crc: int
-
-
 class Checks:
-    """Verifies the extents of one object, whose ranges come in any order and from any thread."""
+    """Verifies the records of one object, whose ranges come in any order and from any thread."""
 
-    def __init__(self, extents: Sequence[Extent]) -> None:
-        self._extents = extents
-        self._starts = [extent.start for extent in extents]
-        self._pieces: list[dict[int, tuple[int, int]]] = [{} for _ in extents]
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+        self._starts = [record.offset for record in records]
+        self._pieces: list[dict[int, tuple[int, int]]] = [{} for _ in records]
         self._lock = threading.Lock()
 
     def add(self, start: int, data: memoryview) -> None:
@@ -76,19 +67,19 @@ class Checks:
         end = start + data.nbytes
         place = max(bisect_right(self._starts, start) - 1, 0)
         for number in range(place, bisect_right(self._starts, end - 1)):
-            extent = self._extents[number]
-            first, last = max(start, extent.start), min(end, extent.end)
+            record = self._records[number]
+            first, last = max(start, record.offset), min(end, record.end)
             if first < last:
                 crc = zlib.crc32(data[first - start : last - start])
                 with self._lock:
                     self._pieces[number][first] = last - first, crc
 
-    def failed(self) -> list[Extent]:
-        """Return the extents whose bytes are not the expected ones."""
+    def failed(self) -> list[Record]:
+        """Return the records whose bytes are not the expected ones."""
         return [
-            extent
-            for extent, pieces in zip(self._extents, self._pieces, strict=True)
-            if _join(pieces) != (extent.end - extent.start, extent.crc)
+            record
+            for record, pieces in zip(self._records, self._pieces, strict=True)
+            if _join(pieces) != (record.length, record.crc)
         ]
 
 
@@ -237,11 +228,11 @@ class _Copy:
                 with closing(ranges):
                     for data in chain(ranges, starmap(self._take_end, self._end_parts())):
                         out.write(data, frozen=True)
-            for extent in self._checks.failed():
+            for record in self._checks.failed():
                 raise CorruptionError(
                     "a frame fails its checksum",
-                    where=f"{self._copied.where}[{extent.start}:{extent.end}]",
-                    expected=extent.crc,
+                    where=f"{self._copied.where}[{record.offset}:{record.end}]",
+                    expected=record.crc,
                 )
             out.commit()
             WRITTEN_HERE.add(target.url, out.counters)
@@ -279,7 +270,7 @@ class _Copy:
 
     def _wrong_parts(self) -> list[Range]:
         wrong = self._checks.failed()
-        return sorted({part for extent in wrong for part in self._parts_of(extent)})
+        return sorted({part for record in wrong for part in self._parts_of(record)})
 
     def _end_parts(self) -> Iterator[Range]:
         return cut(self._end_start, self._size)
@@ -300,9 +291,9 @@ class _Copy:
             self._form.check_head(head, where=self._copied.where)
         self._checks.add(start, data)
 
-    def _parts_of(self, extent: Extent) -> Iterator[Range]:
-        first = extent.start // PART_BYTES * PART_BYTES
-        return cut(first, min(-(-extent.end // PART_BYTES) * PART_BYTES, self._size))
+    def _parts_of(self, record: Record) -> Iterator[Range]:
+        first = record.offset // PART_BYTES * PART_BYTES
+        return cut(first, min(-(-record.end // PART_BYTES) * PART_BYTES, self._size))
 
     def _open(self) -> tuple[int, memoryview, Checks]:
         """Return where the end begins, the end, and what is verified by it; or raise the error."""
@@ -311,7 +302,7 @@ class _Copy:
         for source in chain((own,), self._copied.others()):
             try:
                 start, end = self._fetch_end(source)
-                return start, end, Checks(self._extents(bytes(end)))
+                return start, end, Checks(self._records(bytes(end)))
             except FormatError as error:
                 failed = failed or error
             except StorageError:
@@ -338,7 +329,7 @@ class _Copy:
         start = max(self._size - length, 0)
         return start, memoryview(source.get_range(name, start, self._size) if length else b"")
 
-    def _extents(self, end: bytes) -> list[Extent]:
+    def _records(self, end: bytes) -> list[Record]:
         """Return what is to be verified: a segment's frames and its end."""
         if self._form is None:
             return []
@@ -360,8 +351,8 @@ class _Copy:
             # No commit lists it: it is left from a write that was interrupted.
             self._form = None
             return []
-        frames = [Extent(frame.start, frame.end, frame.crc) for frame in index.frames]
-        return [*frames, Extent(self._size - len(tail), self._size, crc)]
+        frames = [Record(frame.start, frame.bytes, frame.crc) for frame in index.frames]
+        return [*frames, Record(self._size - len(tail), len(tail), crc)]
 
 
 def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:

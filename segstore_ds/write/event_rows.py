@@ -22,7 +22,14 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
-_ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+_ERRORS = (
+    pa.ArrowException,
+    TypeError,
+    ValueError,
+    OverflowError,
+    AttributeError,
+    RecursionError,
+)
 _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
 )
@@ -102,7 +109,7 @@ def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
             field = pa.field(name, pa.array(values).type)
         except MemoryError:
             raise
-        except _ARROW_ERRORS as error:
+        except _ERRORS as error:
             raise SchemaMismatchError(
                 "values of a new column have no common type",
                 remedy="append them as a pyarrow.table whose schema says the type",
@@ -151,7 +158,7 @@ def _general(field: pa.Field) -> _Take:
             comes_back = _same(given, made.to_pylist()[0])
         except MemoryError:  # also an ArrowException, but not caused by the value
             raise
-        except _ARROW_ERRORS as error:
+        except _ERRORS as error:
             raise _refuse(field, value) from error
         if not comes_back:
             raise _refuse(field, value)

@@ -101,12 +101,12 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     # An overwrite must see the newest tail; an append may use a root from the last minute.
     root = context.log.refresh() if request.overwrite else context.log.recent()
     try:
-        repeated = _admit(context, root, request)
-    except ConflictError:
-        # Another handle may have written or taken the writer over since this one refreshed.
+        repeated, staged = _admit(context, root, request)
+    except (ConflictError, SchemaMismatchError):
+        # Since this handle refreshed, another one may have written, taken the writer over, or
+        # extended the schema.
         root = context.log.refresh()
-        repeated = _admit(context, root, request)
-    staged = _normal(request.schema) if repeated else _staged_schema(context, request)
+        repeated, staged = _admit(context, root, request)
     check_arguments(request, staged)
     return WriteJob(
         storage=context.storage if repeated else context.log.seams.staging(root),
@@ -121,21 +121,28 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     )
 
 
-def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
-    """Tell whether the writer's batch is committed; raise if the write can't be committed."""
+def _admit(context: StreamContext, root: Root, request: WriteRequest) -> tuple[bool, pa.Schema]:
+    """Tell whether the writer's batch is committed, and what is staged in which schema.
+
+    Raises if the write can't be committed: before data is consumed that may be readable only once.
+    """
     writer = request.writer
     repeated = writer is not None and (
         find_repeated(context.status, root, writer, batch=None) is not None
     )
-    # Check before staging: a folder that takes no commits gets no objects, either.
+    # A folder that takes no commits gets no objects, either.
     context.log.seams.before_staging(root)
     if not repeated:
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
-        # The commit checks this again. Check here too, before data is consumed that may be readable
-        # only once.
         request.check_expected(root)
-    return repeated
+    if repeated or request.replace_schema:
+        return repeated, _normal(request.schema)
+    text, _ = context.status.schema_texts(root.epoch)
+    staged = _fitted(text, SchemaKey(request.schema), request.merge_schema)
+    if request.merge_schema:
+        refuse_lost_keys(root, decode_schema(text), staged)
+    return repeated, staged
 
 
 def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
@@ -148,29 +155,6 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
     unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
     if unknown:
         raise InvalidInputError("stats_columns names unknown columns", columns=unknown)
-
-
-def _staged_schema(context: StreamContext, request: WriteRequest) -> pa.Schema:
-    if request.replace_schema:
-        return _normal(request.schema)
-    incoming, merge = SchemaKey(request.schema), request.merge_schema
-
-    def plan() -> pa.Schema:
-        root = context.log.root
-        text, _ = context.status.schema_texts(root.epoch)
-        staged = _fitted(text, incoming, merge)
-        if merge:
-            refuse_lost_keys(root, decode_schema(text), staged)
-        return staged
-
-    try:
-        return plan()
-    except SchemaMismatchError:
-        # Another writer may have extended the schema since this handle refreshed.
-        version = context.log.root.version
-        if context.log.refresh().version == version:
-            raise
-        return plan()
 
 
 @lru_cache(maxsize=64)

@@ -16,9 +16,10 @@ from stream_kit import SCHEMA, make_stream
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
+from segstore_ds.cache.buffer import Record
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.copy import transfer
-from segstore_ds.copy.transfer import Checks, CopiedObject, Extent, Transfer
+from segstore_ds.copy.transfer import Checks, CopiedObject, Transfer
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
@@ -233,7 +234,7 @@ def test_an_interrupt_in_a_thread_reaches_the_caller(copied):
 
 def test_checksums_of_pieces_combine_in_any_order():
     data = secrets.token_bytes(1000)
-    extents = [Extent(0, 300, zlib.crc32(data[:300])), Extent(300, 900, zlib.crc32(data[300:900]))]
+    extents = [Record(0, 300, zlib.crc32(data[:300])), Record(300, 600, zlib.crc32(data[300:900]))]
     bounds = [(0, 100), (100, 350), (350, 351), (351, 800), (800, 1000)]
     for order in itertools.permutations(bounds):
         checks = Checks(extents)
