@@ -18,8 +18,8 @@ import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
 from benchmarks.entries import commit_entry, fill
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import open_on
-from segstore_ds.stream.connector import open_snapshot
+from segstore_ds.stream.connector.reads import open_snapshot
+from segstore_ds.stream.opening import open_on
 
 
 class Store(ABC):

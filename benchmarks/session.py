@@ -3,6 +3,7 @@
 Nothing here imports segstore before a session with it asks: Iceberg's Spark is older than ours.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ FIXED = {
 
 def start_spark(conf: Mapping[str, str]) -> SparkSession:
     """Start a quiet local session."""
+    # Each Python process of Spark would compile what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     builder = SparkSession.builder.master(MASTER).appName("segstore-benchmarks")
     spark = builder.config(map={**FIXED, **conf}).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

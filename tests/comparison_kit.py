@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 import segstore_ds as segstore
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 Event = dict[str, Any]
 AT, VARIABLE = "at", "SEGSTORE_COMPARISONS"

@@ -13,7 +13,7 @@ from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.manifests import Entry, Form, decode_list, decode_manifest
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 
 def shown(storage: Storage) -> tuple[int, list[dict[str, object]]]:

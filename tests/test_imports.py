@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
+import pytest
 from pyspark import cloudpickle
 
 import segstore_ds
 from segstore_ds import public, reports
-from segstore_ds.stream import connector
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "segstore_ds"
@@ -157,14 +158,18 @@ def test_imports_go_down_only() -> None:
 
 def test_the_door_for_spark_is_narrow() -> None:
     """It offers what Spark's room imports and nothing else, in few names."""
+    door = DOORS["spark", "stream"]
     used = {
-        name.removeprefix(f"{connector.__name__}.")
+        name.removeprefix(f"{door}.")
         for path in MODULES
         if room(path) == "spark"
         for _, name in imports(path)
-        if name.startswith(f"{connector.__name__}.")
+        if name.startswith(f"{door}.") and name.count(".") > door.count(".") + 1
     }
-    assert {*connector.__all__} == used
+    parts = [path for path in MODULES if module_name(path).startswith(f"{door}.")]
+    assert used == {
+        f"{path.stem}.{name}" for path in parts for name in import_module(module_name(path)).__all__
+    }
     assert len(used) <= DOOR_NAMES
 
 
@@ -365,7 +370,7 @@ assert inspect.isfunction(segstore.read)
 assert segstore.read is segstore.spark.read
 for name in segstore.spark.__all__:
     assert not inspect.ismodule(getattr(segstore.spark, name)), name
-import segstore_ds.spark.listener, segstore_ds.read.filters
+import segstore_ds.spark.query_listener, segstore_ds.read.filters
 assert inspect.isfunction(segstore.spark.listener) and inspect.isfunction(segstore.read)
 """
 
@@ -396,6 +401,27 @@ def test_importing_the_package_loads_what_is_used() -> None:
         [sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, cwd=ROOT
     )
     assert done.stdout.split("\n")[0] == "[] False"
+
+
+_NEEDED = CORE | {"read", "repair", "rooms", "spark", "stream"}  # the package itself loads `repair`
+
+
+@pytest.mark.parametrize(
+    ("module", "needed"), [("source", _NEEDED), ("batch.writer", _NEEDED | {"write"})]
+)
+def test_processes_of_spark_load_what_a_scan_or_an_append_needs(
+    module: str, needed: set[str]
+) -> None:
+    """After an idle minute Spark starts each of them anew."""
+    code = f"""
+import sys
+import segstore_ds.spark.{module}
+print(*(name for name in sys.modules if name.startswith("segstore_ds.")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert {name.split(".")[1] for name in done.stdout.split()} == needed
 
 
 def test_functions_that_hold_the_package_can_be_sent_to_workers() -> None:

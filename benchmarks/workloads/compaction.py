@@ -19,8 +19,8 @@ from benchmarks.report import Found, Ratio
 from benchmarks.workload import Candidate, Settings, folder_bytes, race, workload
 from benchmarks.workloads.copying import copy_files
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import create_on
-from segstore_ds.stream.connector import open_snapshot
+from segstore_ds.stream.connector.reads import open_snapshot
+from segstore_ds.stream.opening import create_on
 
 TARGET_BYTES = 128 << 20
 CASES = {"large": (200, 1), "small": (2_000, 10)}

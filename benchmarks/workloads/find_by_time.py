@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import segstore_ds as segstore
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Candidate, Settings, race, rounded, workload
-from segstore_ds.stream.connector import open_snapshot, open_storage
+from segstore_ds.stream.connector.reads import open_snapshot, open_storage
 
 SEGMENTS = 1_000
 PLAN_MS, PLAN_REQUESTS = 20, 3

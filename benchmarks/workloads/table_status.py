@@ -25,8 +25,9 @@ from segstore_ds.format.root import PartRef, Root, encode_root
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, open_on
-from segstore_ds.stream.connector import open_snapshot
+from segstore_ds.stream.connector.reads import open_snapshot
+from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.stream import Stream
 
 CLONES = 3
 SIZES = (10**3, 10**4, 10**5, 10**6)

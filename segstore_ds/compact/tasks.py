@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from segstore_ds.compact.commit import Replacement, commit_groups, discard
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups
@@ -25,23 +23,11 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.metadata_tables import PLAN_SCHEMA
 from segstore_ds.status.inline import with_entries
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import Layout
 
-PLAN_SCHEMA = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("version", pa.int64()),
-        ("number", pa.int64()),
-        ("start", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("segments", pa.int64()),
-        ("plan", pa.string()),
-        ("digest", pa.string()),
-    ]
-)
 _WHERE = "compaction plan"
 
 

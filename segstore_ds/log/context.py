@@ -1,12 +1,16 @@
 """What every verb on a stream needs: where it reads and commits, and in whose name."""
 
+import platform
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+
+import pyarrow as pa
 
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
+from segstore_ds.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,13 @@ class StreamContext:
     def clock(self) -> Clock:
         """Time, and where new ids come from."""
         return self.log.clock
+
+
+def client_name() -> str:
+    """Return the name of this writer for a stream's history."""
+    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
+
+
+def new_context(log: StreamLog) -> StreamContext:
+    """Return the context of a log for a handle of this process."""
+    return StreamContext.of(log, client=client_name())

@@ -2,26 +2,45 @@
 
 This package is a client of the public API. Only one guarded function in `active` reaches the JVM,
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
+
+Spark starts its Python processes anew after an idle minute, so each loads what it needs: a helper
+is loaded when it is first used, and the format's entry points import what they call.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import segstore_ds.spark.worker_fsspec  # noqa: F401 - before anything else imports fsspec
 
-# isort: split
-from segstore_ds.spark.active import activated
-from segstore_ds.spark.jobs import clone, compact, copy, redact
-from segstore_ds.spark.listener import listener
-from segstore_ds.spark.parquet_scan.read import read
-from segstore_ds.spark.session import recommended_conf, register, write
+if TYPE_CHECKING:
+    from segstore_ds.spark.active import activated as activated
+    from segstore_ds.spark.jobs import clone as clone
+    from segstore_ds.spark.jobs import compact as compact
+    from segstore_ds.spark.jobs import copy as copy
+    from segstore_ds.spark.jobs import redact as redact
+    from segstore_ds.spark.parquet_scan.read import read as read
+    from segstore_ds.spark.query_listener import listener as listener
+    from segstore_ds.spark.session import recommended_conf as recommended_conf
+    from segstore_ds.spark.session import register as register
+    from segstore_ds.spark.session import write as write
 
-__all__ = [
-    "activated",
-    "clone",
-    "compact",
-    "copy",
-    "listener",
-    "read",
-    "recommended_conf",
-    "redact",
-    "register",
-    "write",
-]
+_MODULES = {
+    "activated": "active",
+    "clone": "jobs",
+    "compact": "jobs",
+    "copy": "jobs",
+    "listener": "query_listener",
+    "read": "parquet_scan.read",
+    "recommended_conf": "session",
+    "redact": "jobs",
+    "register": "session",
+    "write": "session",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return globals()[name]

@@ -25,17 +25,17 @@ from segstore_ds.spark.batch.writer import client_of
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
-from segstore_ds.stream.connector import (
+from segstore_ds.stream.connector.jobs import (
     CutLike,
     FilterLike,
     RowsCopy,
-    Storage,
     compact_stream,
     copy_events,
     copy_segments,
     open_on,
     redact_stream,
 )
+from segstore_ds.stream.connector.reads import Storage
 
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
 _WHOLE = ("head", "tail")

@@ -11,8 +11,9 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import BY_NAME, NOTES
-from segstore_ds.stream.connector import NAN, resolve_location
+from segstore_ds.stream.connector.reads import NAN, resolve_location
 
+_OF_JOBS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
 # How a filter's literal becomes JSON; types that are not named here are JSON's own.
 _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
@@ -83,6 +84,12 @@ class HelperNotes:
 
 
 NO_NOTES = HelperNotes()
+
+
+def asks_for_job(options: Mapping[str, str]) -> bool:
+    """Tell whether options of a write, as Spark has them, may ask for a copy or a compaction."""
+    copied = HelperNotes.of(options).copied is not None
+    return copied or not _OF_JOBS.isdisjoint(name.lower() for name in options)
 
 
 def as_location(url: str | os.PathLike[str]) -> str:

@@ -2,7 +2,8 @@
 
 Spark calls each method in a process of its own, and what crosses between them is pickled.
 `schema()` runs when a DataFrame is loaded and pins the version: the root travels with the
-DataFrame, so every later plan of it reads the same events.
+DataFrame, so every later plan of it reads the same events. What only writes or queries need is
+imported by their entry points, since a process starts for each kind of call.
 """
 
 from collections.abc import Mapping
@@ -19,23 +20,19 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
-from segstore_ds.spark.batch.job_writer import plan_job_writer, plan_rows
 from segstore_ds.spark.batch.metadata_reader import (
     PLAN,
-    is_metadata_table,
     plan_metadata_reader,
     plan_streams_reader,
     table_schema,
 )
 from segstore_ds.spark.batch.reader import event_time_of, plan_reader, project
-from segstore_ds.spark.batch.writer import client_of, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.option_texts import HelperNotes
+from segstore_ds.spark.option_texts import HelperNotes, asks_for_job
 from segstore_ds.spark.schemas import from_stored
-from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
-from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.worker_memory import commits_here
-from segstore_ds.stream.connector import (
+from segstore_ds.stream.connector.reads import (
+    METADATA,
     STREAMS,
     Snapshot,
     Storage,
@@ -86,7 +83,7 @@ class SegstoreDataSource(DataSource):
             return table_schema(STREAMS)
         snapshot = self.open_snapshot(options)
         self._pinned = snapshot.pinned
-        if is_metadata_table(options["metadata"]) or options["metadata"] == PLAN:
+        if options["metadata"] in METADATA:
             return table_schema(options["metadata"])
         reading = snapshot.plan(
             columns=options["columns"],
@@ -120,8 +117,10 @@ class SegstoreDataSource(DataSource):
         else:
             snapshot = Snapshot.at(storage, self._pinned)
         if options["metadata"] == PLAN:
+            from segstore_ds.spark.batch.job_writer import plan_rows
+
             return plan_rows(snapshot, options, schema)
-        if is_metadata_table(options["metadata"]):
+        if options["metadata"] in METADATA:
             return plan_metadata_reader(snapshot, options, schema)
         options = {**options, "columns": project(snapshot, options, schema)}
         told = HelperNotes.of(self.options)
@@ -132,12 +131,17 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
+        from segstore_ds.spark.batch.writer import client_of, plan_append_writer
+
         client = client_of(self.bound_application)
-        job = plan_job_writer(
-            self.options, self.open_storage, schema, client=client, overwrite=overwrite
-        )
-        if job is not None:
-            return job
+        if asks_for_job(self.options):
+            from segstore_ds.spark.batch.job_writer import plan_job_writer
+
+            job = plan_job_writer(
+                self.options, self.open_storage, schema, client=client, overwrite=overwrite
+            )
+            if job is not None:
+                return job
         options = parse_options(self.options, WRITE)
         return plan_append_writer(
             self.open_storage(options),
@@ -154,6 +158,8 @@ class SegstoreDataSource(DataSource):
         `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
         read.
         """
+        from segstore_ds.spark.streaming.source import SegstoreStreamReader
+
         options = parse_options(self.options, STREAM_READ)
         return SegstoreStreamReader(self.open_storage(options), options, schema)
 
@@ -162,6 +168,9 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does, but for what ends only new batches.
         """
+        from segstore_ds.spark.batch.writer import client_of
+        from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
+
         options = parse_options(self.options, STREAM_WRITE)
         given = {name.lower(): value for name, value in self.options.items()}
         writer = SegstoreStreamWriter(

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.context import client_name
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.find_streams import DEPTH, find_streams, read_streams
 from segstore_ds.retention.drop import Dropped, run_drop
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.reads import client_name
 
 
 def list_streams(

@@ -6,6 +6,7 @@ per idle poll. Every version holds the same events, so nothing is pinned.
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.context import new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import (
     EVENT_TIME,
@@ -19,7 +20,6 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
-from segstore_ds.stream.reads import new_context
 from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import Stream
 

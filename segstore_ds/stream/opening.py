@@ -17,11 +17,11 @@ from segstore_ds.format.policies import (
     build_upkeep,
 )
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.context import client_name, new_context
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.reads import client_name, new_context
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import Data, schema_of

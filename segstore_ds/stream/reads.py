@@ -1,7 +1,6 @@
 """What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
 
 import operator
-import platform
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, SupportsIndex, TypeVar, Unpack
 
@@ -11,7 +10,7 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
-from segstore_ds.log.context import StreamContext
+from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.observe.description import describe
@@ -39,17 +38,6 @@ from segstore_ds.stream.follow import POLL_S, Follow, open_follow
 from segstore_ds.stream.picture import Picture
 from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
 from segstore_ds.stream.tables import Rows
-from segstore_ds.version import __version__
-
-
-def client_name() -> str:
-    """Return the name of this writer for a stream's history."""
-    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
-
-
-def new_context(log: StreamLog) -> StreamContext:
-    """Return the context of a log for a handle of this process."""
-    return StreamContext.of(log, client=client_name())
 
 
 class Reads:

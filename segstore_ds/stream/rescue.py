@@ -7,6 +7,7 @@ from typing import Any
 from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.context import client_name, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
@@ -14,7 +15,6 @@ from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.reads import client_name, new_context
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 

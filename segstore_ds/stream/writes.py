@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.format.inline import FRAME_MOST_BYTES
-from segstore_ds.log.context import StreamContext
+from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.commits import Commits
-from segstore_ds.stream.reads import Reads, new_context
+from segstore_ds.stream.reads import Reads
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import Data, as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job

@@ -11,7 +11,8 @@ from deadly_calls import deadly
 
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create, open  # noqa: A004 - as the package has it
+from segstore_ds.stream.opening import create, open  # noqa: A004 - as the package has it
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])

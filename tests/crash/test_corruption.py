@@ -26,7 +26,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage
-from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
 from segstore_ds.write.layout import Layout
 

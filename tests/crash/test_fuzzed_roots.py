@@ -22,8 +22,9 @@ from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from crash_children import BATCH_ROWS, SCHEMA, append_some, create_many
 from fixtures_servers import FETCHES
 from process_kit import running
 
-from segstore_ds.stream import create, open  # noqa: A004 - as the package has it
+from segstore_ds.stream.opening import create, open  # noqa: A004 - as the package has it
 
 pytestmark = pytest.mark.slow
 

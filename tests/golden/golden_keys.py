@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import zstandard
 from golden_reader import envelope, rows_of
 
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 ARROW = Layout(inline_bytes=0, frame_rows=30, segment_format="arrow", compression="none")

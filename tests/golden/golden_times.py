@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from golden_reader import newest_root, read_stream
 
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 COLUMN = "n"

@@ -23,7 +23,7 @@ from make_golden import LATER, SETS, as_json, events
 import segstore_ds as segstore
 from segstore_ds.errors import TruncatedError, UnsupportedVersionError, WriterConflictError
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path for version in HERE.glob("v*") for path in version.iterdir() if path.is_dir())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_kit import SOFT, make_stream
 
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

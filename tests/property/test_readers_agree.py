@@ -12,7 +12,7 @@ from comparison_kit import OPS, Look, Twin, plain, reopened, rows_of, seeds, sho
 from pyarrow import types as t
 
 from segstore_ds.status.table import SEGMENTS
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 duckdb = pytest.importorskip("duckdb")
 pl = pytest.importorskip("polars")

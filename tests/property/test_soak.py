@@ -8,7 +8,7 @@ from virtual_time import TimedStorage
 
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.job import plan_job
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules, WriteRequest

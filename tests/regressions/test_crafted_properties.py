@@ -12,7 +12,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
 
 FIRST = f"log/{0:020d}"

@@ -17,8 +17,9 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.replication.follower import PROPERTY, Replication
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.opening import open_on
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, segment_format="arrow")

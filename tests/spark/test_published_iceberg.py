@@ -16,7 +16,7 @@ import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
 from benchmarks.workloads.spark_rivals import python_with
 from segstore_ds.publish.iceberg import newest
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from fixtures_s3 import S3Server
 import segstore_ds as segstore
 from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan import relation as parquet_relation
-from segstore_ds.stream.connector import ParquetPiece
+from segstore_ds.stream.connector.reads import ParquetPiece
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
 

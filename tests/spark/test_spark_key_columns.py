@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import segstore_ds as segstore
 from segstore_ds.format.parquet.filters import CAN_WRITE
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.slow
 ROWS, SEGMENTS = 1000, 12

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import segstore_ds as segstore
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -28,7 +28,8 @@ from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.stream import Stream, micro_batches
+from segstore_ds.stream import micro_batches
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 Value = dict[str, Any]

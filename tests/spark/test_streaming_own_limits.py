@@ -14,7 +14,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import PositionError
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

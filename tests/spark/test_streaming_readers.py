@@ -19,7 +19,7 @@ from segstore_ds.errors import (
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.versions import ReadAllAvailable
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

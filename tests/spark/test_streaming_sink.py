@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import segstore_ds as segstore
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("verified")
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -6,7 +6,7 @@ import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, wait
 
 from segstore_ds.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
-from segstore_ds.stream.connector import open_snapshot
+from segstore_ds.stream.connector.reads import open_snapshot
 
 
 def stamp(now_us: int) -> str:

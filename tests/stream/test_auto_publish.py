@@ -19,7 +19,8 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.auto import run_set_auto_publish
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")

@@ -37,7 +37,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("each_format")
 

@@ -52,8 +52,9 @@ from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import salvage_on
+from segstore_ds.stream.stream import Stream
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import plan_batch

@@ -7,7 +7,7 @@ from stream_kit import STAGED, numbers
 
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 

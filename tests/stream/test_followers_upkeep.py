@@ -22,7 +22,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import open_on
+from segstore_ds.stream.opening import open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout

@@ -33,8 +33,9 @@ from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
-from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
+from segstore_ds.stream.stream import Stream
 
 GONE = "commits that were in the log are gone"
 LOST = "was taken at a commit that is gone"

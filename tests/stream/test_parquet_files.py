@@ -12,7 +12,8 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError, TruncatedError
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create_on
+from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 NOON = dt.datetime(2013, 1, 5, 12, tzinfo=dt.UTC)

@@ -17,8 +17,9 @@ from segstore_ds.read.filters import parse_filters
 from segstore_ds.read.prune import part_test
 from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64())])
 LAYOUT = segstore.Layout(inline_bytes=0, segment_format="arrow", stats_columns=())

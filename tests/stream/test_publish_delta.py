@@ -21,7 +21,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish import delta, life
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])

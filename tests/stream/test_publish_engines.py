@@ -25,7 +25,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.publish import delta
 from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])

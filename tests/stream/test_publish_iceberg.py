@@ -18,7 +18,7 @@ from pyiceberg.table import StaticTable
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.publish import iceberg, manifests
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])

@@ -19,7 +19,7 @@ from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode
 from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.read.reader_records import live_readers, store_now_us
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
 
 
 def held(stream):

@@ -12,7 +12,7 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.status import table
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import open_on
+from segstore_ds.stream.opening import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.write.layout import Layout
 

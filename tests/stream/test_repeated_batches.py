@@ -8,7 +8,7 @@ from stream_kit import DAY, HOUR, make_stream, numbers, values, wait
 from virtual_time import TimedStorage
 
 from segstore_ds.errors import SealedError, WriterConflictError
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 
 def compact(stream: Stream, _: TimedStorage) -> None:

@@ -7,7 +7,7 @@ import pytest
 from stream_kit import make_stream, snapshot
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 
 TEXTS = pa.schema([("t", pa.string())])
 

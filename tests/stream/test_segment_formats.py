@@ -13,7 +13,9 @@ from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVe
 from segstore_ds.format.parquet import segment as segment_parquet
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create_on, open_on, salvage
+from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.rescue import salvage
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write import task_writer
 from segstore_ds.write.layout import Layout
 

@@ -16,13 +16,13 @@ import segstore_ds as segstore
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import BRIEF_CLOCK
+from segstore_ds.log.context import new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.upkeep import AutoUpkeep, Round
 from segstore_ds.status import store, table
 from segstore_ds.status.store import RowCache
 from segstore_ds.stream import commits
 from segstore_ds.stream.commits import Commits
-from segstore_ds.stream.reads import new_context
 
 SCHEMA = pa.schema([("n", pa.int64())])
 SECONDS = 10.0

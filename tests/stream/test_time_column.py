@@ -16,9 +16,10 @@ from segstore_ds.read import segments
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 FORMATS = pytest.mark.parametrize("form", ["arrow", "parquet"])

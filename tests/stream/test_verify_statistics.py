@@ -8,7 +8,8 @@ from virtual_time import TimedStorage
 
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.stream import Stream
 
 LIES = {
     "a column that there is not": '{"zz":[1,2,0]}',

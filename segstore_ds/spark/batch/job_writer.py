@@ -21,23 +21,20 @@ from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter, build_request
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector import (
+from segstore_ds.stream.connector.jobs import (
     Job,
     RowsCopy,
-    Snapshot,
-    Storage,
     commit_job,
-    discard_staged,
-    parse_cut,
     plan_compaction,
     plan_compaction_job,
     plan_rows_copy,
     plan_segments_copy,
 )
+from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
+from segstore_ds.stream.connector.writes import discard_staged
 
 SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"
 MOST_TASKS = 256
-_OPTIONS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})
 _RANGE = ("startcut", "endcut", "offsetcolumn")
 _FIXED = ("offset", "position", "version")
 _OF_APPENDS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
@@ -57,8 +54,6 @@ def plan_job_writer(
     if copied is not None:
         options = parse_options(given, WRITE)
         return _write_rows(open_storage, options, schema, copied, client=client)
-    if _OPTIONS.isdisjoint(name.lower() for name in given):
-        return None
     given, range_ = _take_range(given)
     options = parse_options(given, WRITE)
     mode = _check_options(options)

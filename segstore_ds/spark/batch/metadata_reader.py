@@ -11,7 +11,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.batch.reader import PartsReader
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector import (
+from segstore_ds.stream.connector.reads import (
     METADATA,
     STREAMS,
     Snapshot,
@@ -29,11 +29,6 @@ EVENTS_ONLY = (
     "commitTimeColumn",
 )
 _STREAM_ONLY = ("versionAsOf", "timestampAsOf")
-
-
-def is_metadata_table(name: str | None) -> bool:
-    """Tell whether the option names a metadata table of this module."""
-    return name in METADATA and name != PLAN
 
 
 def table_schema(name: str) -> StructType:

@@ -14,7 +14,7 @@ from segstore_ds.format.schema.conversion import convert
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector import Reading, ReadTask, Snapshot, run_task
+from segstore_ds.stream.connector.reads import Reading, ReadTask, Snapshot, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 _ASKED = (

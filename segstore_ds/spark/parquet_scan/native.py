@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.spark.schemas import CHAR_KEY
-from segstore_ds.stream.connector import NAN, Condition, Filters, Reading
+from segstore_ds.stream.connector.reads import NAN, Condition, Filters, Reading
 
 _PLAIN = (
     BinaryType,

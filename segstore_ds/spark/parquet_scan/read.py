@@ -39,7 +39,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector import STREAMS, ParquetPiece, Reading, Snapshot
+from segstore_ds.stream.connector.reads import STREAMS, ParquetPiece, Reading, Snapshot
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.spark.active import find_jvm
 from segstore_ds.spark.parquet_scan.native import holds_floats
 from segstore_ds.spark.versions import Py4JError
-from segstore_ds.stream.connector import ParquetPiece, resolve_location
+from segstore_ds.stream.connector.reads import ParquetPiece, resolve_location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
 _START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event

@@ -24,15 +24,9 @@ from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
 from segstore_ds.spark.versions import DataSourceStreamArrowWriter
 from segstore_ds.spark.worker_memory import freeze_worker
-from segstore_ds.stream.connector import (
-    BatchPlan,
-    StagedTask,
-    Storage,
-    WriteRequest,
-    commit_batch,
-    discard_staged,
-    plan_batch_write,
-)
+from segstore_ds.stream.connector.queries import BatchPlan, commit_batch, plan_batch_write
+from segstore_ds.stream.connector.reads import Storage
+from segstore_ds.stream.connector.writes import StagedTask, WriteRequest, discard_staged
 
 CLAIM_LIMIT = 180
 _QUERY_ID = "sql.streaming.queryId"

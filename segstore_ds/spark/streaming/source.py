@@ -30,7 +30,8 @@ from segstore_ds.spark.versions import (
     ReadMaxFiles,
     SupportsTriggerAvailableNow,
 )
-from segstore_ds.stream.connector import MicroBatches, Storage, parse_cut
+from segstore_ds.stream.connector.queries import MicroBatches
+from segstore_ds.stream.connector.reads import Storage, parse_cut
 
 _LOG = logging.getLogger(__name__)
 _ENDS_EARLY = (

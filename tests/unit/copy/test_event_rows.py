@@ -27,7 +27,8 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask

@@ -22,8 +22,8 @@ from segstore_ds.errors import (
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.replication.shipping import BufferMessage, Receiver
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import open_on
-from segstore_ds.stream.connector import discard_staged
+from segstore_ds.stream.connector.writes import discard_staged
+from segstore_ds.stream.opening import open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 

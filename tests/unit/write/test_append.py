@@ -31,8 +31,10 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.table import SEGMENTS, WRITERS
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, create, create_on, drop, open_on
-from segstore_ds.stream.connector import discard_staged
+from segstore_ds.stream.catalog import drop
+from segstore_ds.stream.connector.writes import discard_staged
+from segstore_ds.stream.opening import create, create_on, open_on
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.layout import Layout
 

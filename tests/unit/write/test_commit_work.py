@@ -8,7 +8,7 @@ from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.root import StagedSegment
-from segstore_ds.stream import Stream
+from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout

@@ -1,0 +1,146 @@
+"""Writes of a batch: planned in one process, staged by tasks in others, committed once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import AlreadyExistsError, NotFoundError
+from segstore_ds.log.clock import BRIEF_CLOCK, SYSTEM_CLOCK
+from segstore_ds.log.context import StreamContext, client_name, new_context
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.storage import Storage
+from segstore_ds.write.create import run_create
+from segstore_ds.write.inputs import writer_key
+from segstore_ds.write.job import WriteJob, check_arguments, plan_job
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import AutoRules, WriteRequest
+from segstore_ds.write.staged import StagedTask, delete_staged
+
+if TYPE_CHECKING:
+    from segstore_ds.stream.stream import Stream
+
+__all__ = [
+    "StagedTask",
+    "WriteJob",
+    "WriteRequest",
+    "build_write",
+    "commit_write",
+    "discard_staged",
+    "plan_write",
+]
+
+
+def build_write(
+    options: Mapping[str, Any],
+    schema: pa.Schema,
+    spark_schema: str,
+    *,
+    client: str,
+    overwrite: bool = False,
+    query: tuple[str, int, str] | None = None,
+) -> WriteRequest:
+    """Return the write that options of one of the two scopes ask for.
+
+    `client` is what writes, beside segstore. `query` are the id, the batch id and the claim of a
+    streaming query, which owns its writer id; until they are known the request has no writer.
+
+    Raises:
+        InvalidInputError: The options of a writer don't fit together.
+    """
+    streaming, writer = "batchId" not in options, None
+    rules: Any = {"takeover": options["writerTakeover"], "on_repeat": options["onRepeat"]}
+    if not streaming:
+        writer = writer_key(options["writerId"], options["batchId"], **rules)
+    elif query is not None:
+        name, batch_id, claim = query
+        writer = writer_key(options["writerId"] or name, batch_id, owner=name, **rules)
+        writer = writer and replace(writer, claim=claim, dense=True)
+    compact = options["compact"] or ("auto" if streaming else "off")
+    return WriteRequest(
+        schema=schema,
+        spark_schema=spark_schema,
+        layout=layout_of(options),
+        client=client_text(client),
+        writer=writer,
+        overwrite=overwrite,
+        expected_tail=options.get("expectedTail"),
+        expected_version=options.get("expectedVersion"),
+        merge_schema=options["mergeSchema"],
+        replace_schema=options["overwriteSchema"],
+        compact=AutoRules(CompactRules(), layout_of(options)) if compact == "auto" else None,
+        key_columns=options["keyColumns"],
+        time_column=options["timeColumn"],
+    )
+
+
+def client_text(client: str) -> str:
+    """Return a commit's client for the history: this package, and what writes beside it."""
+    return f"{client_name()} {client}"
+
+
+def layout_of(options: Mapping[str, Any]) -> Layout:
+    """Return how options lay segments out."""
+    return Layout(
+        compression=options["compression"],
+        frame_rows=options["frameRows"],
+        segment_bytes=options["segmentBytes"],
+        inline_bytes=options["inlineBytes"],
+        stats_columns=options["statsColumns"],
+        segment_format=options["segmentFormat"],
+    )
+
+
+def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> WriteJob:
+    """Plan a write; create the stream if it is missing and `create` is true.
+
+    Raises:
+        NotFoundError: There is no stream, and `create` is false.
+        SegstoreError: As `Stream.plan_write`.
+    """
+    return plan_job(open_or_create(storage, request, create=create), request)
+
+
+def commit_write(job: WriteJob, tasks: Sequence[StagedTask]) -> None:
+    """Commit what the tasks of a write staged, in task order; raises as `Stream.commit`."""
+    open_to_commit(job.storage).commit(job, tasks)
+
+
+def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> StreamContext:
+    """Open the stream of a write; create it, with the defaults, if it is missing and `create`."""
+    log = StreamLog(storage)
+    try:
+        log.open()
+    except NotFoundError:
+        if not create:
+            raise
+        # Check before creating: a refused write must leave no stream behind.
+        check_arguments(request, request.schema)
+        try:
+            log = run_create(
+                storage,
+                request.schema,
+                spark_schema=request.spark_schema,
+                client=client_name(),
+                clock=SYSTEM_CLOCK,
+                key_columns=request.key_columns,
+                time_column=request.time_column,
+            )
+        except AlreadyExistsError:  # another job created it between the two calls
+            log = StreamLog(storage)
+            log.open()
+    return new_context(log)
+
+
+def open_to_commit(storage: Storage) -> "Stream":
+    """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
+    from segstore_ds.stream.opening import open_on  # noqa: PLC0415 - plans and tasks commit nothing
+
+    return open_on(storage, clock=BRIEF_CLOCK)
+
+
+def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:
+    """Delete what tasks staged for a job that was never handed to a commit; never raises."""
+    delete_staged(storage, (segment for task in tasks for segment in task.segments))
