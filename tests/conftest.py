@@ -36,9 +36,9 @@ settings.register_profile("nightly", max_examples=2_000, print_blob=True, **_CAL
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _forget_memory() -> Iterator[None]:
-    """Drop what a module leaves in `memory://`: listing goes through all that is there."""
+    """Drop what a test leaves in `memory://`: listing goes through all that is there."""
     before = set(MemoryFileSystem.store)
     yield
     for name in set(MemoryFileSystem.store) - before:
