@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from spark_home import environment, make_home
+from spark_home import VARIABLE, environment, make_home
 
 import segstore_ds as segstore
 
@@ -28,7 +28,6 @@ _COMMON = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "America/St_Johns",  # nobody's default, and half an hour off
 }
 _MASTERS = {"classic": "local[2,3]", "cluster": "local-cluster[2,1,1024]", "connect": "local[2]"}
@@ -90,6 +89,7 @@ class Sessions:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
         os.environ |= environment()
+        settings["spark.executor.extraJavaOptions"] = os.environ[VARIABLE]
         if kind == "cluster":
             if not self._home.exists():
                 self._home.mkdir()

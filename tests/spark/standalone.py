@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 from pyspark.sql import SparkSession
+from spark_home import VARIABLE, environment
 
-SPARK_HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 600.0
 POLL_S = 0.01
 IN_FLIGHT_S = 0.3  # until the driver has heard what a process sent before it stood still
@@ -36,13 +35,14 @@ class Machine:
 
     def __init__(self, folder: Path, kind: str, *arguments: str) -> None:
         self.log = folder / f"{kind}-{time.monotonic_ns()}.log"
-        names = {"SPARK_HOME": str(SPARK_HOME), "SPARK_NO_DAEMONIZE": "1"}
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
-        command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}"]
+        quick = environment()
+        names = {"SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": quick[VARIABLE]}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+        command = [f"{quick['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{kind}"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments, "--host", "127.0.0.1", "--webui-port", "0"],
-                env={**environment, **names},
+                env={**inherited, **quick, **names},
                 stdout=log,
                 stderr=log,
             )
