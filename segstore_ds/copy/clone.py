@@ -17,7 +17,7 @@ the clone is missing after that, it was moved, so no second clone is made of a p
 one needs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -63,16 +63,11 @@ from segstore_ds.write.layout import Layout
 MATERIALIZE_ROUNDS = 16
 
 
-def run_clone(
-    context: StreamContext,
-    target: Storage,
-    request: CopyRequest,
-    bind: Callable[[Root], tuple[int, int]] = lambda root: (root.head, root.tail),
-) -> Copied:
+def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> Copied:
     """Make a stream that shares the segments of another one.
 
-    The target is on the same filesystem as the origin; the request's id names the pin. `bind`
-    returns the range as of the version that is cloned. Safe to repeat.
+    The target is on the same filesystem as the origin; the request's id names the pin. Safe to
+    repeat.
     """
     _check_places(context.storage, target)
     log = StreamLog(target, clock=context.clock)
@@ -86,7 +81,8 @@ def run_clone(
     refuse_overlap(target, context.storage, find_overlap(target, context.storage), "clone")
     version, end, asked = request.version, None, _read_asked(context, request)
     if asked is not None:
-        version, end = asked.version if version is None else version, bind(asked)[1]
+        version = asked.version if version is None else version
+        _, end = request.bind(context, asked)
     allowed = request.allow_redacted
     pin = run_pin(context, request.copy_id, target.url, version, allow_redacted=allowed)
     if pin.made:

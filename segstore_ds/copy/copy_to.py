@@ -9,10 +9,8 @@ from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.read.cuts import CutLike, parse_cut, resolve_range
 from segstore_ds.storage import Storage, open_storage
 
 
@@ -20,21 +18,13 @@ def run_copy_to(
     context: StreamContext,
     url: str | os.PathLike[str],
     request: CopyRequest,
-    cuts: tuple[CutLike, CutLike],
     storage_options: Mapping[str, Any] | None,
     *,
     progress: Progress = unheard,
 ) -> Copied:
     """Make the copy that a request asks for, or finish it; `Stream.copy_to` describes it."""
-    start, end = map(parse_cut, cuts)
-
-    def bind(root: Root) -> tuple[int, int]:
-        return resolve_range(context, root, start, end, remedy="start the copy at 'head'")
-
     if request.mode == "clone":
-        return run_clone(
-            context, _clone_storage(context, url, request, storage_options), request, bind
-        )
+        return run_clone(context, _clone_storage(context, url, request, storage_options), request)
     if request.version is not None:
         raise InvalidInputError(
             "only a clone is made of an older version",
@@ -47,9 +37,9 @@ def run_copy_to(
         )
     target = open_storage(url, storage_options)
     if request.mode == "events":
-        return run_copy_events(context, target, request, bind, progress=progress)
+        return run_copy_events(context, target, request, progress=progress)
     context.log.refresh()
-    return run_copy(context, target, request, bind, progress=progress)
+    return run_copy(context, target, request, progress=progress)
 
 
 def _clone_storage(

@@ -15,7 +15,7 @@ from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import COPIED, first_version, may_begin
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.read.cuts import Position, check_position
+from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
@@ -30,8 +30,8 @@ class CopyRequest:
 
     Attributes:
         copy_id: Names the copy: a call with the same id continues it, or does nothing.
-        start: Where the range begins, as given; part of what the id stands for.
-        end: Where the range ends, as given.
+        start: The text of the cut where the range begins; part of what the id stands for.
+        end: The text of the cut where it ends.
         seal: Whether the destination is sealed after the last event.
         mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
         version: The version that a clone starts from; None for the newest one.
@@ -61,6 +61,11 @@ class CopyRequest:
     def token(self) -> str:
         """Name of the folder that holds the copied objects."""
         return names.build_copy_token(self.copy_id)
+
+    def bind(self, context: StreamContext, root: Root) -> tuple[int, int]:
+        """Return the offsets of the range as of a root of the source."""
+        cuts = parse_cut(self.start), parse_cut(self.end)
+        return resolve_range(context, root, *cuts, remedy="start the copy at 'head'")
 
     def digest(self, source: Root) -> str:
         """Return the digest that tells this request from another one under the same id."""

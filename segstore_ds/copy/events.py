@@ -14,7 +14,7 @@ Source: the first approach of Pravega's copyStream.
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -47,7 +47,7 @@ from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
+from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import run_task
@@ -189,17 +189,12 @@ def run_copy_events(
     context: StreamContext,
     target: Storage,
     request: CopyRequest,
-    bind: Callable[[Root], Range],
     *,
     progress: Progress = unheard,
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun.
-
-    `bind` returns the range for the source's root, and only the first run uses it. A call that
-    failed can be run again.
-    """
+    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
     context.log.refresh()
-    copy = plan_copy_events(context, target, request, bind, client=context.client)
+    copy = plan_copy_events(context, target, request, client=context.client)
     if copy.to.done is not None:
         return copy.to.done
     copy = replace(copy, threads=min(os.cpu_count() or 1, READ_THREADS))
@@ -217,7 +212,6 @@ def plan_copy_events(
     context: StreamContext,
     target: Storage,
     request: CopyRequest,
-    bind: Callable[[Root], Range] | None = None,
     *,
     client: str,
     rows: Schema | None = None,
@@ -225,18 +219,14 @@ def plan_copy_events(
 ) -> EventsCopy:
     """Fix what is copied, or find it fixed; `context` is the source's, refreshed.
 
-    Without `bind` the request's cuts are bound. `rows` is the schema of a job's rows, and `made_by`
-    tells the job from others.
+    Only the first run binds the range. `rows` is the schema of a job's rows, and `made_by` tells
+    the job from others.
     """
     to = open_destination(context, target, request, client=client)
     root = to.source
 
     def propose() -> CopyPlan:
-        if bind is None:
-            cuts = (parse_cut(request.start), parse_cut(request.end))
-            start, end = resolve_range(context, root, *cuts)
-        else:
-            start, end = bind(root)
+        start, end = request.bind(context, root)
         text, spark = (None, None) if rows else context.status.schema_texts(root.epoch)
         return CopyPlan(
             root.stream_id,

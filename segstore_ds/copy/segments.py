@@ -22,7 +22,7 @@ Source: the second approach of Pravega's copyStream.
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -315,19 +315,14 @@ def run_copy(
     context: StreamContext,
     target: Storage,
     request: CopyRequest,
-    bind: Callable[[Root], tuple[int, int]],
     *,
     progress: Progress = unheard,
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet.
-
-    The version that `context` is at is copied. `bind` returns the range for that root, and is not
-    called if the copy is already done.
-    """
+    """Copy a range of the version that `context` is at to a stream that does not exist yet."""
     copy = plan_copy_segments(context, target, request, client=context.client)
     if copy.to.done is not None:
         return copy.to.done
-    bounds = bind(copy.to.source)
+    bounds = request.bind(context, copy.to.source)
     with copy.copier() as work:
         entries, rows = list[SegmentEntry](), 0
         for entry in work.entries(context.status, bounds):

@@ -106,6 +106,11 @@ def parse_cut(given: Any) -> Cut:
     raise _not_a_cut(given)
 
 
+def cut_text(given: CutLike) -> str:
+    """Return a cut as text, which `parse_cut` takes as well."""
+    return given.to_json() if isinstance(given, Position) else str(given)
+
+
 def _parse_text(text: str) -> Cut:
     if text.lower() in _ENDS:
         return Cut(_ENDS[text.lower()])

@@ -24,6 +24,7 @@ from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import (
     CutLike,
     check_version,
+    cut_text,
     parse_cut,
 )
 from segstore_ds.read.filters import FilterLike
@@ -397,10 +398,9 @@ class Stream(Writes):
             UnsafeFilesystemError: The destination can't create exclusively.
         """
         check_whole("version", version, optional=True)
-        request = CopyRequest(copy_id, str(start), str(end), seal, mode, version, allow_redacted)
-        return run_copy_to(
-            self._context, url, request, (start, end), storage_options, progress=progress
-        )
+        first, last = map(cut_text, (start, end))
+        request = CopyRequest(copy_id, first, last, seal, mode, version, allow_redacted)
+        return run_copy_to(self._context, url, request, storage_options, progress=progress)
 
     def materialize(self) -> int:
         """Copy the objects that this clone shares with its origin, and release the pin.

@@ -626,7 +626,7 @@ def test_interrupted_clones_of_the_past_go_on(kind: str, when: str) -> None:
         return stream, places[0]
 
     def act(stream: Stream, target: Storage) -> None:
-        run_clone(stream._context, target, request, lambda root: (root.head, 15))
+        run_clone(stream._context, target, request)
 
     def check(stream: Stream, storage: Storage) -> None:
         with suppress(NotFoundError):

@@ -1,5 +1,6 @@
 """Copies by segment objects: all at once or not at all, and never twice."""
 
+import datetime as dt
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
+from segstore_ds.read.cuts import Position
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open_on
 from segstore_ds.stream.stream import Stream
@@ -249,12 +251,24 @@ def test_what_a_store_copies_is_read_back() -> None:
         stream._context,
         careless,
         request,
-        lambda _: (0, 30),
     )
     copy = open_on(careless.inner)
     copy.verify().check()
     assert values(copy) == list(range(30))
     assert len(objects(careless.inner, "segments")) == 3
+
+
+@pytest.mark.parametrize("mode", ["segments", "events"])
+def test_a_position_and_a_time_bound_a_copy(mode: str) -> None:
+    """What a caller gives as a value means the same as its text, also when the call is repeated."""
+    stream, _ = make_stream(3)
+    start = Position.of(stream._log.root, 5)
+    end = dt.datetime.fromtimestamp(stream._log.root.time_us / 1e6 + 1, dt.UTC)
+    place = _place()
+    for repeated in (False, True):
+        done = stream.copy_to(place, copy_id="c", mode=mode, start=start, end=end)
+        assert (done.start, done.end, done.repeated) == (5, 30, repeated)
+    assert values(segstore.open(place)) == list(range(5, 30))
 
 
 def test_a_store_copies_within_itself() -> None:
@@ -274,7 +288,6 @@ def _copy(stream: Stream, target: Storage) -> object:
         stream._context,
         target,
         CopyRequest("c", "head", "35"),
-        lambda root: (root.head, 35),
     )
 
 
@@ -347,7 +360,6 @@ def test_changes_to_the_source_during_a_copy_are_not_copied(
         stream._context,
         target,
         CopyRequest("c", "head", "tail"),
-        lambda _: (0, 40),
     )
     assert target.met
     assert (done.end, values(open_on(target.inner))) == (40, list(range(40)))

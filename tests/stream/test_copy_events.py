@@ -48,7 +48,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import StagedSegment
-from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
@@ -82,13 +81,9 @@ def _copy(
     seal: bool = False,
     mode: str = "events",
 ) -> Copied:
-    def bind(root) -> tuple[int, int]:
-        first, last = (resolve_cut(stream._context, root, parse_cut(cut)) for cut in (start, end))
-        return check_range(root, first, last, fail_on_data_loss=True)
-
     request = CopyRequest(copy_id, str(start), str(end), seal, mode)
     run = run_copy_events if mode == "events" else run_copy
-    return run(stream._context, target, request, bind)
+    return run(stream._context, target, request)
 
 
 def _reopened(stream: Stream, target: Storage) -> Stream:

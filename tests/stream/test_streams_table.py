@@ -113,7 +113,7 @@ def test_unfinished_drop_says_so_and_an_unfinished_copy_is_no_stream(url: str) -
     target = Meddling(open_storage(f"{url}/half"), "create log/", stop)
     request = CopyRequest("c", "head", "tail", seal=False, mode="events")
     with pytest.raises(_StoppedError):
-        run_copy_events(source._context, target, request, lambda _: (0, 5))
+        run_copy_events(source._context, target, request)
     dropped = Meddling(open_storage(source.url), "delete segments/", stop)
     with pytest.raises(_StoppedError):
         run_drop(dropped, confirm=source.url, clock=SYSTEM_CLOCK, client="")
