@@ -9,7 +9,6 @@ unless its log says that it was dropped.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 from segstore_ds.errors import (
@@ -34,27 +33,13 @@ _TOLD = 5
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _TABLE_FOLDERS = frozenset(f"{folder}/" for folder in names.TABLE_FOLDERS)
 _DEEP = 4  # partition folders above the first file
+# How a name in a folder ends, what the folder then looks like, and what reads it.
 _TABLES = (
     ("_delta_log/", "a Delta table", 'spark.read.format("delta")'),
-    (".hoodie/", "a Hudi table", 'spark.read.format("hudi")'),
+    (".metadata.json", "an Iceberg table", 'spark.read.format("iceberg")'),
     ("_versions/", "a Lance dataset", "lance.dataset"),
-    ("_spark_metadata/", "output of Spark's streaming file sink", "spark.read"),
+    (".parquet", "a Parquet table", "spark.read.parquet"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """What a folder without a stream holds: what it looks like and what reads it, '' if unknown."""
-
-    looks_like: str
-    reader: str
-    names: Sequence[str]
-
-    def refuse(self, error: type[E], fact: str, *, remedy: str, url: str) -> E:
-        """Return an error that tells it."""
-        advice = f"; {self.reader} reads what is here" if self.reader else ""
-        seen = {"looks_like": self.looks_like} if self.looks_like else {}
-        return error(fact, remedy=remedy + advice, url=url, **seen, holds=[*self.names[:_TOLD]])
 
 
 def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
@@ -104,25 +89,35 @@ def first_version(files: MetadataLog[Root]) -> int | None:
 
 def no_stream(storage: Storage) -> NotFoundError:
     """Return the error for a folder without a stream; it says what the folder holds instead."""
-    foreign = _find_foreign(storage)
-    if foreign is None:
-        remedy = "check the location; segstore.create(url, schema) creates a stream"
-        return NotFoundError("no stream here", remedy=remedy, url=storage.url)
-    fact = "no stream here, but other data"
-    return foreign.refuse(NotFoundError, fact, remedy="check the location", url=storage.url)
-
-
-def _find_foreign(storage: Storage) -> Foreign | None:
     try:
         found = storage.peek("", _LOOKED_AT) or ()
         foreign = sorted(name for name in found if not _is_own(storage, name))
-        return Foreign(*_judge(storage, foreign), foreign) if foreign else None
-    except InvalidInputError as error:
-        file = str(error.fields.get("file"))
-        reader = "spark.read.parquet" if file.endswith(".parquet") else ""
-        return Foreign("a single file", reader, (file,))
+    except InvalidInputError as error:  # it is a file
+        foreign = [str(error.fields.get("file"))]
     except StorageError:
-        return None
+        foreign = []
+    if not foreign:
+        remedy = "check the location; segstore.create(url, schema) creates a stream"
+        return NotFoundError("no stream here", remedy=remedy, url=storage.url)
+    fact = "no stream here, but other data"
+    return _foreign(NotFoundError, fact, storage, foreign, remedy="check the location")
+
+
+def _foreign(
+    error: type[E], fact: str, storage: Storage, found: Sequence[str], *, remedy: str
+) -> E:
+    """Return an error for a folder that holds something else; it says what that looks like."""
+    inner = [*found]
+    with suppress(InvalidInputError, StorageError):  # a name may be no valid path below a root
+        inner += _first_files(storage, found)
+    kinds = (
+        (kind, reader) for end, kind, reader in _TABLES for name in inner if name.endswith(end)
+    )
+    kind, reader = next(kinds, ("", ""))
+    seen = {"looks_like": kind} if kind else {}
+    advice = f"; {reader} reads what is here" if kind else ""
+    holds = [*found[:_TOLD]]
+    return error(fact, remedy=remedy + advice, url=storage.url, **seen, holds=holds)
 
 
 def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None:
@@ -143,12 +138,9 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
             )
     if not foreign:
         return None
-    return Foreign(*_judge(storage, foreign), foreign).refuse(
-        InvalidInputError,
-        "a new stream needs a missing or empty folder",
-        remedy="give it a folder of its own",
-        url=storage.url,
-    )
+    fact = "a new stream needs a missing or empty folder"
+    remedy = "give it a folder of its own"
+    return _foreign(InvalidInputError, fact, storage, foreign, remedy=remedy)
 
 
 def _refuse_inside(files: MetadataLog[Root]) -> None:
@@ -184,8 +176,8 @@ def _holds_hint(storage: Storage) -> bool:
     return True
 
 
-def _holds_log(storage: Storage, folder: str = "") -> bool:
-    listed = storage.peek(f"{folder}{names.LOG_FOLDER}", _LOOKED_AT) or ()
+def _holds_log(storage: Storage) -> bool:
+    listed = storage.peek(names.LOG_FOLDER, _LOOKED_AT) or ()
     return any(names.parse_log_name(name) is not None for name in listed)
 
 
@@ -199,50 +191,15 @@ def _is_own(storage: Storage, name: str) -> bool:
     return name in _FOLDERS or names.is_temporary(name)
 
 
-def _judge(storage: Storage, found: Sequence[str]) -> tuple[str, str]:
-    """Return what a folder looks like, judged by its names, and what reads it; '' if unknown.
-
-    The search ends at a name that is no valid path below a root.
-    """
-    with suppress(InvalidInputError):
-        return next(_find_kinds(storage, found), ("", ""))
-    return "", ""
-
-
-def _find_kinds(storage: Storage, found: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for name, looks_like, reader in _TABLES:
-        if name in found:
-            yield looks_like, reader
-    if "metadata/" in found and _ends(storage.peek("metadata", _LOOKED_AT), ".metadata.json"):
-        yield "an Iceberg table", 'spark.read.format("iceberg")'
-    if _ends(found, ".lance/"):
-        yield "a folder of Lance datasets", "lance.dataset"
-    if _ends(_first_files(storage, found), ".parquet"):
-        yield "a Parquet table", "spark.read.parquet"
-    if _is_checkpoint(found):
-        yield "a streaming query's checkpoint", ""
-    for name in [name for name in found if name.endswith("/")][:_TOLD]:
-        if _holds_log(storage, name):
-            yield "a folder of streams", "segstore.list_streams"
-        if _is_checkpoint(storage.peek(name[:-1], _LOOKED_AT)):
-            yield "a folder with a streaming query's checkpoint", ""
-
-
-def _is_checkpoint(found: Iterable[str] | None) -> bool:
-    return {"offsets/", "commits/"} <= {*(found or ())}
-
-
-def _ends(found: Iterable[str] | None, ending: str) -> bool:
-    return any(name.endswith(ending) for name in found or ())
-
-
 def _first_files(storage: Storage, found: Iterable[str]) -> Iterator[str]:
-    """Yield the names in a folder and in its first partition, the first one there, and so on."""
+    """Yield the names in `metadata/`, in the first partition, in the first one there, and so on."""
+    if "metadata/" in found:
+        yield from storage.peek("metadata", _LOOKED_AT) or ()
     folder = ""
     for _ in range(_DEEP):
-        yield from found
         inner = next((name for name in sorted(found) if name.endswith("/") and "=" in name), None)
         if inner is None:
             return
         folder = f"{folder}/{inner}".strip("/")
         found = storage.peek(folder, _LOOKED_AT) or ()
+        yield from found

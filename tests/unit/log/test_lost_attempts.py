@@ -51,6 +51,7 @@ def test_a_lost_compaction_leaves_no_status_objects() -> None:
     assert stream.refresh().verify().check().leftovers == []
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.usefixtures("tight")
 def test_a_lost_merge_leaves_nothing() -> None:
     """Two writers that merge the same parts put the same object: it stays the winner's."""
