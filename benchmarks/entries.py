@@ -69,7 +69,7 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
         first = start = 0
         for count in part_sizes(size):
             made = columns(first, count, form)
-            parts.append(status._parts.put(root.version, start, made, StatsColumns(count, {})))
+            parts.append(status.table.put(root.version, start, made, StatsColumns(count, {})))
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
         return Change(status.tidy(replace(filled, operation="append"), slot))

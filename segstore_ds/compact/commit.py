@@ -112,7 +112,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             parts.append(part)
         else:
             retired.append(slot.retire("status", part.path))
-            kept = tuple(rewritten(status.part(part)))
+            kept = tuple(rewritten(status.table.entries(part)))
             if kept:
                 parts.append(status.put_part(root, cursor, kept, old=(part,)))
         cursor = parts[-1].end if parts else cursor

@@ -25,7 +25,7 @@ def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
     commit pays for all of them.
     """
     root = context.log.root
-    for table in (*context.status.tables, context.log.history.table):
+    for table in (*context.status.tables, context.log.history):
         if (paths := table.due(root)) is not None:
             _commit(context, table.merge, paths)
             return

@@ -168,7 +168,7 @@ def _first_of_groups(values: Ints, groups: int, *, until: int) -> Ints:
 def _history(context: StreamContext, root: Root, readable: Readable) -> pa.Table:
     history, first = context.log.history, max(root.version + 1 - COMMITS_READ, 0)
     batches: list[pa.RecordBatch] = []
-    for part in readable_parts(history.table, root, lambda _, error: readable.note(error)):
+    for part in readable_parts(history, root, lambda _, error: readable.note(error)):
         alone = replace(root, history_lists=(), history_parts=(part,), history=())
         batches += readable.read(partial(_rows_of, history, alone, first)) or []
     batches += history.batches(replace(root, history_lists=(), history_parts=()), first)

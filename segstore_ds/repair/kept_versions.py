@@ -103,7 +103,7 @@ class KeptVersions:
             if part.start < end and part.end > start and part.path != beside:
                 cursor = part.start
                 try:
-                    entries = self.status.part(part)
+                    entries = self.status.table.entries(part)
                 except FormatError:
                     continue
                 for entry in entries:

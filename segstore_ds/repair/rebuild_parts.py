@@ -118,7 +118,7 @@ class PartRebuilder:
             if names.parse_status_kind(info.path) != SEGMENTS.name or info.path in known:
                 continue
             try:
-                entries, size = self._kept.status.whole_part(info.path)
+                entries, size = self._kept.status.table.whole(info.path)
             except FormatError:
                 continue
             rows = sum(entry.rows for entry in entries)
@@ -169,7 +169,7 @@ class PartRebuilder:
                 found[item.path].append(item.version)
             elif item.kind == "part":
                 try:
-                    entries = self._kept.status.retired_part(item.path)
+                    entries = self._kept.status.table.retired(item.path)
                 except FormatError:
                     self._knows_dropped = False
                     continue

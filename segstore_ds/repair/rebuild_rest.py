@@ -19,7 +19,7 @@ from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, HistoryRow, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile
-from segstore_ds.status.history import History, history_ref
+from segstore_ds.status.history import History
 from segstore_ds.status.record_tables import WritersTable
 from segstore_ds.status.store import ObjectStore, is_proven
 from segstore_ds.status.table import HISTORY as LIMITS
@@ -76,7 +76,7 @@ class HistoryFacts:
 def read_facts(history: History, root: Root) -> HistoryFacts:
     """Read all history rows that can be read."""
     rows: list[HistoryRow] = []
-    for part in readable_parts(history.table, root):
+    for part in readable_parts(history, root):
         try:
             rows += _rows_of(history.part(part))
         except FormatError:
@@ -134,8 +134,8 @@ class HistoryRebuilder:
         Without an older version that names them, the longest parts that lie there count if they
         have the list's digest.
         """
-        levels = self._history.table
-        found = told_list(ref, (readable_parts(levels, root) for root in self._kept.older()))
+        older = self._kept.older()
+        found = told_list(ref, (readable_parts(self._history, root) for root in older))
         if found is not None:
             return found
         longest: dict[int, PartRef] = {}
@@ -194,7 +194,7 @@ class HistoryRebuilder:
             except FormatError:
                 continue
             if batch.num_rows:
-                part = history_ref(info.path, info.size, batch)
+                part = self._history.ref_of(info.path, info.size, batch)
                 if ref.start <= part.start and part.end <= ref.end:
                     yield batch, part
 

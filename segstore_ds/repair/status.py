@@ -71,7 +71,7 @@ class _StatusRepair:
         self._start_over()
 
     def run(self) -> Findings:
-        status, history = self._context.status, self._history.table
+        status, history = self._context.status, self._history
         self._repair_table(history, self._find_history_list, self._rows)
         self._repair_epochs()
         # No version that is kept is old enough to name the parts of a list of writers.
@@ -144,7 +144,7 @@ class _StatusRepair:
     def _rows(self, ref: PartRef) -> PartRef:
         if _reads(partial(self._history.part, ref)):
             return ref
-        refs = readable_parts(self._history.table, self._planned)
+        refs = readable_parts(self._history, self._planned)
         before = next((other for other in refs if other.end == ref.start), None)
         data, unknown = HistoryRebuilder(self._kept).find_rows(ref, before)
         if unknown and not self._allow_loss:
@@ -183,7 +183,8 @@ class _StatusRepair:
 
     def _part(self, part: PartRef) -> PartRef:
         status = self._context.status
-        reads = (partial(read, part) for read in (status.check_size, status.part, status.filters))
+        table = status.table
+        reads = (partial(read, part) for read in (table.check_size, table.entries, table.filters))
         if all(map(_reads, reads)):
             return part
         found = self._rebuilder().find(part)
@@ -204,7 +205,8 @@ class _StatusRepair:
         """Return the known dropped objects if some of their lists are lost; else None."""
         lost: list[str] = []
         known: list[Retired] = []
-        table, parts = self._context.status.retired, list[PartRef]()
+        status, parts = self._context.status, list[PartRef]()
+        table = status.retired
         for ref in table.lists(self._root):
             try:
                 parts += table.members(ref)
@@ -216,7 +218,7 @@ class _StatusRepair:
             except FormatError:
                 lost.append(part.path)
         for item in (*known, *self._root.retired):
-            if item.kind != "part" or _reads(partial(self._context.status.retired_part, item.path)):
+            if item.kind != "part" or _reads(partial(status.table.retired, item.path)):
                 continue
             if not self._put_back_retired(item):
                 lost.append(item.path)

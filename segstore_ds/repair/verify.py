@@ -302,7 +302,7 @@ class _Verifier:
         for part in self._verify_lists(self._context.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
-                self._context.status.check_size(part)
+                self._context.status.table.check_size(part)
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
                 if not _covers(part, self._context.status.bounds(root, part)):
@@ -328,7 +328,7 @@ class _Verifier:
         """Yield the filters of the segments of parts, and None for all that follow."""
         for part in parts:
             try:
-                yield from self._context.status.filters(part)
+                yield from self._context.status.table.filters(part)
                 continue
             except FormatError as error:
                 self._problem(part.path, error)
@@ -337,7 +337,7 @@ class _Verifier:
 
     def _verify_history(self, root: Root) -> None:
         history, tail = History(self._context.storage), 0  # a new one, without a cache
-        for part in self._verify_lists(history.table, root):
+        for part in self._verify_lists(history, root):
             try:
                 tails = column_values(history.part(part), "tail")
             except FormatError as error:
@@ -467,7 +467,7 @@ class _Verifier:
             if item.kind != "part":
                 continue
             try:
-                entries = self._context.status.retired_part(item.path)
+                entries = self._context.status.table.retired(item.path)
             except FormatError as error:
                 if self._is_new(item.path):  # else an older version needs it, and it was reported
                     self._problem(item.path, error)

@@ -55,7 +55,8 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     start = kept[0].start
     trimmed = status.put_part(root, start, entries, old=(part,))
     # The old part lists live segments, too. A part of the dropped ones is what retires them.
-    dropped = [replace(entry, stats=None) for entry in status.part(part)[: part.count - len(kept)]]
+    below = status.table.entries(part)[: part.count - len(kept)]
+    dropped = [replace(entry, stats=None) for entry in below]
     gone = status.put_part(root, part.start, dropped)
     retired = (slot.retire("part", gone.path), slot.retire("status", part.path))
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, *retired))

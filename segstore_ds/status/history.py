@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import HISTORY_SCHEMA, to_batch
+from segstore_ds.format.parts.history import to_batch
 from segstore_ds.format.parts.kinds import HISTORY
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import HistoryRow, PartRef, Root
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.status.table import HISTORY as LIMITS
-from segstore_ds.status.table import Fields, Table
+from segstore_ds.status.table import Fields, RowsTable
 from segstore_ds.storage import Storage
 
 _APPLICATION = "app/"  # prefix of the word in a client's name that names its application
@@ -52,31 +52,27 @@ class Moment:
     tail: int
 
 
-class History:
-    """Reads and writes the history of one stream; `table` holds its parts and their lists."""
+class History(RowsTable[pa.RecordBatch]):
+    """The history of one stream: a row for each commit, in parts of adjacent versions."""
+
+    kind, limits = HISTORY, LIMITS
+    fields = Fields("history", "history_parts", "history_lists")
 
     def __init__(self, storage: Storage) -> None:
-        self._store = ObjectStore(storage)
-        fields = Fields("history", "history_parts", "history_lists")
-        self.table = Table(self._store, fields, LIMITS, join=self._join)
+        super().__init__(ObjectStore(storage))
 
     # --- reading -----------------------------------------------------------------------------
 
     def part(self, ref: PartRef) -> pa.RecordBatch:
         """Return the rows of a part."""
-        batch = self._store.get(ref, HISTORY)
-        versions = column_values(batch, "version")
-        if not np.array_equal(versions, np.arange(ref.start, ref.end)):
-            raise CorruptionError(
-                "history part covers other versions", where=self._store.where(ref)
-            )
-        if history_ref(ref.path, ref.bytes, batch) != ref:
-            raise CorruptionError("history part contradicts the root", where=self._store.where(ref))
+        batch = super().part(ref)
+        if not np.array_equal(column_values(batch, "version"), np.arange(ref.start, ref.end)):
+            raise CorruptionError("part covers other versions", where=self._store.where(ref))
         return batch
 
     def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the versions ``[start, end)``, part by part."""
-        for ref in self.table.parts(root, start, end):
+        for ref in self.parts(root, start, end):
             batch = self.part(ref)
             first = max(start - ref.start, 0)
             yield batch.slice(first, min(end, ref.end) - ref.start - first)
@@ -110,7 +106,7 @@ class History:
 
     def _latest_in(self, ref: PartRef, time_us: int, *, listed: bool) -> Moment:
         if listed:
-            ref = [entry for entry in self.table.members(ref) if entry.time_us <= time_us][-1]
+            ref = [entry for entry in self.members(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
         return _known_moment(batch, place)
@@ -130,7 +126,7 @@ class History:
         """Return what some versions did; only the parts that hold one of them are read."""
         wanted = sorted(versions)
         found = {row.version: row.operation for row in root.history if row.version in versions}
-        for ref in self.table.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
+        for ref in self.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
             inside = wanted[bisect_left(wanted, ref.start) : bisect_left(wanted, ref.end)]
             if inside:
                 done = self.part(ref)["operation"]
@@ -206,7 +202,7 @@ class History:
         """Yield the rows from the commit of the event at `offset` onwards, and some before it."""
         inline = root.history
         if not inline or inline[0].tail - inline[0].rows > offset:
-            refs = list(self.table.parts(root))
+            refs = list(self.parts(root))
             # Parts know their versions, not their offsets: a bisection reads log n of them.
             first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
             yield from map(self.part, refs[first:])
@@ -222,24 +218,17 @@ class History:
         if LIMITS.are_passed(slot, rows=len(root.history) + 1, text_bytes=size):
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        return self.table.spill(root, slot)
+        return self.spill(root, slot)
 
-    def put(self, version: int, batch: pa.RecordBatch) -> PartRef:
-        """Write rows of adjacent versions as a part."""
-        stored = self._store.put(version, HISTORY, batch)
-        return history_ref(stored.path, stored.bytes, batch)
+    def ref_of(self, path: str, size: int, rows: pa.RecordBatch) -> PartRef:
+        """Return the reference to a part. Pure."""
+        versions, times = column_values(rows, "version"), column_values(rows, "time")
+        ends = (int(versions[0]), int(versions[-1]) + 1)
+        return PartRef(path, *ends, len(rows), size, int(times[0]), int(times[-1]))
 
-    def _join(self, version: int, refs: Sequence[PartRef]) -> PartRef:
-        table = pa.Table.from_batches([self.part(ref) for ref in refs], HISTORY_SCHEMA)
-        (batch,) = table.combine_chunks().to_batches()
-        return self.put(version, batch)
-
-
-def history_ref(path: str, size: int, batch: pa.RecordBatch) -> PartRef:
-    """Return the reference to a part of adjacent versions. Pure."""
-    versions, times = column_values(batch, "version"), column_values(batch, "time")
-    ends = (int(versions[0]), int(versions[-1]) + 1)
-    return PartRef(path, *ends, batch.num_rows, size, int(times[0]), int(times[-1]))
+    def join(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the rows of several parts as those of one. Pure."""
+        return pa.concat_batches(parts)
 
 
 def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> HistoryRow:

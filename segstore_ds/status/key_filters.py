@@ -26,8 +26,8 @@ def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False)
     Parts that are not in memory are read only if it is `complete`: its writer has it in memory.
     Parts in lists are not looked through: they were newer once.
     """
-    parts = (part for part in reversed(root.parts) if complete or status.holds(part))
-    return next((part for part in parts if status.lacks_filters(part)), None)
+    parts = (part for part in reversed(root.parts) if complete or status.table.holds(part))
+    return next((part for part in parts if status.table.lacks_filters(part)), None)
 
 
 def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[SegmentFilters]:

@@ -22,16 +22,25 @@ from segstore_ds.format.parts.stats import Schemas, StatsColumns, from_texts
 from segstore_ds.format.parts.stats import concat as concat_stats
 from segstore_ds.format.root import PartRef, SegmentEntry
 from segstore_ds.status.store import ObjectStore, RowCache
+from segstore_ds.status.table import SEGMENTS as LIMITS
+from segstore_ds.status.table import Fields, Table
 
 WHOLE_SEGMENTS = 4096  # with filters of so many, one request for a part beats three for parts of it
 
 
-class Parts:
-    """Reads and writes the status parts of one stream."""
+class SegmentsTable(Table):
+    """The segments of one stream, in parts of adjacent ranges."""
+
+    limits = LIMITS
+    fields = Fields("entries", "parts", "lists")
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._stats = RowCache()
+
+    def entries(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part with their statistics."""
+        return tuple(self.columns(ref).entries(self.stats(ref).texts()))
 
     def columns(self, ref: PartRef, *, whole: bool = False) -> SegmentColumns:
         """Return the segments of a part; `whole` fetches all behind them in the same request."""
@@ -59,6 +68,10 @@ class Parts:
     def check_size(self, ref: PartRef) -> None:
         """Raise CorruptionError if a part has another length than it says: reads go by it."""
         self._store.check_size(ref, SEGMENTS)
+
+    def holds(self, ref: PartRef) -> bool:
+        """Tell whether a part is in memory, as it is where it was just written."""
+        return self._store.holds(ref)
 
     def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part that no root names, without statistics.
@@ -110,9 +123,9 @@ class Parts:
     def lacks_filters(self, ref: PartRef) -> bool:
         """Tell whether a part has a segment whose frames' filters nobody has looked at."""
         part = self._part(ref)
-        return part.looked < len(part.columns)
+        return part.looked < len(part)
 
-    def join(self, version: int, refs: Sequence[PartRef]) -> PartRef:
+    def put_joined(self, version: int, refs: Sequence[PartRef]) -> PartRef:
         """Write the segments of neighbouring parts as one part."""
         columns = concat(self._load(ref)[0].columns for ref in refs)
         stats = concat_stats([self.stats(ref) for ref in refs])
@@ -148,7 +161,7 @@ class Parts:
         return self._checked(ref, part), behind
 
     def _checked(self, ref: PartRef, part: Part) -> Part:
-        found, events = len(part.columns), _events(part.columns)
+        found, events = len(part), _events(part.columns)
         if found != ref.count or events != ref.end - ref.start:
             raise CorruptionError(
                 "status part contradicts the root",

@@ -4,59 +4,23 @@ A writer that has committed again is in the root or in a newer part, too: the ne
 Retired objects leave their table when they are deleted.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Generic, TypeVar
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format.parts.kinds import RETIRED, WRITERS, Kind
+from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.root import PartRef, Retired, Root, Writer
 from segstore_ds.status import table
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.store import ObjectStore
-from segstore_ds.status.table import Fields, Limits, Table
-
-V = TypeVar("V")
+from segstore_ds.status.table import Fields, RowsTable
 
 
-class _RecordTable(Table, ABC, Generic[V]):
-    def __init__(self, store: ObjectStore, kind: Kind[V], fields: Fields, limits: Limits) -> None:
-        super().__init__(store, fields, limits, join=self._joined, tiled=False)
-        self._kind = kind
-
-    def part(self, ref: PartRef) -> V:
-        """Return the rows of a part."""
-        found = self._store.get(ref, self._kind)
-        if not found or self.ref_of(ref.path, ref.bytes, found) != ref:
-            raise CorruptionError("part contradicts the root", where=self._store.where(ref))
-        return found
-
-    def put(self, version: int, rows: V) -> PartRef:
-        """Write rows as a part; `version` is the newest version that the writer has seen."""
-        stored = self._store.put(version, self._kind, rows)
-        return self.ref_of(stored.path, stored.bytes, rows)
-
-    @abstractmethod
-    def ref_of(self, path: str, size: int, rows: V) -> PartRef:
-        """Return the reference to a part. Pure."""
-
-    @abstractmethod
-    def join(self, parts: Sequence[V]) -> V:
-        """Return the rows of several parts as those of one. Pure."""
-
-    def _joined(self, version: int, refs: Sequence[PartRef]) -> PartRef:
-        return self.put(version, self.join([*map(self.part, refs)]))
-
-
-class RetiredTable(_RecordTable[tuple[Retired, ...]]):
+class RetiredTable(RowsTable[tuple[Retired, ...]]):
     """The objects that commits dropped, in the order in which they did."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        fields = Fields("retired", "retired_parts", "retired_lists")
-        super().__init__(store, RETIRED, fields, table.RETIRED)
+    kind, limits, tiled = RETIRED, table.RETIRED, False
+    fields = Fields("retired", "retired_parts", "retired_lists")
 
     def groups(self, root: Root) -> Iterator[tuple[PartRef | None, tuple[Retired, ...]]]:
         """Yield the retired objects, oldest first, with their part; None for those in the root."""
@@ -88,12 +52,11 @@ class RetiredTable(_RecordTable[tuple[Retired, ...]]):
         return tuple(chain.from_iterable(parts))
 
 
-class WritersTable(_RecordTable[Mapping[str, Writer]]):
+class WritersTable(RowsTable[Mapping[str, Writer]]):
     """The last batch of each writer id."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        fields = Fields("writers", "writers_parts", "writers_lists")
-        super().__init__(store, WRITERS, fields, table.WRITERS)
+    kind, limits, tiled = WRITERS, table.WRITERS, False
+    fields = Fields("writers", "writers_parts", "writers_lists")
 
     def find(self, root: Root, name: str) -> Writer | None:
         """Return what a writer id committed last, wherever it is stored."""

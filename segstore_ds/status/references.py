@@ -52,7 +52,7 @@ def status_objects(root: Root) -> Iterator[str]:
 
 def listed_parts(status: TableStatus, root: Root) -> Iterator[str]:
     """Yield the parts of all tables, those in lists included."""
-    for table in (*status.tables, History(status.storage).table):
+    for table in (*status.tables, History(status.storage)):
         yield from (part.path for part in table.parts(root))
 
 
@@ -65,7 +65,7 @@ def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
         yield names.segment_object(item.path)
         return
     if item.kind == "part":
-        entries = status.retired_part(item.path)
+        entries = status.table.retired(item.path)
         yield from (names.segment_object(entry.path) for entry in entries)
     yield item.path
 
@@ -117,7 +117,7 @@ def _part_segments(
     status: TableStatus, item: Retired, gone_before: int, gone_until_us: int
 ) -> Iterator[str]:
     try:
-        entries = status.retired_part(item.path, required=True)
+        entries = status.table.retired(item.path, required=True)
     except MissingObjectError:
         if item.version <= gone_before and item.time_us <= gone_until_us:
             return

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -20,15 +20,13 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
-from segstore_ds.format.parts.kinds import KINDS, Kind, encode_object
-from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES
+from segstore_ds.format.parts.kinds import KINDS, SEGMENTS, Kind, T, encode_object
+from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES, Part
 from segstore_ds.storage import Storage, put_named
 
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
 _ROW_BYTES = 256  # of what lies behind an object: more of them count as more rows
-
-T = TypeVar("T")
 
 
 class Ref(Protocol):
@@ -97,7 +95,7 @@ class ObjectStore:
         data = encode_object(kind, value)
         path = object_path(version, kind, data)
         put_named(self.storage, path, data + behind)
-        self._cache.keep(path, kind.rows(value), value)
+        self._cache.keep(path, len(value), value)
         return Stored(path, len(data))
 
     def get(self, ref: Ref, kind: Kind[T]) -> T:
@@ -107,19 +105,19 @@ class ObjectStore:
         if found is not None:
             value: T = found
             return value
-        if kind.tail is not None:
+        if kind.name == SEGMENTS.name:
             data = self._front(ref)
         else:
             data = self.storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
         value = self._decode(data, ref.path, kind)
-        self._cache.keep(ref.path, kind.rows(value), value)
+        self._cache.keep(ref.path, len(value), value)
         return value
 
     def get_all(self, ref: Ref, kind: Kind[T]) -> tuple[T, bytes]:
         """Return the value of an object and the bytes behind its envelope."""
         if self._cache.get(ref.path) is not None:
             value = self.get(ref, kind)
-            behind = self._cache.get(_tail_key(ref.path)) if _tail(kind, value) else b""
+            behind = self._cache.get(_tail_key(ref.path)) if _tail(value) else b""
             if behind is not None:
                 return value, behind
         return self.read(ref.path, kind, ref.bytes)
@@ -130,21 +128,21 @@ class ObjectStore:
         data = self.storage.get(path, limit_bytes=(size or 0) + 2 * RAW_LIMIT_BYTES)
         front, behind = split_envelope(data) if size is None else (data[:size], data[size:])
         value = self._decode(front, path, kind)
-        if len(behind) != _tail(kind, value):
+        if len(behind) != _tail(value):
             raise CorruptionError(
                 "bytes behind an object have the wrong length",
                 where=f"{self.storage.url}/{path}",
-                expected=_tail(kind, value),
+                expected=_tail(value),
                 actual=len(behind),
             )
-        self._cache.keep(path, kind.rows(value), value)
-        rows = max(kind.rows(value), len(behind) // _ROW_BYTES)
+        self._cache.keep(path, len(value), value)
+        rows = max(len(value), len(behind) // _ROW_BYTES)
         self._cache.keep(_tail_key(path), rows, behind)
         return value, behind
 
     def check_size(self, ref: Ref, kind: Kind[T]) -> None:
         """Raise CorruptionError if an object is longer or shorter than its envelope says."""
-        expected = ref.bytes + _tail(kind, self.get(ref, kind))
+        expected = ref.bytes + _tail(self.get(ref, kind))
         actual = self.storage.info(ref.path).size
         if actual != expected:
             raise CorruptionError(
@@ -212,8 +210,8 @@ def _check_kind(path: str, kind: Kind[Any]) -> None:
         raise CorruptionError("object is of another kind", path=path, expected=kind.name)
 
 
-def _tail(kind: Kind[T], value: T) -> int:
-    return 0 if kind.tail is None else kind.tail(value)
+def _tail(value: object) -> int:
+    return value.behind_bytes if isinstance(value, Part) else 0
 
 
 def _tail_key(path: str) -> str:

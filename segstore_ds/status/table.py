@@ -6,14 +6,15 @@ next, until a part is final. Old parts move, in groups, to lists of parts. So a 
 and few lists, however many rows there are.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.kinds import LIST
+from segstore_ds.format.parts.kinds import LIST, Kind, T
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.statistics import Stats, merge, parse_stats, to_json
@@ -78,26 +79,22 @@ class Fields(NamedTuple):
     lists: str
 
 
-class Table:
+class Table(ABC):
     """The parts of one table, and the lists of its older parts.
 
-    `join` writes neighbouring parts as one. The parts of a table that is `tiled` adjoin.
+    The parts of a table that is `tiled` adjoin.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        fields: Fields,
-        limits: Limits,
-        *,
-        join: Callable[[int, Sequence[PartRef]], PartRef],
-        tiled: bool = True,
-    ) -> None:
+    fields: ClassVar[Fields]
+    limits: ClassVar[Limits]
+    tiled: ClassVar[bool] = True
+
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self.fields = fields
-        self.limits = limits
-        self._join = join
-        self._tiled = tiled
+
+    @abstractmethod
+    def put_joined(self, version: int, refs: Sequence[PartRef]) -> PartRef:
+        """Write the rows of neighbouring parts as one part."""
 
     def lists(self, root: Root) -> tuple[PartRef, ...]:
         """Return the lists of a root."""
@@ -127,7 +124,7 @@ class Table:
     def members(self, ref: PartRef) -> tuple[PartRef, ...]:
         """Return the parts of a list."""
         parts = self._store.get(ref, LIST)
-        if self._tiled and any(part.end != after.start for part, after in pairwise(parts)):
+        if self.tiled and any(part.end != after.start for part, after in pairwise(parts)):
             raise CorruptionError("parts of a list are not adjacent", where=self._store.where(ref))
         found = list_ref(ref.path, ref.bytes, parts)
         if found != ref or ref.stats not in (None, found.stats):
@@ -209,11 +206,41 @@ class Table:
         if first is None:
             return None
         last = first + len(paths)
-        merged = self._join(root.version, parts[first:last])
+        merged = self.put_joined(root.version, parts[first:last])
         merged = replace(merged, stats=join_stats(parts[first:last]))
         return self.change(
             root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
         )
+
+
+class RowsTable(Table, Generic[T]):
+    """A table whose parts are read whole: their rows tell all that their references say."""
+
+    kind: Kind[T]
+
+    def part(self, ref: PartRef) -> T:
+        """Return the rows of a part."""
+        found = self._store.get(ref, self.kind)
+        if not len(found) or self.ref_of(ref.path, ref.bytes, found) != ref:
+            raise CorruptionError("part contradicts the root", where=self._store.where(ref))
+        return found
+
+    def put(self, version: int, rows: T) -> PartRef:
+        """Write rows as a part; `version` is the newest version that the writer has seen."""
+        stored = self._store.put(version, self.kind, rows)
+        return self.ref_of(stored.path, stored.bytes, rows)
+
+    def put_joined(self, version: int, refs: Sequence[PartRef]) -> PartRef:
+        """Write the rows of neighbouring parts as one part."""
+        return self.put(version, self.join([*map(self.part, refs)]))
+
+    @abstractmethod
+    def ref_of(self, path: str, size: int, rows: T) -> PartRef:
+        """Return the reference to a part. Pure."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[T]) -> T:
+        """Return the rows of several parts as those of one. Pure."""
 
 
 def readable_parts(

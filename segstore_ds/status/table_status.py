@@ -41,10 +41,10 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.statistics import to_json
 from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
-from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts, stats_of
+from segstore_ds.status.parts import WHOLE_SEGMENTS, SegmentsTable, stats_of
 from segstore_ds.status.record_tables import RetiredTable, WritersTable, text_bytes
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table import SEGMENTS, Fields, Table, Wanted, readable_parts
+from segstore_ds.status.table import SEGMENTS, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
@@ -146,9 +146,7 @@ class TableStatus(SchemaTexts):
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
-        self._parts = Parts(self._store)
-        fields = Fields("entries", "parts", "lists")
-        self.table = Table(self._store, fields, SEGMENTS, join=self._parts.join)
+        self.table = SegmentsTable(self._store)
         self.writers = WritersTable(self._store)
         self.retired = RetiredTable(self._store)
 
@@ -193,12 +191,12 @@ class TableStatus(SchemaTexts):
                 whole = with_filters and part.count <= WHOLE_SEGMENTS
             else:
                 whole = with_stats
-            columns = self._parts.columns(part, whole=whole)
+            columns = self.table.columns(part, whole=whole)
             if columns.epochs.max(initial=0) >= len(root.epochs):
                 where = self._store.where(part)
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
-            load_stats = partial(self._parts.stats, part)
-            load_filters = partial(self._parts.filters, part)
+            load_stats = partial(self.table.stats, part)
+            load_filters = partial(self.table.filters, part)
             run = Run(part.start, columns, load_stats, load_filters)
             yield run.trimmed(start, end)
         inline_start = root.inline_start
@@ -217,38 +215,6 @@ class TableStatus(SchemaTexts):
             except FormatError as error:
                 damaged(error)
         yield from self.runs(replace(root, lists=(), parts=()), start, end)
-
-    def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part with their statistics."""
-        columns = self._parts.columns(ref)
-        return tuple(columns.entries(self._parts.stats(ref).texts()))
-
-    def filters(self, ref: PartRef) -> Sequence[SegmentFilters]:
-        """Return the filters of a part's segments; None where nobody has looked."""
-        return self._parts.filters(ref)
-
-    def check_size(self, ref: PartRef) -> None:
-        """Raise CorruptionError if a part has another length than it says."""
-        self._parts.check_size(ref)
-
-    def holds(self, ref: PartRef) -> bool:
-        """Tell whether a part is in memory, as it is where it was just written."""
-        return self._store.holds(ref)
-
-    def lacks_filters(self, ref: PartRef) -> bool:
-        """Tell whether a part has a segment whose frames' filters nobody has looked at."""
-        return self._parts.lacks_filters(ref)
-
-    def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a retired part, none where it was deleted since.
-
-        With `required` a deleted part raises MissingObjectError.
-        """
-        return self._parts.retired(path, required=required)
-
-    def whole_part(self, path: str) -> tuple[tuple[SegmentEntry, ...], int]:
-        """Return a part's entries and its envelope's length, even if no root names it."""
-        return self._parts.whole(path)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -318,10 +284,10 @@ class TableStatus(SchemaTexts):
         schema_of = schema_of or self.schemas_of(root)
         if any(entry.frame for entry in entries):
             raise InternalError("a part can't list inline segments", start=start)
-        known = self._parts.filters_by_id(old)
+        known = self.table.filters_by_id(old)
         filters = [known.get(entry.segment_id) for entry in entries] if known else ()
         columns, stats = from_entries(entries), stats_of(entries, schema_of)
-        part = self._parts.put(root.version, start, columns, stats, filters)
+        part = self.table.put(root.version, start, columns, stats, filters)
         return replace(part, stats=self._bounds(root, columns, stats, schema_of))
 
     def _bounds(
@@ -343,7 +309,7 @@ class TableStatus(SchemaTexts):
         """Give `most` segments of a part the filters that `find` returns; None as in `merge`."""
         if part not in root.parts:
             return None
-        filled = self._parts.add_filters(root.version, part, find, most)
+        filled = self.table.add_filters(root.version, part, find, most)
         if filled is None:
             return None
         filled = replace(filled, stats=part.stats)
@@ -361,7 +327,7 @@ class TableStatus(SchemaTexts):
 
     def bounds(self, root: Root, ref: PartRef) -> str | None:
         """Return the bounds of the time column over a part, as its row has them."""
-        columns, stats = self._parts.columns(ref), self._parts.stats(ref)
+        columns, stats = self.table.columns(ref), self.table.stats(ref)
         return self._bounds(root, columns, stats, self.schemas_of(root))
 
     def lacks_bounds(self, root: Root) -> bool:

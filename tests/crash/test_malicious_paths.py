@@ -155,7 +155,7 @@ def _retired_rows(storage: Storage, path: str) -> dict[str, Any]:
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
     first, *rows = open_on(storage)._log.root.history
     part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
-    history = History(storage).table.put_list(0, (part,))
+    history = History(storage).put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
     return {"history_lists": [to_json(history)], "history": kept}
 
@@ -173,7 +173,7 @@ OBJECTS: list[Callable[[Storage, str], dict[str, Any]]] = [
 def crafted_entries(storage: Storage, path: str) -> tuple[SegmentEntry, ...]:
     """Return the entries of the oldest part, the first of them elsewhere."""
     stream = open_on(storage)
-    first, *entries = stream._context.status.part(stream._log.root.parts[0])
+    first, *entries = stream._context.status.table.entries(stream._log.root.parts[0])
     return replace(first, path=path), *entries
 
 

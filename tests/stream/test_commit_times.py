@@ -124,7 +124,7 @@ def test_a_history_that_begins_late_is_damage():
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_an_error_and_no_wrong_time():
     stream, storage = make_stream(12)
-    parts = list(History(storage).table.parts(stream._log.root))
+    parts = list(History(storage).parts(stream._log.root))
     assert parts
     for ref in parts:
         storage.put(ref.path, b"v1\nplain 0 0 x\n")

@@ -486,7 +486,7 @@ def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
 
     def build(root, slot):
         oldest = tuple(part.path for part in root.history_parts[:3])
-        merged = log.history.table.merge(root, oldest, slot)
+        merged = log.history.merge(root, oldest, slot)
         return Change(replace(merged, operation=Operation.MERGE))
 
     log.commit(build)

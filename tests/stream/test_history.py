@@ -179,7 +179,7 @@ def test_damaged_history_is_named_and_never_empty(stream):
     for number in range(12):
         stream.append(numbers(number))
     root, storage = stream._log.root, stream._log.storage
-    ref = next(History(storage).table.parts(root))
+    ref = next(History(storage).parts(root))
     whole = storage.get(ref.path)
     for wrong in (replace(ref, start=ref.start + 1), replace(ref, last_us=ref.last_us + 1)):
         with pytest.raises(CorruptionError):
@@ -200,7 +200,7 @@ def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
         stream.append(numbers(number))
     recent, root = stream.append(numbers(12)), stream._log.root
     old = stream._log.read_version(1).transaction
-    stream._log.storage.delete(next(History(stream._log.storage).table.parts(root)).path)
+    stream._log.storage.delete(next(History(stream._log.storage).parts(root)).path)
     assert open_on(stream._log.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
         open_on(stream._log.storage).outcome(old)

@@ -71,7 +71,7 @@ def fill(form: str) -> Stream:
 def known(stream: Stream) -> list[SegmentFilters]:
     """Return the filters of all segments in parts."""
     parts = stream._context.status.table.parts(stream._log.root)
-    return [found for part in parts for found in stream._context.status.filters(part)]
+    return [found for part in parts for found in stream._context.status.table.filters(part)]
 
 
 def look_up(stream: Stream, url: Any, *asked: Any) -> tuple[list[int], int]:
@@ -98,7 +98,7 @@ def test_lookup_opens_only_segments_that_may_hold_the_key(form: str) -> None:
 
 def test_plain_reads_fetch_no_filters(stream: Stream) -> None:
     (part,) = stream._log.root.parts
-    filters = stream._context.status._parts._part(part).filters.bytes
+    filters = stream._context.status.table._part(part).filters.bytes
     size = stream._log.storage.info(part.path).size
     fresh = segstore.open(stream.url)
     before = fresh._log.storage.stats.bytes_read
@@ -272,7 +272,7 @@ def test_damaged_filters_are_an_error_that_repair_ends(stream: Stream) -> None:
 def test_no_damage_of_a_part_with_filters_loses_a_row(stream: Stream) -> None:
     (part,) = stream._log.root.parts
     whole = stream._log.storage.get(part.path)
-    filters = stream._context.status._parts._part(part).filters.bytes
+    filters = stream._context.status.table._part(part).filters.bytes
     places = [*range(0, len(whole) - filters, 97), *range(len(whole) - filters, len(whole), 41)]
     for place in places:
         damaged = bytearray(whole)

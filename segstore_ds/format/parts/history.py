@@ -10,7 +10,7 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.format.parts.rows import decode_rows, encode_rows, integers_of
+from segstore_ds.format.parts.rows import decode_rows, integers_of
 from segstore_ds.format.record import MAX_INT, MAX_TIME_US, escape_text
 from segstore_ds.format.root import HistoryRow
 
@@ -58,11 +58,6 @@ def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
             except UnicodeEncodeError:
                 columns.append(pa.array(map(escape_text, values), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=HISTORY_SCHEMA)
-
-
-def encode_history(batch: pa.RecordBatch) -> bytes:
-    """Return the body of a history part."""
-    return encode_rows(batch)
 
 
 def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:

@@ -4,31 +4,27 @@ Parts are Arrow frames. Lists of parts, and schemas that are too large for the r
 are in an envelope.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history import decode_history, encode_history
+from segstore_ds.format.parts.history import decode_history
 from segstore_ds.format.parts.records import (
     decode_retired,
     decode_writers,
     encode_retired,
     encode_writers,
 )
+from segstore_ds.format.parts.rows import encode_rows
 from segstore_ds.format.parts.segments import Part, decode_part, encode_part
 from segstore_ds.format.record import build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import PartRef, Retired, Writer
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _Decode(Protocol[T_co]):
-    def __call__(self, body: bytes, *, where: str) -> T_co: ...
+T = TypeVar("T", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +34,12 @@ class Kind(Generic[T]):
     Attributes:
         name: On disk, in the object's name. Never change; add a new one.
         encode: Returns the body of a value; equal values give equal bytes.
-        decode: Returns the value of a body, or raises CorruptionError.
-        rows: Returns how many rows a value has.
-        tail: Returns how many bytes follow the envelope of a value; None where none may.
+        decode: Returns the value of a body, or raises CorruptionError; takes `where`.
     """
 
     name: str
     encode: Callable[[T], bytes]
-    decode: _Decode[T]
-    rows: Callable[[T], int]
-    tail: Callable[[T], int] | None = None
+    decode: Callable[..., T]
 
 
 def encode_object(kind: Kind[T], value: T) -> bytes:
@@ -73,25 +65,13 @@ def _decode_schema(body: bytes, *, where: str) -> tuple[str, str | None]:
     raise CorruptionError("blob holds no schema", where=where)
 
 
-def _part_rows(part: Part) -> int:
-    return len(part.columns)
-
-
-def _part_tail(part: Part) -> int:
-    return part.behind_bytes
-
-
-def _batch_rows(batch: pa.RecordBatch) -> int:
-    return int(batch.num_rows)
-
-
-SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part, _part_rows, _part_tail)
-HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_history, decode_history, _batch_rows)
-LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list, len)
-WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", encode_writers, decode_writers, len)
-RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", encode_retired, decode_retired, len)
+SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part)
+HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_rows, decode_history)
+LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list)
+WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", encode_writers, decode_writers)
+RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", encode_retired, decode_retired)
 # An epoch's Arrow schema (base64), and Spark's JSON of it.
-SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema, len)
+SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema)
 KINDS: Mapping[str, Kind[Any]] = {
     kind.name: kind for kind in (SEGMENTS, HISTORY, LIST, WRITERS, RETIRED, SCHEMA)
 }

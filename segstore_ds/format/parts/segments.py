@@ -55,6 +55,9 @@ class Part:
     filters: Behind = NOTHING
     looked: int = 0
 
+    def __len__(self) -> int:
+        return len(self.columns)
+
     @property
     def behind_bytes(self) -> int:
         """The length of all that follows the segments."""

@@ -282,11 +282,11 @@ def test_a_part_that_contradicts_the_root_is_corruption(status):
     (ref,) = root.parts
     for wrong in (replace(ref, count=69), replace(ref, end=ref.end - 1), replace(ref, start=1)):
         with pytest.raises(CorruptionError, match="contradicts the root"):
-            fresh(status).part(wrong)
+            fresh(status).table.entries(wrong)
     other = replace(ref, path=f"{ref.path[:-32]}{32 * 'f'}")
     status.storage.put(other.path, status.storage.get(ref.path))
     with pytest.raises(CorruptionError, match="wrong digest"):
-        fresh(status).part(other)
+        fresh(status).table.entries(other)
 
 
 def test_bad_status_object_is_named_in_the_error(status):
@@ -297,10 +297,10 @@ def test_bad_status_object_is_named_in_the_error(status):
     for bad in (whole[:-1], whole[:40], whole[:-1] + b"?", storage.get(other.parts[0].path)):
         storage.put(path, bad)
         with pytest.raises(FormatError, match=path):
-            fresh(status).part(root.parts[0])
+            fresh(status).table.entries(root.parts[0])
     storage.delete(path)
     with pytest.raises(MissingObjectError, match=path):
-        fresh(status).part(root.parts[0])
+        fresh(status).table.entries(root.parts[0])
 
 
 def test_a_blob_of_another_kind_is_no_schema(status):
