@@ -273,10 +273,10 @@ def events_of(
     tiny = all(part.entry.bytes <= WHOLE_OBJECT_BYTES for part in slices)
     threads = TINY_THREADS if tiny else 1
     batches = run_task(reading, ReadTask(tuple(slices)), threads=threads)
-    return _join_small(batches, job.layout.frame_rows // _JOINED_SHARE)
+    return join_small(batches, job.layout.frame_rows // _JOINED_SHARE)
 
 
-def _join_small(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
+def join_small(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
     """Join neighbouring small batches, because handing one to the writer is no cheaper if small."""
     most_bytes = FRAME_BYTES // _JOINED_SHARE
     held: list[pa.RecordBatch] = []

@@ -1,10 +1,8 @@
 """Files of a table's own: events that another engine can't read from the stream's segments."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pyarrow as pa
-
+from segstore_ds.compact.rewrite import join_small
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -15,7 +13,6 @@ from segstore_ds.read.scan import open_reader
 from segstore_ds.write.layout import Layout
 
 _FRAME_ROWS = 65_536
-_FRAME_BYTES = 64 << 20
 
 
 def write_own_file(
@@ -34,20 +31,7 @@ def write_own_file(
     encoder: ParquetEncoder = layout.parquet_encoder(reading.result_schema, ())
     with context.storage.open_staged(path) as file:
         file.write(encoder.start())
-        for frame in _frames(open_reader(reading, tasks)):
+        for frame in join_small(open_reader(reading, tasks), _FRAME_ROWS):
             file.write_all(encoder.add(frame)[0])
         file.write(encoder.finish()[0])
         return replace(wanted, path=path, bytes=file.commit())
-
-
-def _frames(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Join small batches, as rows of one segment may come in very many."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        rows, size = sum(map(len, held)), sum(part.nbytes for part in held)
-        if rows >= _FRAME_ROWS or size >= _FRAME_BYTES:
-            yield pa.concat_batches(held)
-            held = []
-    if held:
-        yield pa.concat_batches(held)

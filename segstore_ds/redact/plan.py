@@ -2,9 +2,8 @@
 
 An event matches if it passes the filters and one of the columns is not null in it, so that nothing
 matches what was redacted. Filters compare in the newest type of each column. An older epoch may
-hold a column in a type that can't be converted to it, after an overwrite with another schema: there
-literals are read in the older type. If they don't fit it, or if there is an expression, every event
-of that epoch matches. All of them lie below the head, where no reader can miss a value.
+hold such a column in a type that can't be converted to it, after an overwrite with another schema:
+there every event matches. All of them lie below the head, where no reader can miss a value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,10 +86,7 @@ def plan_wanted(
             "no filters: every event would lose its values",
             remedy='say which events: filters=[["user", "==", "ada"]]',
         )
-    return {
-        number: _in_epoch(schema, newest, (filters, asked), chosen)
-        for number, schema in schemas.items()
-    }
+    return {number: _in_epoch(schema, newest, asked, chosen) for number, schema in schemas.items()}
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
@@ -131,24 +127,13 @@ def check_reason(reason: str) -> str:
 
 
 def _in_epoch(
-    stored: pa.Schema,
-    newest: pa.Schema,
-    given: tuple[FilterLike, Filters],
-    columns: tuple[str, ...],
+    stored: pa.Schema, newest: pa.Schema, asked: Filters, columns: tuple[str, ...]
 ) -> Wanted:
-    filters, asked = given
     needed = dict.fromkeys((*columns, *asked.columns))
-    fields = [_compared(name, stored, newest) for name in needed]
-    schema = pa.schema(fields)
-    try:
-        same = all(field.type.equals(newest.field(field.name).type) for field in fields)
-        other = Filters() if asked.expressions else parse_filters(filters, schema)
-        typed = asked if same else other
-    except InvalidInputError:
-        typed = Filters()
-    known = {*stored.names}
-    held = tuple(name for name in columns if name in known)
-    return Wanted(schema, held, typed, stored)
+    schema = pa.schema([_compared(name, stored, newest) for name in needed])
+    same = all(schema.field(name).type.equals(newest.field(name).type) for name in asked.columns)
+    held = tuple(name for name in columns if name in stored.names)
+    return Wanted(schema, held, asked if same else Filters(), stored)
 
 
 def _compared(name: str, stored: pa.Schema, newest: pa.Schema) -> pa.Field:
