@@ -19,12 +19,12 @@ from segstore_ds.options.quantities import with_unit
 
 _LOG_LINES = 15
 _NO_SPARK = """\
-Spark is not installed here, so this is the part without it.
+Spark is not installed here, so its part is left out.
 All of it: pip install 'segstore-ds[demo]'"""
 _NO_JAVA = """\
 Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one,
 install OpenJDK by your system's packages, or: segstore demo --install-jdk (200 MB, into ~/.jdk).
-Until then, this is the part that needs no Spark."""
+Until then, Spark's part is left out."""
 # Quiet, independent of the machine's host name, and writing only to the demo's folder.
 _SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -36,49 +36,9 @@ _SPARK_SETTINGS = {
 
 # Titles and snippets; these use `month`, `url` and the names of earlier ones.
 Story = tuple[tuple[str, str], ...]
-_APPEND = "Append a real month, 27,004 flights from New York: one commit, or nothing"
-_CUTS = "Read between two cuts: every event has an offset that never changes"
-_REPEAT = "The same batch again: nothing changes"
-_WITH_SPARK: Story = (
-    (
-        "A Spark session with the format registered",
-        """\
-import os, sys
-os.environ["PYSPARK_PYTHON"] = sys.executable    # Spark's workers would take the PATH's python3
-
-from pyspark.sql import SparkSession
-import segstore_ds as segstore
-
-builder = SparkSession.builder.master("local[2]").config(map=segstore.spark.recommended_conf())
-spark = builder.getOrCreate()
-segstore.spark.register(spark)""",
-    ),
-    (
-        _APPEND,
-        """\
-flights = spark.read.parquet(month)
-append = flights.write.format("segstore").mode("append").options(writerId="demo", batchId=1)
-append.save(url)
-print(segstore.open(url))""",
-    ),
-    (
-        _CUTS,
-        """\
-reader = spark.read.format("segstore").options(startCut=1000, endCut=1005, offsetColumn="offset")
-few = reader.load(url)
-few.select("offset", "time_hour", "carrier", "flight", "origin", "dest", "dep_delay").show()""",
-    ),
-    (
-        _REPEAT,
-        """\
-append.save(url)    # the same writerId and batchId: a job that runs twice, a retry after a timeout
-print(segstore.open(url))
-print(spark.read.format("segstore").load(url).count(), "events")""",
-    ),
-)
 _IN_PYTHON: Story = (
     (
-        _APPEND,
+        "Append a real month, 27,004 flights from New York: one commit, or nothing",
         """\
 import pyarrow.parquet as pq
 import segstore_ds as segstore
@@ -88,7 +48,7 @@ stream = segstore.create(url, flights.schema)
 print(stream.append(flights, writer_id="demo", batch_id=1))""",
     ),
     (
-        _CUTS,
+        "Read between two cuts: every event has an offset that never changes",
         """\
 columns = ["time_hour", "carrier", "flight", "origin", "dest", "dep_delay"]
 few = stream.read(1000, 1005, columns=columns, offset_column="offset")
@@ -96,10 +56,33 @@ for event in few.read_all().to_pylist():
     print(event["offset"], *[event[name] for name in columns])""",
     ),
     (
-        _REPEAT,
+        "The same batch again: nothing changes",
         """\
 print(stream.append(flights, writer_id="demo", batch_id=1))    # a retry after a timeout
 print(stream)""",
+    ),
+)
+_IN_SPARK: Story = (
+    (
+        "The same stream in Spark, and the same batch once more",
+        """\
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable    # Spark's workers would take the PATH's python3
+
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2]").config(map=segstore.spark.recommended_conf())
+spark = builder.getOrCreate()
+segstore.spark.register(spark)
+
+reader = spark.read.format("segstore").options(startCut=1000, endCut=1005, offsetColumn="offset")
+few = reader.load(url)
+few.select("offset", "time_hour", "carrier", "flight", "origin", "dest", "dep_delay").show()
+
+flights = spark.read.parquet(month)
+append = flights.write.format("segstore").mode("append").options(writerId="demo", batchId=1)
+append.save(url)
+print(spark.read.format("segstore").load(url).count(), "events")""",
     ),
 )
 _READ = """\
@@ -129,7 +112,7 @@ _NEXT = """\
 
 
 def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
-    """Tell the story; without Spark or Java, the part without them.
+    """Tell the story; without Spark or Java, without their part.
 
     The stream is written to `folder` and stays there; None means a temporary folder. A picture of
     it stays in either case: in `folder`, else in the current one. With `install_jdk` a missing Java
@@ -142,13 +125,11 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
     with _opened(folder) as place:
         month = resources.files("segstore_ds").joinpath("data", "flights-2013-01.parquet")
         names = {"month": str(month), "url": str(place / "flights")}
+        query = _READ + (_QUERY_DUCKDB if util.find_spec("duckdb") else _QUERY_ARROW)
+        _tell((*_IN_PYTHON, ("A question, without Spark", query)), names)
         if _prepare_spark(install_jdk=install_jdk):
             with _quiet_spark(place):
-                _tell(_WITH_SPARK, names)
-        else:
-            _tell(_IN_PYTHON, names)
-        query = _READ + (_QUERY_DUCKDB if util.find_spec("duckdb") else _QUERY_ARROW)
-        _tell((("The same stream without Spark", query),), names)
+                _tell(_IN_SPARK, names)
         _print_title("The folder: no server, no catalog, no lock")
         for path in sorted(path for path in (place / "flights").rglob("*") if path.is_file()):
             name = path.relative_to(place).as_posix()
