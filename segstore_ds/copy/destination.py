@@ -134,10 +134,16 @@ class Destination:
     # The version that the first root gets. What is staged from now on is there when a root gets
     # that version: only a drop deletes it, and it leaves a later one.
     position: int = 0
+    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # of whoever commits
 
-    def find_done(self, clock: Clock) -> Copied | None:
+    @property
+    def log(self) -> StreamLog:
+        """A new handle on the destination's log."""
+        return StreamLog(self.storage, clock=self.clock)
+
+    def find_done(self) -> Copied | None:
         """Return the result if the copy has been made since."""
-        return find_done(StreamLog(self.storage, clock=clock), self.request, self.source)
+        return find_done(self.log, self.request, self.source)
 
     def commit(
         self,
@@ -149,14 +155,13 @@ class Destination:
         epochs: list[EpochTexts],
         properties: Mapping[str, str],
         next_segment: int | None = None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> Copied:
         """Create the first root, with `bounds` as head and tail, which lists all entries.
 
         `copied` is the range in offsets of the source. Returns what was copied; `repeated` if
         another run of the same copy was first.
         """
-        context = StreamContext.of(StreamLog(self.storage, clock=clock), client=self.client)
+        context = StreamContext.of(self.log, client=self.client)
         known: tuple[Epoch, ...] = ()
         for number, (since, text, spark) in enumerate(epochs):
             known = (*known, context.status.put_epoch(0, number, since, text, spark, beside=known))
@@ -178,7 +183,7 @@ class Destination:
         first = context.status.tidy(first, Slot(0, first.time_us, 0))
         if context.log.create(first, self.position) is not None:
             return Copied(*copied, len(entries), size)
-        done = self.find_done(clock)
+        done = self.find_done()
         if done is None:
             raise ConflictError(
                 "a stream was made and dropped at the destination in the meantime",
@@ -202,7 +207,7 @@ def open_destination(
     position = None if done else first_version(log.files)
     if position is None:  # another run was first, a moment ago
         done = done or find_done(log, request, root)
-    return Destination(target, request, root, client, done, position or 0)
+    return Destination(target, request, root, client, done, position or 0, source.clock)
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:

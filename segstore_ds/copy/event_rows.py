@@ -56,9 +56,7 @@ class RowsCopy:
         staged = self.job.stage(task, secrets.token_hex(6), rows)
         return staged, (check.first, check.last)
 
-    def commit(
-        self, sent: Iterable[tuple[StagedTask, Range]], *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
         """Note the rows that tasks staged, in task order; commit the copy if they are all of it.
 
         Raises:
@@ -70,7 +68,7 @@ class RowsCopy:
         if copy.to.done is not None:
             return
         tasks = [staged for staged, _ in ordered]
-        appender = Appender(StreamContext.of(StreamLog(job.storage, clock=clock)))
+        appender = Appender(StreamContext.of(copy.to.log))
         segments = tuple(segment for task in tasks for segment in task.segments)
         try:
             appender.check_visible(tasks)
@@ -82,7 +80,7 @@ class RowsCopy:
             raise
         # From here on a piece or a root may name them, whatever the answer: upkeep deletes them.
         if self.span == copy.bounds:
-            copy.commit_segments(segments, clock=clock)
+            copy.commit_segments(segments)
         else:
             piece = StagedPiece(*self.span, copy.made_by, segments)
             put_piece(job.storage, copy.to.request.copy_id, piece)

@@ -43,7 +43,6 @@ from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, StagedSegment
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
@@ -104,7 +103,7 @@ class EventsCopy:
             counts = put_piece(self.to.storage, self.to.request.copy_id, piece)
             yield len(segments) if counts else 0
 
-    def commit(self, _staged: Sequence[int] = (), *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+    def commit(self) -> Copied:
         """Create the destination's first root, which lists the pieces of all runs.
 
         Returns what was copied; `repeated` if another run was first.
@@ -118,17 +117,15 @@ class EventsCopy:
                 segments += piece.segments
         except MissingObjectError:
             # A run that has finished deletes what it noted.
-            done = self.to.find_done(clock)
+            done = self.to.find_done()
             if done is None:
                 raise
             return done
         if plan is not None and plan.schema is not None:
             _check_rows(segments, plan.end - plan.start, self.to.storage.url)
-        return self.commit_segments(segments, clock=clock)
+        return self.commit_segments(segments)
 
-    def commit_segments(
-        self, segments: Sequence[StagedSegment], *, clock: Clock = SYSTEM_CLOCK
-    ) -> Copied:
+    def commit_segments(self, segments: Sequence[StagedSegment]) -> Copied:
         """Create the destination's first root, which lists these segments."""
         entries = tuple(segment.entry(number) for number, segment in enumerate(segments))
         copied = self.to.commit(
@@ -138,7 +135,6 @@ class EventsCopy:
             mode=EVENTS,
             epochs=[(0, *self.schema)],
             properties=self.properties,
-            clock=clock,
         )
         clear(self.to.storage, self.to.request.copy_id)
         return copied
@@ -204,7 +200,7 @@ def run_copy_events(
         staged += segments
         done += last - first
         progress(done, end - start)
-    copied = copy.commit(clock=context.clock)
+    copied = copy.commit()
     return copied if copied.repeated else replace(copied, reused=copied.segments - staged)
 
 
@@ -242,7 +238,7 @@ def plan_copy_events(
 
     plan = None if to.done else open_plan(target, request.copy_id, propose)
     if plan is None:
-        to = replace(to, done=to.done or to.find_done(context.clock))
+        to = replace(to, done=to.done or to.find_done())
         if to.done is None:
             raise ConflictError("the copy was made and dropped in the meantime", url=target.url)
         return EventsCopy(context.storage, to, rows or ("", None), "")

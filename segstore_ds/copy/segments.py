@@ -44,7 +44,6 @@ from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.segment import find_format
-from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
@@ -217,8 +216,6 @@ class SegmentsCopy:
         entries: Sequence[SegmentEntry],
         bounds: Range | None = None,
         next_segment: int | None = None,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> Copied:
         """Create the destination's first root, which lists what was copied of a range, in order."""
         root, status = self.to.source, TableStatus(self.job.storage)
@@ -231,7 +228,6 @@ class SegmentsCopy:
             epochs=[(epoch.since, *status.schema_texts(epoch)) for epoch in root.epochs],
             properties=inherited_properties(root),
             next_segment=next_segment or root.next_segment,
-            clock=clock,
         )
 
     def copier(self) -> SegmentCopier:
@@ -259,7 +255,7 @@ class RowsOfSegments:
                 for entry in copier.entries(status, (placed.start, placed.end)):
                     yield PlacedSegment(placed.start, entry)
 
-    def commit(self, found: Sequence[PlacedSegment], *, clock: Clock = SYSTEM_CLOCK) -> Copied:
+    def commit(self, found: Sequence[PlacedSegment]) -> Copied:
         """Create the destination's first root, which lists the segments that tasks have copied."""
         to = self.copy.to
         if to.done is not None:
@@ -279,7 +275,7 @@ class RowsOfSegments:
                     gap=f"[{before.end}, {behind.start})",
                 )
         bounds = (max(ordered[0].start, to.source.head), ordered[-1].end)
-        return self.copy.commit([placed.entry for placed in ordered], bounds, clock=clock)
+        return self.copy.commit([placed.entry for placed in ordered], bounds)
 
     def discard(self, found: Sequence[PlacedSegment]) -> None:
         """Leave what was copied to the next attempt."""
@@ -329,5 +325,5 @@ def run_copy(
             entries.append(entry)
             rows += entry.rows
             progress(rows, bounds[1] - bounds[0])
-    copied = copy.commit(entries, bounds, work.next_segment, clock=context.clock)
+    copied = copy.commit(entries, bounds, work.next_segment)
     return copied if copied.repeated else replace(copied, reused=work.reused)

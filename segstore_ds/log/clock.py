@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
@@ -23,9 +23,13 @@ def _wall_us() -> int:
     return time.time_ns() // 1000
 
 
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The engine's source of time and randomness.
+    """The engine's source of time and randomness; the real one is picklable.
 
     Attributes:
         wall_us: Microseconds since 1970 UTC; may jump.
@@ -40,7 +44,7 @@ class Clock:
     boot_s: Callable[[], float] = _boot_s
     sleep: Callable[[float], None] = time.sleep
     random: Callable[[], float] = random.random
-    new_id: Callable[[], str] = field(default=lambda: uuid.uuid4().hex)
+    new_id: Callable[[], str] = _new_id
     background: bool = True
 
     def backoff(self, attempt: int, *, base_s: float, most_s: float) -> None:

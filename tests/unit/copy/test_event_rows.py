@@ -76,8 +76,8 @@ def _stage(work: RowsCopy, rows: Iterable[Iterable[int]], attempt: str = "0") ->
     return done
 
 
-def _commit(stream: Stream, work: RowsCopy, tasks: list[StagedTask]) -> None:
-    work.commit([(task, (-1, -1)) for task in tasks], clock=stream._log.clock)
+def _commit(work: RowsCopy, tasks: list[StagedTask]) -> None:
+    work.commit([(task, (-1, -1)) for task in tasks])
 
 
 def _done(stream: Stream, target: Storage, *, seal: bool = False) -> Copied:
@@ -97,7 +97,7 @@ def test_rows_keep_task_order_for_any_task_sizes(layout: Layout) -> None:
     target = _target(stream)
     work = _plan(stream, target, seal=True, layout=layout)
     tasks = _stage(work, [range(5), [], range(5, 9)])
-    _commit(stream, work, sorted(tasks, key=lambda task: task.task))
+    _commit(work, sorted(tasks, key=lambda task: task.task))
     done = _done(stream, target, seal=True)
     assert (done.start, done.end, done.repeated) == (0, 30, True)
     copy = _open(stream, target)
@@ -105,7 +105,7 @@ def test_rows_keep_task_order_for_any_task_sizes(layout: Layout) -> None:
     copy.verify().check()
     again = _plan(stream, target, seal=True)
     assert again.job.repeated
-    _commit(stream, again, _stage(again, [range(5)]))
+    _commit(again, _stage(again, [range(5)]))
     assert (_open(stream, target).tail, _open(stream, target).version) == (9, 0)
 
 
@@ -118,7 +118,7 @@ def test_next_job_after_a_failed_one_may_differ() -> None:
         _open(stream, target)
     stream.append(pa.table({"n": [99], "s": ["x"]}))
     work = _plan(stream, target, schema=pa.schema([("n", pa.float64())]))
-    _commit(stream, work, _stage(work, [range(7)]))
+    _commit(work, _stage(work, [range(7)]))
     assert _done(stream, target).end == 20
     copy = _open(stream, target)
     assert values(copy) == [float(n) for n in range(7)]
@@ -131,7 +131,7 @@ def test_empty_sources_and_other_copies() -> None:
     target = _target(stream)
     work = _plan(stream, target)
     assert work.copy.to.done is None
-    _commit(stream, work, [])
+    _commit(work, [])
     assert values(_open(stream, target)) == []
     with pytest.raises(InvalidInputError, match="another copy"):
         _plan(stream, target, seal=True)
@@ -147,8 +147,8 @@ def test_of_two_jobs_at_once_one_counts() -> None:
     target = _target(stream)
     one, other = _plan(stream, target), _plan(stream, target)
     mine, theirs = _stage(one, [range(20)], "a" * 12), _stage(other, [range(20)], "b" * 12)
-    _commit(stream, other, theirs)
-    _commit(stream, one, mine)
+    _commit(other, theirs)
+    _commit(one, mine)
     copy = _open(stream, target)
     assert values(copy) == list(range(20))
     copy.maintain(grace="7d")
@@ -164,7 +164,7 @@ def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
 
     def make(maker: str, span: tuple[int, int], rows: Iterable[int], attempt: str) -> None:
         work = _plan(stream, target, span=span, made_by=12 * maker)
-        _commit(stream, work, _stage(work, [rows], attempt))
+        _commit(work, _stage(work, [rows], attempt))
 
     make("a", (0, 10), range(3), "0a")
     make("a", (20, 30), range(7, 9), "1a")
@@ -172,13 +172,13 @@ def test_jobs_of_one_transformation_go_on_where_the_last_one_stopped() -> None:
     assert _plan(stream, target, made_by=12 * "a").copy.missing(100) == [(10, 20)]
     assert _plan(stream, target, made_by=12 * "b").copy.missing(100) == [(0, 30)]
     with pytest.raises(MissingObjectError, match=r"missing='\[10, 20\)'"):
-        _plan(stream, target, made_by=12 * "a").copy.commit(clock=stream._log.clock)
+        _plan(stream, target, made_by=12 * "a").copy.commit()
     with pytest.raises(NotFoundError):
         _open(stream, target)
     make("b", (10, 20), range(50, 60), "2b")
     make("a", (10, 20), range(3, 7), "3a")
     make("a", (10, 20), range(3, 7), "4a")  # once more: the first one counts
-    done = _plan(stream, target, made_by=12 * "a").copy.commit(clock=stream._log.clock)
+    done = _plan(stream, target, made_by=12 * "a").copy.commit()
     assert (done.start, done.end, done.repeated) == (0, 30, False)
     copy = _open(stream, target)
     assert (values(copy), copy.version) == (list(range(9)), 0)
@@ -221,11 +221,11 @@ def test_interrupted_jobs_are_complete_or_no_stream(kind: str, when: str) -> Non
         faulty = FaultStorage(target, Fault(at, kind=kind, when=when))
         with suppress(StorageError, CommitUnknownError, Crash):
             work = _plan(stream, faulty, layout=Layout(inline_bytes=100))
-            _commit(stream, work, _stage(work, [range(3), range(3, 20)]))
+            _commit(work, _stage(work, [range(3), range(3, 20)]))
         with suppress(NotFoundError):
             assert values(_open(stream, target)) == list(range(20))
         again = _plan(stream, target)
-        _commit(stream, again, _stage(again, [range(20)], "1"))
+        _commit(again, _stage(again, [range(20)], "1"))
         copy = _open(stream, target)
         assert values(copy) == list(range(20))
         assert copy.version == 0
