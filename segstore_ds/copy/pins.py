@@ -107,21 +107,12 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
     Returns False if the pin was taken away or belongs to another clone. Safe to repeat.
     """
 
-    def held(root: Root) -> Pin | None:
-        pin = pins_of(root).get(name)
-        ours = pin is not None and pin.url == url and pin.clone_id == clone.stream_id
-        return pin if ours else None
+    def made(pin: Pin, _slot: Slot) -> Pin:
+        return replace(pin, made=pin.made or pin.url == url)
 
-    def build(root: Root, slot: Slot) -> Change[None]:
-        pin = held(root)
-        if pin is None or pin.made:
-            return NOTHING
-        pins = {**_current(root, slot), name: replace(pin, made=True)}
-        return Change(
-            replace(root, pins=_values(pins), operation=Operation.PIN, client=context.client)
-        )
-
-    return held(context.log.commit(build).root) is not None
+    root = _change(context, name, made, held_by=clone.stream_id, operation=Operation.PIN)
+    pin = pins_of(root).get(name)
+    return pin is not None and pin.url == url and pin.clone_id == clone.stream_id
 
 
 def run_unpin(context: StreamContext, name: str) -> None:
@@ -188,11 +179,13 @@ def _change(
     change: Callable[[Pin, Slot], Pin | None],
     *,
     held_by: str | None = None,
-) -> None:
+    operation: Operation = Operation.UNPIN,
+) -> Root:
+    """Change a pin, or remove it by None, unless another clone than `held_by` has its name."""
+
     def build(root: Root, slot: Slot) -> Change[None]:
         pins = _current(root, slot)
         pin = pins.get(name)
-        # The name may belong to another clone by now.
         if pin is not None and held_by in (None, pin.clone_id):
             changed = change(pin, slot)
             pins.pop(name)
@@ -201,9 +194,9 @@ def _change(
         values = _values(pins)
         if values == dict(root.pins):
             return NOTHING
-        return Change(replace(root, pins=values, operation=Operation.UNPIN, client=context.client))
+        return Change(replace(root, pins=values, operation=operation, client=context.client))
 
-    context.log.commit(build)
+    return context.log.commit(build).root
 
 
 def _values(pins: dict[str, Pin]) -> dict[str, Any]:

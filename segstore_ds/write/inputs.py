@@ -1,7 +1,6 @@
 """Input from callers: Arrow data in any form, and the key of an idempotent write."""
 
 import itertools
-import operator
 import re
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
-from segstore_ds.options.arguments import check_option
+from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
 from segstore_ds.write.event_rows import EventRows, with_new_columns
 
@@ -299,25 +298,11 @@ def writer_key(
             on_repeat=on_repeat,
             writer_takeover=takeover,
         )
-    batch_id = as_integer(batch_id, "batch_id")
-    if not isinstance(writer_id, str):
-        raise InvalidInputError("not a writer id", remedy="give a text", writer_id=writer_id)
-    if not 0 < len(writer_id) <= WRITER_ID_LIMIT or not 0 <= batch_id < 2**63:
+    batch_id = check_whole("batch_id", batch_id)
+    if not isinstance(writer_id, str) or not 0 < len(writer_id) <= WRITER_ID_LIMIT:
         raise InvalidInputError(
-            "writer id or batch id is out of range",
-            remedy=f"give 1 to {WRITER_ID_LIMIT} characters and an integer from 0",
+            "not a writer id",
+            remedy=f"give a text of 1 to {WRITER_ID_LIMIT} characters",
             writer_id=writer_id,
-            batch_id=batch_id,
         )
     return WriterKey(writer_id, batch_id, owner, takeover, on_repeat=on_repeat)
-
-
-def as_integer(value: object, name: str) -> int:
-    """Return a Python or NumPy integer as an int; a float or a bool is an InvalidInputError."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None:
-        raise InvalidInputError("not a whole number", remedy="give an int", name=name, value=value)
-    return number
