@@ -98,41 +98,36 @@ def delete_unused(
     now_us: int = 0,
     grace_s: float = GRACE_S,
     log_grace_s: float,
-) -> None:
+) -> tuple[Mapping[str, int], Mapping[ObjectInfo, int]]:
     """Delete what was superseded or unused longer than the grace ago; `own` are keys in use.
 
     Readers that need the newest state alone have `log_grace_s` for what leads to it: who publishes
-    each minute would else list ten thousand commits each time.
+    each minute would else list ten thousand commits each time. Returns what was superseded, and
+    what is unused and stays, each with the time (us) from which it can go.
     """
     objects = sorted(list_table(storage, codec), key=lambda info: info.path)
     now_us = max((now_us, *(info.modified_us for info in objects)))
-    kept_us = now_us - int((grace_s if codec.TRAVELS else log_grace_s) * 1e6)
-    gone = codec.superseded(objects, table)
-    superseded = [path for path, since_us in gone.items() if since_us <= kept_us]
+    grace_us = int(grace_s * 1e6)
+    kept_us = grace_us if codec.TRAVELS else int(log_grace_s * 1e6)
+    ended = {path: us + kept_us for path, us in codec.superseded(objects, table).items()}
     committed = codec.commit_path(table.version)
     # What came later may be of a version that is being made.
     made_us = next((info.modified_us for info in objects if info.path == committed), now_us)
     made_us = max(made_us, now_us - _MAKING_US)
-    unused = [
-        info.path
+    old = _read_marks(storage, codec)
+    since = {
+        info: old.get(info.path, now_us)
         for info in _unused(objects, codec.parts(storage, table), own)
         if info.modified_us < made_us
-    ]
-    old = read_marks(storage, codec)
-    since = {path: old.get(path, now_us) for path in unused}
-    expired = [path for path, since_us in since.items() if since_us <= now_us - int(grace_s * 1e6)]
-    left = {path: since_us for path, since_us in since.items() if path not in expired}
-    if left != old:
-        storage.put(_marks(codec), json.dumps(left, separators=(",", ":")).encode())
-    for path in (*superseded, *expired):
+    }
+    left = {info: us for info, us in since.items() if us > now_us - grace_us}
+    marks = {info.path: us for info, us in left.items()}
+    if marks != old:
+        storage.put(_marks(codec), json.dumps(marks, separators=(",", ":")).encode())
+    superseded = [path for path, due_us in ended.items() if due_us <= now_us]
+    for path in (*superseded, *(info.path for info in since if info not in left)):
         storage.delete(path)
-
-
-def unused_objects(
-    storage: Storage, codec: Codec, table: Table, own: Collection[str]
-) -> list[ObjectInfo]:
-    """Return the manifests and files of the table's own that it does not name."""
-    return _unused(list_table(storage, codec), codec.parts(storage, table), own)
+    return ended, {info: us + grace_us for info, us in left.items()}
 
 
 def _unused(
@@ -147,7 +142,7 @@ def _unused(
     return found
 
 
-def read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
+def _read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
     """Return since when each path has been unused."""
     path = _marks(codec)
     try:

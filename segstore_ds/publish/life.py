@@ -33,10 +33,8 @@ from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
     delete_unused,
     list_table,
-    read_marks,
     refuse_foreign,
     remove_table,
-    unused_objects,
 )
 from segstore_ds.publish.formats import CODECS, codec_of
 from segstore_ds.publish.listing import (
@@ -436,15 +434,12 @@ def _forget(
     objects = list_table(storage, codec)
     if not {*codec.stale(storage, objects, clean)} <= codec.superseded(objects, table).keys():
         codec.checkpoint(storage, table)
-    delete_unused(
+    ended, unused = delete_unused(
         storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
     )
-    objects = list_table(storage, codec)
-    ended = codec.superseded(objects, table)
-    for path in codec.stale(storage, objects, clean):
-        yield ended[path] + int(log_grace_s * 1e6)
-    marks = read_marks(storage, codec)
-    for info in unused_objects(storage, codec, table, own):
+    for path in codec.stale(storage, list_table(storage, codec), clean):
+        yield ended[path]
+    for info, due_us in unused.items():
         # It may be from before the redaction, as far as clocks may differ.
         if info.modified_us <= record.time_us + CLOCK_LIMIT_US:
-            yield marks.get(info.path, now_us) + int(grace_s * 1e6)
+            yield due_us
