@@ -74,14 +74,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
-    """A named cut."""
-
-    name: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Description:
     """A stream as of one version, for pictures.
 
@@ -90,7 +82,7 @@ class Description:
         columns: Names and types of its columns.
         bars: Its segments, in offset order: at most about `BARS`.
         steps: Its newest `COMMITS_READ` commits, oldest first: at most about `STEPS`.
-        tags: Its first `TAGS_SHOWN` tags by offset.
+        tags: Its first `TAGS_SHOWN` tags: offsets and names.
         tags_count: How many tags it has.
         commits: Rows of the newest commits, newest first.
         segments: Rows of the newest segments, newest first.
@@ -100,7 +92,7 @@ class Description:
     columns: Mapping[str, str]
     bars: tuple[Bar, ...]
     steps: tuple[Step, ...]
-    tags: tuple[Tag, ...]
+    tags: tuple[tuple[int, str], ...]
     tags_count: int
     commits: tuple[Mapping[str, Any], ...]
     segments: tuple[Mapping[str, Any], ...]
@@ -120,8 +112,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     root, status, readable = context.log.refresh(), context.status, Readable()
     segments = Segments.of(context, root, root.head, readable)
     figures = figures_of(context, root, segments, readable, storage=storage)
-    known = root.tags
-    tags = sorted((tag.offset, name) for name, tag in known.items())
+    tags = sorted((tag.offset, name) for name, tag in root.tags.items())
     schema = readable.read(lambda: epoch_schema(status, root.epoch)) or ()
     history = _history(context, root, readable)
     newest = readable.read(lambda: _newest_segments(context, root, segments.starts)) or ()
@@ -130,7 +121,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
         columns={each.name: str(each.type) for each in schema},
         bars=_bars(segments, root.tail),
         steps=_steps(history),
-        tags=tuple(Tag(name, offset) for offset, name in tags[:TAGS_SHOWN]),
+        tags=tuple(tags[:TAGS_SHOWN]),
         tags_count=len(tags),
         commits=tuple(reversed(history.slice(max(len(history) - TABLE_ROWS, 0)).to_pylist())),
         segments=newest,

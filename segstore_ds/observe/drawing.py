@@ -224,10 +224,10 @@ def _copy_lanes(found: Description) -> Iterator[Lane]:
 
 
 def _tag_lanes(found: Description) -> Iterator[Lane]:
-    for tag in found.tags:
-        yield Lane(f"tag {tag.name}", f"at {tag.offset:,}", tag.offset, "lapsed")
+    for offset, name in found.tags:
+        yield Lane(f"tag {name}", f"at {offset:,}", offset, "lapsed")
     if more := found.tags_count - len(found.tags):
-        yield Lane(f"{more:,} tags more", "behind these", found.tags[-1].offset, "lapsed")
+        yield Lane(f"{more:,} tags more", "behind these", found.tags[-1][0], "lapsed")
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:

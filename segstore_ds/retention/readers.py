@@ -91,7 +91,8 @@ class NamedReader:
     def publish(self, offset: int, *, provisional: bool = False) -> None:
         """Publish that all events before an offset are no longer needed.
 
-        An earlier offset changes nothing. Durable when it returns. Safe to repeat.
+        An earlier offset moves nothing; the same one keeps the reader from lapsing. Durable when
+        it returns. Safe to repeat.
 
         Args:
             offset: Offset of the first event that the reader still needs (>= 0).
@@ -141,14 +142,6 @@ class NamedReader:
         if self.lapses:
             _announce(self._context, self._seen)
         self._confirmed_s = began
-
-    def renew(self) -> None:
-        """Publish the same position again, so that the reader does not lapse.
-
-        Raises:
-            As `publish`.
-        """
-        self.publish(self.offset)
 
     def release(self) -> None:
         """Release the reader: it holds nothing back and its name is free. Safe to repeat.

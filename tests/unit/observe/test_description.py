@@ -86,7 +86,7 @@ def test_tags_are_bounded_and_counted():
         stream.tags.set(f"t{place}", 29 - place)
     found = describe(stream._context, storage=False)
     assert (found.tags_count, len(found.tags)) == (20, description.TAGS_SHOWN)
-    assert found.tags[0].offset == 10
+    assert found.tags[0][0] == 10
 
 
 def test_an_empty_stream_has_no_bars():

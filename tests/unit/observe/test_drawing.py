@@ -6,7 +6,7 @@ from dataclasses import replace
 from picture_kit import NOON
 from stream_kit import make_stream
 
-from segstore_ds.observe.description import BARS, LANES, Bar, Tag, describe
+from segstore_ds.observe.description import BARS, LANES, Bar, describe
 from segstore_ds.observe.drawing import draw_stream
 from segstore_ds.observe.figures import FollowerFigures, Lag, ReaderFigures
 from segstore_ds.publish.snapshot import Published
@@ -20,7 +20,7 @@ def test_a_drawing_is_bounded_however_many_there_are():
         for n in range(500)
     )
     bars = tuple(Bar(n, n + 1, 400, 10**6 + n, "arrow") for n in range(BARS))
-    tags = tuple(Tag(f"tag-{n}" * 20, n) for n in range(6))
+    tags = tuple((n, f"tag-{n}" * 20) for n in range(6))
     figures = replace(found.figures, readers=readers, tail=BARS)
     drawn = draw_stream(replace(found, figures=figures, bars=bars, tags=tags, tags_count=10_000))
     assert len(drawn) < 60_000
