@@ -17,7 +17,6 @@ from segstore_ds.errors import (
     ConflictError,
     InternalError,
     SegstoreError,
-    StagedExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -28,7 +27,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.staged import delete_staged
+from segstore_ds.write.staged import check_floor, delete_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ def commit_groups(
         return context.log.root, ()
 
     def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
-        check_floor(root, runs)
+        check_outputs(root, runs)
         kept, landed = listed_runs(context.status, root, runs)
         if landed:
             # Called again after the commit landed: the objects it lists must not be deleted.
@@ -239,16 +238,10 @@ def _apart(done: Sequence[Replacement]) -> list[Replacement]:
     return kept
 
 
-def check_floor(root: Root, runs: Sequence[Replacement]) -> None:
+def check_outputs(root: Root, runs: Sequence[Replacement]) -> None:
     """Raise StagedExpiredError where outputs were staged below the staging floor."""
     for path in (output.path for run in runs for output in run.outputs):
-        version = names.parse_token_version(names.segment_token(path))
-        if version is not None and version < root.staging_floor:
-            raise StagedExpiredError(
-                "staged objects are too old to be committed",
-                path=path,
-                staging_floor=root.staging_floor,
-            )
+        check_floor(root, names.segment_token(path))
 
 
 def summarise(

@@ -32,7 +32,6 @@ from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT, Layout
-from segstore_ds.write.request import AutoRules
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_GROUPS = 256
@@ -154,7 +153,7 @@ def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:
     return replace(rules, minor=MINOR, budget_bytes=budget, target_rows=rows)
 
 
-def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | None:
+def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | None:
     """Replace the newest runs worth compacting; return None if there are none.
 
     It runs after the acknowledgement, in the process that committed. The query's own next append
@@ -164,8 +163,7 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     root = context.log.root
     recent = _recent(context, root)
     parquet = any(segment.entry.format == PARQUET for segment in recent)
-    rules = plan_auto(auto.rules, parquet=parquet)
-    layout = auto.layout
+    rules = plan_auto(CompactRules(), parquet=parquet)
     if layout.segment_format == "auto":
         # A commit waits for this: large frames are kept, and converted to Parquet later.
         layout = replace(layout, segment_format=HOT)

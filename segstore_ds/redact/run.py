@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import repeat
 
-from segstore_ds.compact.commit import Replacement, check_floor, listed_runs, replace_runs
+from segstore_ds.compact.commit import Replacement, check_outputs, listed_runs, replace_runs
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names
@@ -231,7 +231,7 @@ def commit_redaction(
     runs = sorted(rows, key=lambda run: run.start)
 
     def build(root: Root, slot: Slot) -> Change[tuple[Redaction, Sequence[Replacement]]]:
-        check_floor(root, runs)
+        check_outputs(root, runs)
         kept, landed = listed_runs(context.status, root, runs)
         if landed or not kept:
             raise ConflictError(

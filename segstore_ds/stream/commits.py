@@ -24,7 +24,8 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.write.append import Appender, AppendPlan, check_stream
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
-from segstore_ds.write.request import AutoRules, WriteRequest
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 _JOBS_REMEMBERED = 1024
@@ -80,7 +81,7 @@ class Commits:
         if commit.repeated:
             delete_staged(self._context.storage, ours)
         else:
-            self._after.run(job.request.compact)
+            self._after.run(job.request.layout if job.request.compact else None)
         return commit
 
     def keep_up(self) -> None:
@@ -109,7 +110,7 @@ class AfterCommit:
         self._retain = AutoRetain(context)
         self._upkeep = AutoUpkeep(context, (UPKEEP, _PUBLISHING))
 
-    def run(self, compact: AutoRules | None) -> None:
+    def run(self, compact: Layout | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
         with _MERGING:
             run_due_merge(self._context)

@@ -11,7 +11,6 @@ from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_seconds, check_whole
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.reads import Reads
@@ -19,7 +18,7 @@ from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import Data, as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout
-from segstore_ds.write.request import AutoRules, WriteRequest
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
 
 
@@ -92,7 +91,7 @@ class Writes(Reads):
             expected_tail=expected_tail,
             expected_version=expected_version,
             merge_schema=merge_schema,
-            compact=AutoRules(CompactRules(), layout) if auto else None,
+            compact=auto,
         )
         return self._commits.write(request, given)
 

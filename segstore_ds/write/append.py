@@ -20,7 +20,6 @@ from segstore_ds.errors import (
     MissingObjectError,
     PositionError,
     SealedError,
-    StagedExpiredError,
     WriterConflictError,
 )
 from segstore_ds.format import names
@@ -38,7 +37,7 @@ from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repe
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.segment_writer import decode_inline
-from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.staged import StagedTask, check_floor
 from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
@@ -100,13 +99,7 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
     """Check everything but the schema, in the order that the module docstring gives. Pure."""
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
-    staged = names.parse_token_version(plan.job.token)
-    if staged is not None and staged < root.staging_floor:
-        raise StagedExpiredError(
-            "staged objects are too old to be committed",
-            token=plan.job.token,
-            staging_floor=root.staging_floor,
-        )
+    check_floor(root, plan.job.token)
     check_staged_rows(plan)
     plan.job.request.check_expected(root)
 

@@ -6,7 +6,6 @@ import pyarrow as pa
 
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
@@ -14,18 +13,10 @@ from segstore_ds.write.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class AutoRules:
-    """How to compact after the commit of a write."""
-
-    rules: CompactRules
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
 class WriteRequest:
     """A request to write; `Stream.plan_write` describes each field.
 
-    `compact` says what to compact after the commit; None for nothing. `key_columns` and
+    `compact` says to compact a little after the commit, by the same layout. `key_columns` and
     `time_column` are those of the stream if the write creates it.
     """
 
@@ -39,7 +30,7 @@ class WriteRequest:
     merge_schema: bool = False
     replace_schema: bool = False
     spark_schema: str | None = field(default=None, repr=False)
-    compact: AutoRules | None = None
+    compact: bool = False
     key_columns: tuple[str, ...] | None = None
     time_column: str | None = None
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.errors import InvalidInputError, StagedExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import Root, StagedSegment
 from segstore_ds.storage import Storage
 
 
@@ -29,6 +29,17 @@ class StagedTask:
     def rows(self) -> int:
         """How many rows it received."""
         return self.facts.rows
+
+
+def check_floor(root: Root, token: str) -> None:
+    """Raise StagedExpiredError if what has a token may be deleted already. Pure."""
+    version = names.parse_token_version(token)
+    if version is not None and version < root.staging_floor:
+        raise StagedExpiredError(
+            "staged objects are too old to be committed",
+            token=token,
+            staging_floor=root.staging_floor,
+        )
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:

@@ -6,12 +6,11 @@ import pytest
 from stream_kit import SCHEMA, make_stream, numbers, objects, values, wait
 from virtual_time import TimedStorage
 
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.job import plan_job
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import AutoRules, WriteRequest
+from segstore_ds.write.request import WriteRequest
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +18,6 @@ ROWS = 3
 EVERY_S = 60.0
 UPKEEP_EVERY = 60  # batches, an hour
 KEPT_S = 2 * 3600
-COMPACT = AutoRules(CompactRules(), Layout())
 
 
 def run_batch(stream: Stream, batch: int) -> None:
@@ -31,7 +29,7 @@ def run_batch(stream: Stream, batch: int) -> None:
             writer=WriterKey("query", batch, owner="query"),
             client="soak",
             layout=Layout(),
-            compact=COMPACT,
+            compact=True,
         ),
     )
     task = job.open_task(0, f"attempt{batch}")

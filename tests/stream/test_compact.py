@@ -39,7 +39,6 @@ from segstore_ds.stream import commits
 from segstore_ds.stream.opening import open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import AutoRules
 
 pytestmark = pytest.mark.usefixtures("each_format")
 LISTS = {
@@ -97,8 +96,8 @@ def test_merge_keeps_large_frames_and_combines_small_ones() -> None:
             numbers(start, end), layout=replace(STAGED, frame_rows=100, segment_format="arrow")
         )
     kept = dict(_frames(stream))
-    auto = AutoRules(CompactRules(), replace(STAGED, frame_rows=100, segment_format="arrow"))
-    run_compact(stream._context, auto.rules, auto.layout)
+    layout = replace(STAGED, frame_rows=100, segment_format="arrow")
+    run_compact(stream._context, CompactRules(), layout)
     merged = dict(_frames(stream))
     assert [rows for _, rows in merged] == [80, 15, 100, 5]
     assert [merged[place] for place in [(0, 80), (95, 100)]] == [
@@ -345,9 +344,8 @@ def test_repeated_batch_is_known_after_compaction() -> None:
 
 
 def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> None:
-    auto = AutoRules(CompactRules(), layout)
     job = stream.plan_write(data.schema, layout=layout)
-    job = replace(job, request=replace(job.request, compact=auto))
+    job = replace(job, request=replace(job.request, compact=True))
     task = job.open_task(0, "a")
     for batch in data.to_batches():
         task.append(batch)
@@ -387,21 +385,20 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
     at = 1
     while True:
         stream, storage = make_stream(3)
-        auto = AutoRules(CompactRules(), STAGED)
         faulty = FaultStorage(storage)
         slow = open_on(faulty, clock=storage.time.clock)
         job = slow.plan_write(SCHEMA, layout=STAGED)
-        job = replace(job, request=replace(job.request, compact=auto))
+        job = replace(job, request=replace(job.request, compact=True))
         task = job.open_task(0, "a")
         task.append(numbers(30, 40).to_batches()[0])
         staged = task.finish()
 
         def strike(
-            context: StreamContext, rules: AutoRules, at: int = at, faulty: FaultStorage = faulty
+            context: StreamContext, layout: Layout, at: int = at, faulty: FaultStorage = faulty
         ) -> None:
             faulty.fault = Fault(len(faulty.calls) + at)
             try:
-                run_auto_compact(context, rules)
+                run_auto_compact(context, layout)
             finally:
                 faulty.fault = None
 

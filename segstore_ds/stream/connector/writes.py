@@ -10,13 +10,12 @@ from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.log.clock import BRIEF_CLOCK, SYSTEM_CLOCK
 from segstore_ds.log.context import StreamContext, client_name, new_context
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.storage import Storage
 from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import WriteJob, check_arguments, plan_job
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import AutoRules, WriteRequest
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def build_write(
         expected_version=options.get("expectedVersion"),
         merge_schema=options["mergeSchema"],
         replace_schema=options["overwriteSchema"],
-        compact=AutoRules(CompactRules(), layout_of(options)) if compact == "auto" else None,
+        compact=compact == "auto",
         key_columns=options["keyColumns"],
         time_column=options["timeColumn"],
     )
