@@ -33,36 +33,18 @@ MIXED = "both"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Neighbouring segments that are drawn as one.
+    """Neighbouring segments that are drawn as one."""
 
-    Attributes:
-        start: Offset of the first event, also if the head hides it.
-        end: Offset after the last event.
-        segments: How many they are.
-        bytes: Their encoded bytes.
-        format: Their format; `MIXED` if they have several.
-    """
-
-    start: int
+    start: int  # of the first event, also if the head hides it
     end: int
     segments: int
     bytes: int
-    format: str
+    format: str  # `MIXED` if they have several
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Neighbouring commits that are drawn as one.
-
-    Attributes:
-        first: Version of the first commit.
-        last: Version of the last commit.
-        start: When the first one was made.
-        end: When the last one was made.
-        head: The head after the last one.
-        tail: The tail after the last one.
-        commits: How many they are.
-    """
+    """Neighbouring commits that are drawn as one: versions, times, and both ends after them."""
 
     first: int
     last: int
@@ -75,27 +57,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A stream as of one version, for pictures.
-
-    Attributes:
-        figures: Its figures.
-        columns: Names and types of its columns.
-        bars: Its segments, in offset order: at most about `BARS`.
-        steps: Its newest `COMMITS_READ` commits, oldest first: at most about `STEPS`.
-        tags: Its first `TAGS_SHOWN` tags: offsets and names.
-        tags_count: How many tags it has.
-        commits: Rows of the newest commits, newest first.
-        segments: Rows of the newest segments, newest first.
-    """
+    """A stream as of one version, for pictures."""
 
     figures: Metrics
-    columns: Mapping[str, str]
-    bars: tuple[Bar, ...]
-    steps: tuple[Step, ...]
-    tags: tuple[tuple[int, str], ...]
-    tags_count: int
-    commits: tuple[Mapping[str, Any], ...]
-    segments: tuple[Mapping[str, Any], ...]
+    columns: Mapping[str, str]  # names and types
+    bars: tuple[Bar, ...]  # in offset order, at most about `BARS`
+    steps: tuple[Step, ...]  # of the newest `COMMITS_READ`, oldest first, at most about `STEPS`
+    tags: tuple[tuple[int, str], ...]  # offsets and names of the first `TAGS_SHOWN`
+    tags_count: int  # of all
+    commits: tuple[Mapping[str, Any], ...]  # rows of the newest, newest first
+    segments: tuple[Mapping[str, Any], ...]  # as `commits`
 
     @property
     def start(self) -> int:

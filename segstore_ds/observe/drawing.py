@@ -70,23 +70,14 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Somebody who has read or copied the events up to an offset, or a tag there.
-
-    Attributes:
-        name: Who.
-        said: How far that is, in words.
-        offset: Up to where.
-        style: `reader`, or `lapsed` for a tag and for one that holds nothing back.
-        alarm: Whether the words tell of a loss.
-        why: What a pointer on it shows besides.
-    """
+    """Somebody who has read or copied the events up to an offset, or a tag there."""
 
     name: str
-    said: str
+    said: str  # how far that is
     offset: int
-    style: str = "reader"
-    alarm: bool = False
-    why: str = ""
+    style: str = "reader"  # or `lapsed`: a tag, and who holds nothing back
+    alarm: bool = False  # whether the words tell of a loss
+    why: str = ""  # what a pointer on it shows besides
 
 
 def draw_stream(found: Description) -> str:

@@ -30,19 +30,12 @@ FORMATS = ("arrow", "parquet")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """The segments from an offset on that can be read of, a column per number.
-
-    Attributes:
-        starts: Offsets of their first events.
-        rows: How many events they have.
-        bytes: Their encoded bytes.
-        formats: Places in `FORMATS`.
-    """
+    """The segments from an offset on that can be read of, a column per number."""
 
     starts: Ints
     rows: Ints
     bytes: Ints
-    formats: Ints
+    formats: Ints  # places in `FORMATS`
 
     @classmethod
     def of(cls, context: StreamContext, root: Root, start: int, readable: "Readable") -> Self:

@@ -12,21 +12,13 @@ from segstore_ds.observe.figures import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: As OpenTelemetry knows it.
-        unit: In UCUM, as OpenTelemetry wants it: `By`, `s`, `{event}`; `1` for yes or no.
-        meaning: One sentence.
-        labels: What tells its values apart.
-        counter: Whether it only grows.
-    """
-
-    name: str
-    unit: str
+    name: str  # as OpenTelemetry knows it
+    unit: str  # in UCUM: `By`, `s`, `{event}`; `1` for yes or no
     meaning: str
-    labels: tuple[str, ...] = ("stream",)
-    counter: bool = False
+    labels: tuple[str, ...] = ("stream",)  # what tells its values apart
+    counter: bool = False  # whether it only grows
 
     @property
     def unit_word(self) -> str:

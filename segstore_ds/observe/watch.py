@@ -40,23 +40,14 @@ class Place:
 
 @dataclass(slots=True)
 class Query:
-    """One query by its id, which outlives its runs.
+    """One query by its id, which outlives its runs."""
 
-    Attributes:
-        label: Its name, or its id if it has none.
-        running: Whether it runs.
-        places: How far it has come, by the location of the stream.
-        batch: Run and number of its last batch.
-        gauges: What its last progress said, by metric.
-        counts: What has been added up, by metric.
-    """
-
-    label: str
+    label: str  # its name, or its id if it has none
     running: bool = True
-    places: dict[str, Place] = field(default_factory=dict)
-    batch: tuple[str, int] | None = None
-    gauges: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)  # by the location of the stream
+    batch: tuple[str, int] | None = None  # run and number of its last batch
+    gauges: dict[str, float] = field(default_factory=dict)  # what its last progress said, by metric
+    counts: dict[str, float] = field(default_factory=dict)  # what has been added up, by metric
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Take over a progress, as `query.lastProgress` has it."""

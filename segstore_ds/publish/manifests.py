@@ -115,19 +115,11 @@ def _avro() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file in a manifest, and what a snapshot did to it.
+    """A file in a manifest, and what a snapshot did to it."""
 
-    Attributes:
-        status: `EXISTING`, `ADDED` or `DELETED`.
-        snapshot_id: The snapshot that added it, or that deleted it.
-        sequence: The sequence number of the snapshot that added it.
-        file: The file.
-        stats: Counts and bounds, as Avro has them.
-    """
-
-    status: int
-    snapshot_id: int
-    sequence: int
+    status: int  # `EXISTING`, `ADDED` or `DELETED`
+    snapshot_id: int  # that added it, or deleted it
+    sequence: int  # of the snapshot that added it
     file: File
     stats: Mapping[str, Any] = field(default_factory=dict)
 

@@ -46,25 +46,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What our commits to a table say of the stream.
-
-    Attributes:
-        stream_id: The stream.
-        generation: Its generation.
-        version: The stream's version that was published.
-        head: Offset of the table's first event.
-        tail: Offset after its last one.
-        created_ms: When the table was made.
-        own: How many files of its own it lists.
-    """
+    """What our commits to a table say of the stream: which version the table shows."""
 
     stream_id: str
     generation: int
     version: int
-    head: int
-    tail: int
-    created_ms: int
-    own: int = 0
+    head: int  # offset of the table's first event
+    tail: int  # offset after its last one
+    created_ms: int  # when the table was made
+    own: int = 0  # how many files of its own it lists
 
 
 def table_uuid(stream_id: str) -> str:
@@ -75,21 +65,13 @@ def table_uuid(stream_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a table lists, or should list: the events `[start, end)`.
+    """A file that a table lists, or should list: the events `[start, end)`."""
 
-    Attributes:
-        path: In the stream's folder, which is the table's; the key of a file to be written.
-        start: Offset of its first event.
-        end: Offset after its last event.
-        bytes: Its size; 0 of a file of the table's own that has to be written.
-        stats: Statistics of the segment, as its entry has them.
-    """
-
-    path: str
+    path: str  # in the stream's folder; the key of a file to be written
     start: int
     end: int
-    bytes: int = 0
-    stats: str | None = None
+    bytes: int = 0  # 0 of a file of the table's own that has to be written
+    stats: str | None = None  # of the segment, as its entry has them
 
     @property
     def key(self) -> str:
@@ -107,65 +89,38 @@ Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes the
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table.
-
-    Attributes:
-        names: Their names, in order.
-        left_out: The stream's other columns, each with the type that the format lacks.
-        form: What the codec makes of them.
-    """
+    """The columns of a table, and those left out, with the types that the format lacks."""
 
     names: tuple[str, ...]
     left_out: dict[str, str]
-    form: Any
+    form: Any  # what the codec makes of them
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The newest state of a table.
+    """The newest state of a table."""
 
-    Attributes:
-        version: The number of its newest commit; the one before the first without any.
-        note: What that commit says of the stream.
-        mark: By what the codec finds out whether that commit is in place.
-        state: What the codec has read of it; None if a commit needs no more than the note.
-        moved: Whether it names the files of a folder that the stream has left.
-        hinted: Whether readers find this commit; the publisher stopped before saying so if not.
-    """
-
-    version: int
-    note: Note | None = None
-    mark: Any = None
-    state: Any = None
-    moved: bool = False
-    hinted: bool = True
+    version: int  # of its newest commit; the one before the first without any
+    note: Note | None = None  # what that commit says of the stream
+    mark: Any = None  # by what the codec knows whether that commit is in place
+    state: Any = None  # what the codec has read; None if a commit needs only the note
+    moved: bool = False  # whether it names the files of a folder that was left
+    hinted: bool = True  # whether readers find this commit
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The next commit of a table: what the stream shows, and which files come and go.
-
-    Attributes:
-        number: Of the commit.
-        note: What it says of the stream.
-        time_ms: When the stream's version was committed.
-        schema: The stream's columns, and `columns` the table's.
-        added: Files that come.
-        removed: Files that go.
-        again: Files as they were listed before, which `added` lists at other offsets.
-        dropped: Ids of older snapshots that are named no more.
-        client: Who commits.
-    """
+    """The next commit of a table: what the stream shows, and which files come and go."""
 
     number: int
     note: Note
-    time_ms: int
-    schema: pa.Schema
+    time_ms: int  # when the stream's version was committed
+    schema: pa.Schema  # the stream's columns; `columns` are the table's
     columns: Columns
     added: Moves
     removed: Moves
-    again: tuple[File, ...]
-    dropped: Collection[int]
+    again: tuple[File, ...]  # as listed before; `added` has them at other offsets
+    dropped: Collection[int]  # ids of older snapshots that are named no more
     client: str
 
 
@@ -180,27 +135,16 @@ class Staged:
 
 
 class Codec(Protocol):
-    """A table format: the bytes of a table's metadata, and back.
+    """A table format: the bytes of a table's metadata, and back."""
 
-    Attributes:
-        KIND: Its name, and that of the folder with the table's own files.
-        TITLE: Its name for people.
-        METADATA_FOLDER: Where the metadata lies.
-        MAKES_TABLE: Objects of that folder that make a table, also those of other programs.
-        FIRST: The number of a table's first commit.
-        LARGE_BYTES: A commit that is larger is cleaned up after at once.
-        TRAVELS: Whether superseded metadata stays as long as files do.
-        POINTED: Whether catalogs keep a pointer to the newest metadata.
-    """
-
-    KIND: str
+    KIND: str  # its name, and that of the folder with the table's own files
     TITLE: str
     METADATA_FOLDER: str
-    MAKES_TABLE: re.Pattern[str]
-    FIRST: int
-    LARGE_BYTES: int
-    TRAVELS: bool
-    POINTED: bool
+    MAKES_TABLE: re.Pattern[str]  # what makes a table there, also other programs'
+    FIRST: int  # the number of a table's first commit
+    LARGE_BYTES: int  # a larger commit is cleaned up after at once
+    TRAVELS: bool  # whether superseded metadata stays as long as files do
+    POINTED: bool  # whether catalogs keep a pointer to the newest metadata
 
     def columns(self, schema: pa.Schema) -> Columns:
         """Return the columns that the format can express."""

@@ -22,36 +22,22 @@ from segstore_ds.status.table_status import PlacedSegment
 
 @dataclass(frozen=True, slots=True)
 class RedactRequest:
-    """What a caller asks to redact.
-
-    Attributes:
-        filters: Conditions that the events satisfy.
-        columns: The columns that become null in them.
-        reason: What the stream remembers about it.
-        redact_id: Its name; the same again is the same redaction.
-    """
+    """What a caller asks to redact."""
 
     filters: FilterLike = field(repr=False)
     columns: Sequence[str]
-    reason: str
-    redact_id: str
+    reason: str  # what the stream remembers about it
+    redact_id: str  # the same again is the same redaction
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for in the segments of one epoch; picklable.
+    """What is looked for in the segments of one epoch; picklable."""
 
-    Attributes:
-        schema: The types in which the filters compare, of the columns that are needed.
-        columns: Those of the redacted columns that the epoch has.
-        filters: The conditions.
-        stored: The epoch's schema, of its statistics.
-    """
-
-    schema: pa.Schema
-    columns: tuple[str, ...]
+    schema: pa.Schema  # the types in which the filters compare
+    columns: tuple[str, ...]  # those of the redacted columns that the epoch has
     filters: Filters = field(repr=False)
-    stored: pa.Schema
+    stored: pa.Schema  # the epoch's schema, of its statistics
 
     def may_match(self, segment: PlacedSegment) -> bool:
         """Return False only if the statistics say that no event of a segment matches."""

@@ -30,17 +30,11 @@ _OFFSET = "offset"
 
 @dataclass(frozen=True, slots=True)
 class RedactJob:
-    """What all segments of a redaction share; picklable.
-
-    Attributes:
-        job: The stream's folder, the schemas of its epochs, and the layout of what is written.
-        wanted: What is looked for, by epoch.
-        tail: Events from this offset on stay as they are.
-    """
+    """What all segments of a redaction share; picklable."""
 
     job: CompactJob = field(repr=False)
-    wanted: Mapping[int, Wanted] = field(repr=False)
-    tail: int
+    wanted: Mapping[int, Wanted] = field(repr=False)  # by epoch
+    tail: int  # events from this offset on stay as they are
 
     def run(self, rows: Iterable[tuple[int, PlacedSegment]]) -> Iterator["RedactedSegment"]:
         """Look through segments with numbers of their own."""

@@ -54,19 +54,12 @@ Job = Sequence[tuple[str, int, SegmentEntry | None]]  # path, size, and the entr
 
 @dataclass(slots=True)
 class FoundPart:
-    """What was found of a lost part.
+    """What was found of a lost part."""
 
-    Attributes:
-        entries: All of its segments; empty if they are not all known.
-        data: The lost object itself, byte for byte; None if that is not proven.
-        placed: The segments that are certain, in offset order.
-        missing: The ranges about which nothing is certain.
-    """
-
-    entries: tuple[SegmentEntry, ...] = ()
-    data: bytes | None = None
-    placed: list[PlacedSegment] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
+    entries: tuple[SegmentEntry, ...] = ()  # all of its segments; empty if they are not all known
+    data: bytes | None = None  # the lost object itself; None if that is not proven
+    placed: list[PlacedSegment] = field(default_factory=list)  # what is certain, in order
+    missing: list[tuple[int, int]] = field(default_factory=list)  # where nothing is certain
 
 
 class PartRebuilder:

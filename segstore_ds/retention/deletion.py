@@ -56,19 +56,12 @@ _MOST_MERGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a deletion commits before it deletes.
+    """What a deletion commits before it deletes."""
 
-    Attributes:
-        start: The oldest version to keep; 0 to forget none.
-        keep: How many of the newest versions stay in any case (>= 1).
-        until_us: Objects go that were dropped before this time; None to delete no object.
-        floor: The newest version stamped before that time.
-    """
-
-    start: int = 0
-    keep: int = 1
-    until_us: int | None = None
-    floor: int = 0
+    start: int = 0  # the oldest version to keep; 0 to forget none
+    keep: int = 1  # how many of the newest versions stay in any case
+    until_us: int | None = None  # objects go that were dropped before; None for none
+    floor: int = 0  # the newest version stamped before that time
 
     def raised(self, root: Root, version: int) -> Root:
         """Return what version `version` would be; the same root if nothing changes. Pure."""

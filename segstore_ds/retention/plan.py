@@ -89,21 +89,13 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What may be deleted: dropped at or before a version and a time, or staged below a floor.
+    """What may be deleted: dropped at or before a version and a time, or staged below a floor."""
 
-    Attributes:
-        version: The oldest version that is kept or pinned.
-        time_us: Now less the grace, by the store's clock, in microseconds.
-        floor: The staging floor.
-        pinned: Whether a pin, not `log_start`, sets the version.
-        copied: Ids of the copies that made the stream: unlisted objects of theirs are leftovers.
-    """
-
-    version: int
-    time_us: int
-    floor: int
-    pinned: bool
-    copied: frozenset[str] = frozenset()
+    version: int  # the oldest that is kept or pinned
+    time_us: int  # now less the grace, by the store's clock
+    floor: int  # the staging floor
+    pinned: bool  # whether a pin, not `log_start`, sets the version
+    copied: frozenset[str] = frozenset()  # ids of copies that made it: unlisted, theirs may go
 
     def is_past(self, item: Retired) -> bool:
         """Tell whether a retirement lies before the horizon."""

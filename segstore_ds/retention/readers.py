@@ -43,13 +43,8 @@ LAPSE_S = 7 * 86_400
 class NamedReader:
     """A registered reader: holds back retention from its position on, until it is released.
 
-    Made by `Stream.reader`. Two handles with one owner may both publish; the later position holds.
-
-    Args:
-        log: The stream's log.
-        seen: The reader's newest record.
-        confirmed_s: Time of the boot clock, in seconds, from before that record was written.
-        client: Who reads, for the stream's history.
+    Two handles with one owner may both publish; the later position holds. `confirmed_s` is the time
+    of the boot clock, in seconds, from before the newest record was written.
     """
 
     def __init__(self, context: StreamContext, seen: SeenReader, confirmed_s: float) -> None:

@@ -74,19 +74,12 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a policy moves the head.
+    """Where a policy moves the head."""
 
-    Attributes:
-        offset: The offset to move it to, never below the current head.
-        wanted: Where the maxima alone would move it; without one, what readers are done with.
-        least: The offset from which `min_bytes` keeps events; None without it.
-        total: Encoded bytes of all kept events, if the policy bounds bytes.
-    """
-
-    offset: int
-    wanted: int
-    least: int | None = None
-    total: int = 0
+    offset: int  # to move it to, never below the current head
+    wanted: int  # where the maxima alone would move it, or the readers
+    least: int | None = None  # from which `min_bytes` keeps events; None without it
+    total: int = 0  # bytes of all kept events, if the policy bounds bytes
 
 
 def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offsets: Offsets) -> Plan:
