@@ -1,15 +1,14 @@
-"""Filters as expressions of Arrow: evaluated on decoded batches, pruned by Arrow's own rules.
+"""Filters as expressions of Arrow, which means what it means in pyarrow and is applied by Arrow.
 
-An expression means what it means in pyarrow: only NaN's place differs from other filters, since
-Arrow compares it with nothing. Rows for which it is null are dropped. pyarrow does not tell what an
-expression consists of. So its columns are those without which it can't be bound to the schema, and
-what statistics exclude is asked from Arrow's datasets: a fragment is left out there if the
-expression can't be true under what is guaranteed of the fragment's rows.
+Only NaN's place differs from other filters: Arrow compares it with nothing. Rows for which an
+expression is null are dropped. What an expression consists of, pyarrow tells only where it
+serializes one: as lines of text, beside the constants.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 
 import pyarrow as pa
@@ -17,11 +16,24 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.statistics import ColumnStats, Stats, bound_type, in_type
-from segstore_ds.read.filter_literals import typed_array
+from segstore_ds.read.filters import TURNED, Filters
+from segstore_ds.read.implied import UNKNOWN, Node, columns_of, implied_filters
 
-# How pyarrow shows a call without a column in a serialized expression: a constant that it computes.
-_COMPUTED = re.compile(r"call: '\w+'\n(?:(?:literal|options): '\d+'\n)*end: ")
+_LINE = re.compile(r"(call|end|field_ref|nested_field_ref|literal|options): '(.*)'")
+_OPERATORS = {
+    "and_kleene": "and",
+    "and": "and",
+    "or_kleene": "or",
+    "or": "or",
+    "invert": "not",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "is_null": "is null",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,39 +43,10 @@ class Expression:
     Attributes:
         expression: The expression.
         schema: The columns that it needs, in normal form.
-        pruned_by_bounds: False if a constant of it may be NaN. Arrow's pruning takes every column
-            with an upper bound to be below NaN, so that its negation would lose rows.
     """
 
     expression: pc.Expression = field(repr=False)
     schema: pa.Schema
-    pruned_by_bounds: bool
-
-    def may_match(self, stats: Stats, rows: int) -> bool:
-        """Return False only if no row satisfies the expression."""
-        known = [
-            guarantee
-            for column in self.schema
-            if column.name in stats
-            for guarantee in _guarantees(
-                column, stats[column.name], rows, bounded=self.pruned_by_bounds
-            )
-        ]
-        if not known:
-            return True
-        guarantee = known[0]
-        for other in known[1:]:
-            guarantee &= other
-        # Loaded when it is used: it loads pandas if that is there.
-        datasets = import_module("pyarrow.dataset")
-        form = datasets.ParquetFileFormat()
-        fragment = form.make_fragment(_NO_FILE, partition_expression=guarantee)
-        fragments = datasets.FileSystemDataset([fragment], self.schema, form)
-        try:
-            return any(True for _ in fragments.get_fragments(filter=self.expression))
-        except pa.ArrowException:
-            # Where it computes with constants, an expression may fail as it would on rows.
-            return True
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that satisfy the expression, in order; `batch` itself if all do."""
@@ -77,11 +60,24 @@ class Expression:
         return batches[0] if batches else batch.slice(0, 0)
 
 
-_NO_FILE = pa.py_buffer(b"")
+def bind(expression: pc.Expression, schema: pa.Schema) -> Filters:
+    """Check an expression against a schema, and return it with what it implies."""
+    node = _parse(expression, schema)
+    try:
+        _filter(expression, no_rows(schema))
+    except pa.ArrowException as error:
+        raise _not_valid(expression, error) from error
+    own = pa.schema([field for field in schema if field.name in columns_of(node)])
+    return replace(implied_filters(node, schema), expressions=(Expression(expression, own),))
 
 
-def bind(expression: pc.Expression, schema: pa.Schema) -> Expression:
-    """Check an expression against a schema, and find out which columns it needs."""
+def columns_needed(expression: pc.Expression, schema: pa.Schema) -> list[str]:
+    """Return the columns that an expression names, in the schema's order."""
+    found = columns_of(_parse(expression, schema))
+    return [name for name in schema.names if name in found]
+
+
+def _parse(expression: pc.Expression, schema: pa.Schema) -> Node:
     try:
         _, (serialized,) = expression.__reduce__()
     except pa.ArrowNotImplementedError as error:  # it serializes names alone
@@ -90,23 +86,60 @@ def bind(expression: pc.Expression, schema: pa.Schema) -> Expression:
             remedy="name it: pyarrow.compute.field('user')",
             filters=_text(expression),
         ) from error
-    try:
-        _filter(expression, no_rows(schema))
-    except pa.ArrowException as error:
-        raise _not_valid(expression, error) from error
-    needed = pa.schema(_needed(expression, list(schema), []))
-    return Expression(expression, needed, not _may_hold_nan(serialized))
-
-
-def _may_hold_nan(serialized: pa.Buffer) -> bool:
-    """Tell whether a constant of an expression is NaN, or is computed and so may be NaN."""
     with pa.ipc.open_file(serialized) as file:
         constants = file.get_batch(0)
-    nan = any(
-        t.is_floating(each.type) and pc.any(pc.is_nan(each)).as_py() for each in constants.columns
-    )
     shown = constants.schema.to_string(truncate_metadata=False)
-    return nan or _COMPUTED.search(shown) is not None
+    lines = shown.partition("-- schema metadata --\n")[2].split("\n")
+    found = [_LINE.fullmatch(line) for line in lines]
+    if any("\n" in name for name in schema.names) or not all(found):
+        return (UNKNOWN, *(("column", name) for name in schema.names))
+    tokens = iter([(match[1], match[2]) for match in found if match])
+    node = _read(tokens, constants, schema)
+    return node or (UNKNOWN,)
+
+
+def _read(
+    tokens: Iterator[tuple[str, str]], constants: pa.RecordBatch, schema: pa.Schema
+) -> Node | None:
+    """Return the next node; None at the end of a call."""
+    kind, value = next(tokens)
+    match kind:
+        case "field_ref":
+            return ("column", value)
+        case "nested_field_ref":
+            path = [next(tokens)[1] for _ in range(int(value))]
+            return (UNKNOWN, ("column", path[0]))
+        case "literal":
+            return ("value", constants.column(int(value)))
+        case "options":
+            return ("options", constants.column(int(value))[0])
+        case "call":
+            arguments = [*iter(partial(_read, tokens, constants, schema), None)]
+            return _call(value, arguments, schema)
+    return None
+
+
+def _call(name: str, arguments: list[Node], schema: pa.Schema) -> Node:
+    match name, arguments:
+        case "is_in", [column, ("options", options)] if not _floats(column, schema):
+            return ("in", column, ("value", options["value_set"].values), True)
+        case "starts_with", [column, ("options", options)] if not options["ignore_case"].as_py():
+            return ("starts with", column, ("value", pa.array([options["pattern"].as_py()])))
+        case "is_null", [column, ("options", options)] if not options["nan_is_null"].as_py():
+            return ("is null", column)
+        case "is_valid", [column]:
+            return ("not", ("is null", column))
+    op = _OPERATORS.get(name, UNKNOWN)
+    node = (op, *(each for each in arguments if each[0] != "options"))
+    floats = [each for each in arguments if _floats(each, schema)]
+    if op in TURNED and op not in {"==", "!="} and floats:
+        return ("and", node, ("not", ("is nan", floats[0])))  # ours is above every number
+    return node
+
+
+def _floats(node: Node, schema: pa.Schema) -> bool:
+    place = schema.get_field_index(node[1]) if node[0] == "column" else -1
+    return place >= 0 and t.is_floating(schema.field(place).type)
 
 
 def _text(expression: pc.Expression) -> str:
@@ -114,27 +147,6 @@ def _text(expression: pc.Expression) -> str:
         return str(expression)[:200]
     except UnicodeDecodeError:  # pyarrow cuts a long text within a character
         return "(not printable)"
-
-
-def _needed(
-    expression: pc.Expression, fields: Sequence[pa.Field], rest: Sequence[pa.Field]
-) -> list[pa.Field]:
-    """Return those of `fields` that an expression needs beside `rest`, by halving them."""
-    if not fields or _binds(expression, rest):
-        return []
-    if len(fields) == 1:
-        return [*fields]
-    half = len(fields) // 2
-    left = _needed(expression, fields[:half], [*fields[half:], *rest])
-    return left + _needed(expression, fields[half:], [*left, *rest])
-
-
-def _binds(expression: pc.Expression, fields: Sequence[pa.Field]) -> bool:
-    try:
-        _filter(expression, no_rows(fields))
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def no_rows(fields: Iterable[pa.Field]) -> pa.RecordBatch:
@@ -152,25 +164,6 @@ def _filter(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Table:
         acero.Declaration("filter", acero.FilterNodeOptions(expression)),
     ]
     return acero.Declaration.from_sequence(steps).to_table(use_threads=False)
-
-
-def _guarantees(
-    column: pa.Field, stats: ColumnStats, rows: int, *, bounded: bool
-) -> list[pc.Expression]:
-    """Return what statistics say of a column's rows, in the forms that Arrow simplifies by."""
-    values = pc.field(column.name)
-    if stats.nulls >= rows:
-        return [values.is_null()]
-    stats, kind = in_type(stats, column.type), bound_type(column.type) if bounded else None
-    found = []
-    if stats.min is not None and type(stats.min) is kind:
-        found.append(values >= typed_array([stats.min], column.type)[0])
-    if stats.max is not None and type(stats.max) is kind:
-        found.append(values <= typed_array([stats.max], column.type)[0])
-    if stats.nulls:
-        return [each | values.is_null() for each in found]
-    # Without bounds a column of floats may hold NaN, which `is_null` can be asked to count.
-    return found or ([] if t.is_floating(column.type) else [values.is_valid()])
 
 
 def _not_valid(expression: pc.Expression, error: pa.ArrowException) -> InvalidInputError:

@@ -7,13 +7,13 @@ Nothing is evaluated: only comparisons of a column with literals, joined by `and
 import ast
 import io
 import tokenize
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.read.filters import OPPOSITE, TURNED, Filters, all_of, some_of
 
 EXAMPLE = """n > 3 and user in ('ada', 'bob') and ts is not null"""
-Condition = list[Any]  # column, operator, and a literal unless it is a null test
 
 _SPELLED = {word: word for word in ("and", "or", "not", "in", "is")}
 _SPELLED |= {"null": "None", "true": "True", "false": "False", "=": "=="}
@@ -29,26 +29,18 @@ _OPS: dict[type, str] = {
     ast.Is: "is null",
     ast.IsNot: "is not null",
 }
-OPPOSITE = {"==": "!=", "<": ">=", "<=": ">", "in": "not in", "is null": "is not null"}
-OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
-TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 
-class Join(NamedTuple):
-    """What makes a filter of a condition, and of filters that all, or of which some, must hold."""
+def parse_text(text: str, condition: Callable[[list[Any]], Filters]) -> Filters:
+    """Return the filters that a text says; an InvalidInputError says what is not understood.
 
-    leaf: Callable[[Condition], Any]
-    every: Callable[[Sequence[Any]], Any]
-    some: Callable[[Sequence[Any]], Any]
-
-
-def parse_text(text: str, join: Join) -> Any:
-    """Return what `join` makes of a text; an InvalidInputError says what is not understood."""
+    `condition` makes a filter of ``[column, op, literal]``.
+    """
     try:
         tree = ast.parse(python := _as_python(text), mode="eval")
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise _refused(text, "it is no expression") from error
-    return _Reader(text, python.encode(), join).read(tree.body, truth=True)
+    return _Reader(text, python.encode(), condition).read(tree.body, truth=True)
 
 
 def _as_python(text: str) -> str:
@@ -59,16 +51,16 @@ def _as_python(text: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, python: bytes, join: Join) -> None:
-        self._text, self._python, self._join = text, python, join
+    def __init__(self, text: str, python: bytes, condition: Callable[[list[Any]], Filters]) -> None:
+        self._text, self._python, self._condition = text, python, condition
 
-    def read(self, node: ast.expr, *, truth: bool) -> Any:
+    def read(self, node: ast.expr, *, truth: bool) -> Filters:
         """Return the filter that a node, or its negation, is."""
         match node:
             case ast.BoolOp(op=op, values=values):
                 parts = [self.read(value, truth=truth) for value in values]
                 every = isinstance(op, ast.And) == truth
-                return (self._join.every if every else self._join.some)(parts)
+                return all_of(parts) if every else some_of(parts)
             case ast.UnaryOp(op=ast.Not(), operand=inner):
                 return self.read(inner, truth=not truth)
             case ast.Compare():
@@ -77,10 +69,10 @@ class _Reader:
                 if truth:
                     return self._leaf(column, "starts with", self._literal(prefix))
         if self._column(node) is not None:  # a column of booleans
-            return self._leaf(node, "==", literal=truth)
+            return self._leaf(node, "==", truth)
         raise self._not_understood(node)
 
-    def _compare(self, node: ast.Compare, *, truth: bool) -> Any:
+    def _compare(self, node: ast.Compare, *, truth: bool) -> Filters:
         found, left = [], node.left
         for sign, right in zip(node.ops, node.comparators, strict=True):
             op, column, other = _OPS[type(sign)], left, right
@@ -97,13 +89,13 @@ class _Reader:
                     literal = self._only_literal(literal, other)
                 found.append(self._leaf(column, op, literal))
             left = right
-        return (self._join.every if truth else self._join.some)(found)
+        return all_of(found) if truth else some_of(found)
 
-    def _leaf(self, column: ast.expr, op: str, *literals: Any, **literal: Any) -> Any:
+    def _leaf(self, column: ast.expr, op: str, *literals: Any) -> Filters:
         name = self._column(column)
         if name is None:
             raise self._not_understood(column)
-        return self._join.leaf([name, op, *literals, *literal.values()])
+        return self._condition([name, op, *literals])
 
     def _column(self, node: ast.expr) -> str | None:
         match node:

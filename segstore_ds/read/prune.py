@@ -123,7 +123,7 @@ def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Fla
 
 def _one_by_one(run: Run, rows: Ints, filters: Filters, schema: pa.Schema) -> Ints:
     """Return those of a run's segments whose statistics do not rule a match out."""
-    if all(map(_is_number, filters.conditions)) and not (filters.any_of or filters.expressions):
+    if all(map(_is_number, filters.conditions)) and not filters.any_of:
         return rows
     names = _names(filters, schema)
     stats = run.load_stats().read(rows, names)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
-from segstore_ds.read.expressions import bind
+from segstore_ds.read.expressions import columns_needed
 from segstore_ds.stream.scan import Scan
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
@@ -91,7 +91,7 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     def _needed(self, columns: Columns) -> tuple[str, ...]:
         if not isinstance(columns, Mapping):
             return tuple(self.schema.names if columns is None else columns)
-        found = (bind(value.is_valid(), self.schema).schema.names for value in columns.values())
+        found = (columns_needed(value, self.schema) for value in columns.values())
         return tuple(dict.fromkeys(name for names in found for name in names))
 
     def _open(
@@ -100,7 +100,7 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
         """Read columns; also return the expression if it is still to be applied."""
         if expression is None:
             return self._read.open_part(columns), None
-        needed = bind(expression, self.schema).schema.names
+        needed = columns_needed(expression, self.schema)
         if {*needed} <= {*self._read.reading.columns}:
             return self._read.open_part(columns, expression), None
         return self._read.open_part([*columns, *needed]), expression

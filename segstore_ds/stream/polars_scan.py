@@ -13,7 +13,7 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.frames import check_texts, load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.read.polars_predicate import implied_filters
+from segstore_ds.read.polars_predicate import implied_by
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream.scan import Scan
 
@@ -97,7 +97,7 @@ def _source(polars: Any, read: Scan, wanted: Any) -> Any:
             asked = read.between(start, min(start + n_rows, read.reading.end))
         filters = Filters()
         if predicate is not None and left is None:
-            filters = implied_filters(predicate, read.reading.schema)
+            filters = implied_by(predicate, read.reading.schema)
         for batch in asked.open_part(needed, filters):
             check_texts(batch)
             frame = polars.from_arrow(batch)

@@ -27,7 +27,7 @@ from segstore_ds.read.cuts import (
     cut_text,
     parse_cut,
 )
-from segstore_ds.read.filters import FilterLike
+from segstore_ds.read.filter_input import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
