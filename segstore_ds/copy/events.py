@@ -48,7 +48,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import plan_range, plan_tasks
-from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
@@ -167,8 +167,7 @@ class EventsCopy:
         known = {*epoch_schema(context.status, root.epoch).names}
         columns = [name for name in schema.names if name in known]
         # What is read once would only displace what is read again.
-        request = ReadRequest(start, end, columns, read_cache_bytes=0)
-        reading = plan_reading(context, root, request)
+        reading = plan_reading(context, root, start, end, columns=columns, read_cache_bytes=0)
         tasks = plan_tasks(plan_range(context.status, root, reading), partition_bytes=PIECE_BYTES)
         batches = (
             _narrow(batch, schema)

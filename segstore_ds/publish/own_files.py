@@ -8,7 +8,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.snapshot import File
 from segstore_ds.read.plan import plan_range, plan_tasks
-from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.write.layout import Layout
 
@@ -22,8 +22,8 @@ def write_own_file(
 
     Nothing lists the file yet. Its name is unique, so no other publisher's file is touched.
     """
-    request = ReadRequest(wanted.start, wanted.end, columns=columns, read_cache_bytes=0)
-    reading = plan_reading(context, root, request)
+    span = (wanted.start, wanted.end)
+    reading = plan_reading(context, root, *span, columns=columns, read_cache_bytes=0)
     slices = plan_range(context.status, root, reading)
     tasks = plan_tasks(slices, partition_bytes=Layout().segment_bytes)
     path = f"{wanted.key}-{context.clock.new_id()[:12]}.parquet"

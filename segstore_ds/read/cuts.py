@@ -76,6 +76,7 @@ class Position:
 
 
 CutLike = int | str | dt.datetime | Position
+AsOf = int | str | dt.datetime | None  # a version, or the newest one at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,65 +125,37 @@ def _parse_text(text: str) -> Cut:
         return Cut(kind, value.strip() if moment else names.check_label(value, what=kind))
     if text.startswith("{"):
         return Cut("position", _parse_position(text))
+    return _parse_time(text)
+
+
+def _parse_time(text: str) -> Cut:
     ago_s = parse_duration(text[1:]) if text.startswith("-") else None
-    return Cut("time", parse_time(text)) if ago_s is None else Cut("ago", ago_s)
-
-
-def parse_time(text: str) -> int:
-    """Return an ISO 8601 time with a zone as microseconds since 1970 UTC.
-
-    >>> parse_time('1970-01-01T00:00:01Z')
-    1000000
-    """
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise _not_a_cut(text) from None
-    return _to_us(moment, text)
+    if ago_s is not None:
+        return Cut("ago", ago_s)
+    moment = _read_time(text)
+    if moment is None:
+        raise _not_a_cut(text)
+    return Cut("time", _to_us(moment, text))
 
 
 def parse_moment(given: str | dt.datetime) -> int:
     """Return a user's datetime or ISO 8601 text, with a zone, as microseconds since 1970 UTC."""
-    if isinstance(given, dt.datetime):
-        return _to_us(given, given)
-    try:
-        moment = dt.datetime.fromisoformat(given)
-    except (ValueError, TypeError):
+    moment = _read_time(given) if isinstance(given, str) else given
+    if not isinstance(moment, dt.datetime):
         raise InvalidInputError(
             "not a time",
             remedy="give a datetime with a time zone, or a string like 2026-11-20T10:00:00Z; only "
             "cuts may be relative, like end='-1h'",
             given=given,
-        ) from None
+        )
     return _to_us(moment, given)
 
 
-def check_version(given: int) -> int:
-    """Return a user's version as an int; anything but an integer is an InvalidInputError."""
-    version = _whole(given)
-    if version is None:
-        raise InvalidInputError("not a version", remedy="give its number, as an int", given=given)
-    return version
-
-
-def as_version_or_time(given: Any) -> tuple[int | None, str | dt.datetime | None]:
-    """Return the version, or the time, that a user asks to read as of; None for both.
-
-    A text or a datetime is a time, which `root_as_of` parses.
-    """
-    if given is None:
-        return None, None
-    if isinstance(given, str | dt.datetime):
-        return None, given
-    version = _whole(given)
-    if version is None:
-        raise InvalidInputError(
-            "neither a version nor a time",
-            remedy="give a version's number, a datetime with a time zone, or a string like "
-            "2026-11-20T10:00:00Z",
-            as_of=given,
-        )
-    return version, None
+def _read_time(text: str) -> dt.datetime | None:
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _whole(given: Any) -> int | None:
@@ -210,10 +183,11 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
         case "head" | "tail":
             return root.head if cut.kind == "head" else root.tail
         case "version":
-            return tail_of(context, cut.value)
-        case "time" | "ago":
-            ago_us = context.clock.wall_us() - cut.value * 1_000_000
-            return min(tail_at(context, cut.value if cut.kind == "time" else ago_us), root.tail)
+            return _tail_of(context, cut.value)
+        case "time" | "ago" as kind:
+            now_us = context.clock.wall_us()
+            time_us = cut.value if kind == "time" else now_us - cut.value * 1_000_000
+            return min(tail_at(context, time_us), root.tail)
         case "tag" | "reader" | "eventtime":
             return _resolve_named(context, root, cut, end=end)
         case "position":
@@ -223,22 +197,14 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
     return int(cut.value)
 
 
-def resolve_cuts(context: StreamContext, root: Root, start: Cut, end: Cut) -> tuple[int, int]:
-    """Return the offsets of a start and an end as of a root; raises as `resolve_cut`.
-
-    If the last event before a time lies before the start, there is nothing between the two.
-    """
-    first, last = resolve_cut(context, root, start), resolve_cut(context, root, end, end=True)
-    return first, max(first, last) if end.kind == EVENT_TIME else last
+def resolve_end(context: StreamContext, root: Root, end: Cut, start: int) -> int:
+    """Return the offset of an end; the start if the last event before a time lies before it."""
+    last = resolve_cut(context, root, end, end=True)
+    return max(start, last) if end.kind == EVENT_TIME else last
 
 
-def tail_of(context: StreamContext, version: int) -> int:
-    """Return the tail as of a version, from the history, which outlives the version's commit file.
-
-    Raises:
-        NotFoundError: The version does not exist yet.
-        SnapshotExpiredError: The row of the version is lost.
-    """
+def _tail_of(context: StreamContext, version: int) -> int:
+    """Return the tail as of a version, from the history, which outlives its commit file."""
     root = context.log.root
     if version > root.version:
         root = context.log.refresh()
@@ -264,18 +230,16 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
     seen = find_reader(context, cut.value)
     if seen is None:
         raise NotFoundError("no such reader", reader=cut.value)
-    record = seen.record
-    position = position_of(record)
+    position = position_of(seen.record)
     check_position(root, position)
     check_held(context, position)
-    return record.offset
+    return position.offset
 
 
 def position_of(record: ReaderRecord) -> Position:
     """Return the position in a reader's record. Pure."""
-    return Position(
-        record.stream_id, record.generation, record.offset, record.version, record.transaction
-    )
+    seen = (record.version, record.transaction)
+    return Position(record.stream_id, record.generation, record.offset, *seen)
 
 
 def check_held(context: StreamContext, position: Position) -> None:
@@ -323,9 +287,9 @@ def check_position(root: Root, position: Position) -> None:
 
 
 def check_range(
-    root: Root, start: int, end: int, *, fail_on_data_loss: bool, remedy: str = GO_ON
+    root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str = "", remedy: str = GO_ON
 ) -> tuple[int, int]:
-    """Return the range to read, clamped to the head if the caller accepts data loss. Pure.
+    """Return the range to read; clamped to the head, with a warning, if data loss is accepted.
 
     Raises:
         InvalidInputError: Start is greater than end.
@@ -357,6 +321,10 @@ def check_range(
             lost=f"[{start}, {until})",
             head=root.head,
         )
+    lost = (start, min(root.head, end))
+    _LOG.warning(
+        "the events [%d, %d) of %s are gone; reading continues at %d", *lost, url, root.head
+    )
     return root.head, max(end, root.head)
 
 
@@ -364,64 +332,45 @@ def resolve_range(
     context: StreamContext, root: Root, start: Cut, end: Cut, *, remedy: str = GO_ON
 ) -> tuple[int, int]:
     """Return the offsets between two cuts as of a root; raises as `resolve_cut`, `check_range`."""
-    first, last = resolve_cuts(context, root, start, end)
+    first = resolve_cut(context, root, start)
+    last = resolve_end(context, root, end, first)
     return check_range(root, first, last, fail_on_data_loss=True, remedy=remedy)
 
 
-def root_as_of(
-    context: StreamContext,
-    version: int | None,
-    timestamp: str | dt.datetime | None,
-    *,
-    replicated: bool = False,
-) -> Root:
-    """Return the root of a version, or of the newest one at a time; without either the newest seen.
+def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False) -> Root:
+    """Return the root of a version, or of the newest one at a time; of None the newest seen.
 
     With `replicated` it is the newest seen that is replicated everywhere.
 
     Raises:
-        InvalidInputError: Two are given, or one is not a number or not a time with a zone.
+        InvalidInputError: Both are given, or neither a number nor a time with a zone.
         NotFoundError: The stream has no such version yet, or was created later.
         SnapshotExpiredError: The version was purged.
     """
-    if version is not None and timestamp is not None:
-        raise InvalidInputError(
-            "both a version and a time were given to read as of",
-            remedy="give version_as_of or timestamp_as_of",
-            version=version,
-            timestamp=timestamp,
-        )
-    if replicated and (version is not None or timestamp is not None):
+    if as_of is None:
+        return context.log.acknowledged() if replicated else context.log.root
+    if replicated:
         raise InvalidInputError(
             "a version or a time was given to read as of, and replicated as well",
             remedy="leave one of them out; what replicated=True reads is replicated",
-            version=version,
-            timestamp=timestamp,
+            as_of=as_of,
         )
-    if timestamp is not None:
-        root = version_at(context.log, parse_moment(timestamp))
-    elif version is not None:
-        root = context.log.read_version(check_version(version))
-    else:
-        return context.log.acknowledged() if replicated else context.log.root
-    if root is None:
-        raise NotFoundError(
-            "stream was created after that time", url=context.storage.url, timestamp=str(timestamp)
+    if isinstance(as_of, str | dt.datetime):
+        root = version_at(context.log, parse_moment(as_of))
+        if root is None:
+            raise NotFoundError(
+                "stream was created after that time", url=context.storage.url, timestamp=str(as_of)
+            )
+        return root
+    version = _whole(as_of)
+    if version is None:
+        raise InvalidInputError(
+            "neither a version nor a time",
+            remedy="give a version's number, a datetime with a time zone, or a string like "
+            "2026-11-20T10:00:00Z",
+            as_of=as_of,
         )
-    return root
-
-
-def take_range(
-    root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str
-) -> tuple[int, int]:
-    """Return the range as `check_range` does, and log accepted data loss as a warning."""
-    first, last = check_range(root, start, end, fail_on_data_loss=fail_on_data_loss)
-    if first > start:
-        lost = (start, min(first, end))
-        _LOG.warning(
-            "the events [%d, %d) of %s are gone; reading continues at %d", *lost, url, first
-        )
-    return first, last
+    return context.log.read_version(version)
 
 
 def _parse_position(text: str) -> Position:

@@ -21,7 +21,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.prune import Key, part_test, segments_to_read
+from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
 from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
@@ -58,7 +58,7 @@ class Reading:
         mirrors: Other folders, which are read if a segment is damaged here.
         native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
-        looks_up: Whether a filter asks for values of a key column: most segments will have none.
+        key_columns: The columns by whose values segments are looked up.
     """
 
     storage: Storage = field(repr=False)
@@ -76,7 +76,12 @@ class Reading:
     mirrors: Mirrors | None = None
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
-    looks_up: bool = False
+    key_columns: tuple[str, ...] = ()
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether a filter asks for values of a key column: most segments will have none."""
+        return looks_up(self.filters, self.key_columns)
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -107,18 +112,18 @@ class Reading:
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     """Return the slices of segments to read, in offset order; statistics skip whole segments."""
-    filters, looks_up = reading.filters, reading.looks_up
+    filters, by_key = reading.filters, reading.looks_up
     schemas: dict[int, pa.Schema] = {}
     if filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     span, may_match = (reading.start, reading.end), part_test(filters, reading.schema)
     tables = []
     for run in status.runs(
-        root, *span, with_stats=bool(filters), with_filters=looks_up, wanted=may_match
+        root, *span, with_stats=bool(filters), with_filters=by_key, wanted=may_match
     ):
         kept = None
         if filters:
-            kept = segments_to_read(run, filters, reading.schema, schemas, looks_up=looks_up)
+            kept = segments_to_read(run, filters, reading.schema, schemas, looks_up=by_key)
         tables.append(SliceTable.of_run(run, *span, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:

@@ -5,18 +5,17 @@ to `poll_s`, and begins anew after events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
-from typing import Self
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Self
 
 import pyarrow as pa
 
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.plan import split_reading
-from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader
+from segstore_ds.retention.readers import NamedReader, register_reader
 
 POLL_S = 0.05
 _FIRST_WAIT_S = 0.005
@@ -39,24 +38,36 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
     def __init__(
         self,
         context: StreamContext,
-        request: ReadRequest,
+        how: Mapping[str, Any],
         *,
-        start: int,
-        reader: NamedReader | None,
+        name: str | None,
+        owner: str,
+        start: CutLike | None,
         poll_s: float,
-        timeout_s: float | None = None,
-        replicated: bool = False,
+        timeout_s: float | None,
+        replicated: bool,
     ) -> None:
-        self._context, self._request = context, _with_offsets(request)
+        filtered = how["filters"] is not None or how["event_time"] is not None
+        if filtered and how["offset_column"] is None:
+            how = {**how, "offset_column": _HIDDEN}  # events that a filter dropped are passed
+        self._context, self._how = context, how
         self._poll_s, self._timeout_s = poll_s, timeout_s
         self._heard_s = context.clock.boot_s()  # when the last batch was returned
         self._replicated = replicated
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
-        self._next = self._upto = self.offset = start
         self._ended = False
-        self.reader = reader
+        root = context.log.refresh()
+        if name is None and replicated:
+            root = context.log.acknowledged()
+        cut = "tail" if name is None and start is None else start
+        offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
+        self.reader: NamedReader | None = None
+        if name is not None:
+            self.reader = register_reader(context, name, owner=owner, start=offset)
+            offset = self.reader.offset
+        self._next = self._upto = self.offset = offset or 0
 
     def __iter__(self) -> Self:
         """Return this object."""
@@ -118,15 +129,15 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             if root.tail <= self._next and root.stream_id == before.stream_id:
                 return False
         # The position holds the root seen before: the read checks that it continues that history.
-        request = replace(self._request, start=Position.of(before, self._next), end=root.tail)
-        reading = plan_reading(self._context, root, request)
+        start = Position.of(before, self._next)
+        reading = plan_reading(self._context, root, start, root.tail, **self._how)
         tasks = split_reading(self._context, reading, root=root)
         self._batches = iter(open_reader(reading, tasks))
         self._upto = root.tail
         return True
 
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        column = self._request.offset_column
+        column = self._how["offset_column"]
         if column is None:
             self._next += batch.num_rows
             return batch
@@ -141,52 +152,3 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         wait_s = min(self._wait_s, self._poll_s)
         self._wait_s = 2 * wait_s
         return wait_s
-
-
-def open_follow(
-    context: StreamContext,
-    request: ReadRequest,
-    *,
-    name: str | None,
-    owner: str,
-    start: CutLike | None,
-    poll_s: float,
-    timeout_s: float | None,
-    replicated: bool,
-) -> Follow:
-    """Begin to follow, on a context of its own; `Stream.follow` describes it."""
-    context = context.apart()
-    root = context.log.refresh()
-    if name is None and replicated:
-        root = context.log.acknowledged()
-    cut = "tail" if name is None and start is None else start
-    offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
-    reader = None
-    if name is not None:
-        reader = register_reader(
-            context,
-            name,
-            owner=owner,
-            start=offset,
-            lapse_s=LAPSE_S,
-            takeover=False,
-            provisional=False,
-        )
-        offset = reader.offset
-    return Follow(
-        context,
-        request,
-        start=offset or 0,
-        reader=reader,
-        poll_s=poll_s,
-        timeout_s=timeout_s,
-        replicated=replicated,
-    )
-
-
-def _with_offsets(request: ReadRequest) -> ReadRequest:
-    """Return a request whose rows tell their offsets: those that a filter dropped are passed."""
-    filtered = request.filters is not None or request.event_time is not None
-    if request.offset_column is None and filtered:
-        return replace(request, offset_column=_HIDDEN)
-    return request

@@ -14,9 +14,9 @@ from segstore_ds.read.cuts import (
     Position,
     check_held,
     check_position,
+    check_range,
     parse_cut,
     resolve_cut,
-    take_range,
 )
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
@@ -135,7 +135,7 @@ class MicroBatches:
             PositionError: The offset is beyond the tail.
         """
         root = self._root
-        first, last = take_range(
+        first, last = check_range(
             root,
             start,
             max(self.available(), start),

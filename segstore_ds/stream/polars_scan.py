@@ -27,7 +27,7 @@ def scan_events(read: Scan) -> Any:
     for run in _native_runs(polars, read, wanted):
         if at < run[0].start:
             parts.append(_source(polars, read.between(at, run[0].start), wanted))
-        parts.append(_files(polars, run, read.request.offset_column))
+        parts.append(_files(polars, run, reading.offset_column))
         at = run[-1].end
     if at < reading.end or not parts:
         parts.append(_source(polars, read.between(at, reading.end), wanted))
@@ -36,8 +36,8 @@ def scan_events(read: Scan) -> Any:
 
 def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]]:
     """Return runs of adjacent files that Polars reads as the stream would."""
-    reading, request, url = read.reading, read.request, read.context.storage.url
-    ours = request.segment_column or request.commit_time_column or reading.filters
+    reading, url = read.reading, read.context.storage.url
+    ours = reading.segment_column or reading.commit_time_column or reading.filters
     if ours or not _path(url):
         return []
     schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
@@ -52,7 +52,7 @@ def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]
     ]
     if not files:
         return []
-    found = _files(polars, files[:1], request.offset_column).collect_schema()
+    found = _files(polars, files[:1], reading.offset_column).collect_schema()
     if list(found.items()) != list(wanted.items()):
         return []
     runs = [[files[0]]]

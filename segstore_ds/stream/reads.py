@@ -20,9 +20,9 @@ from segstore_ds.options.arguments import check_seconds, check_timeout, check_wh
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import (
+    AsOf,
     CutLike,
     Position,
-    as_version_or_time,
     parse_cut,
     resolve_cut,
     root_as_of,
@@ -30,13 +30,13 @@ from segstore_ds.read.cuts import (
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filter_input import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table
-from segstore_ds.read.request import ReadRequest
+from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
-from segstore_ds.stream.follow import POLL_S, Follow, open_follow
+from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.picture import Picture
-from segstore_ds.stream.scan import AsOf, Scan, ScanArguments
+from segstore_ds.stream.scan import Scan, ScanArguments
 from segstore_ds.stream.tables import Rows
 
 
@@ -172,7 +172,11 @@ class Reads:
         Raises:
             NotFoundError: There is no such version.
         """
-        request = ReadRequest(
+        self._log.refresh()
+        root = root_as_of(self._context, as_of, replicated=replicated)
+        reading = plan_reading(
+            self._context,
+            root,
             start,
             end,
             columns=columns,
@@ -184,9 +188,7 @@ class Reads:
             fail_on_data_loss=fail_on_data_loss,
             read_cache_bytes=read_cache_bytes,
         )
-        self._log.refresh()
-        root = root_as_of(self._context, *as_version_or_time(as_of), replicated=replicated)
-        return Scan.of(self._context, root, request, limit)
+        return Scan(self._context, root, reading, limit)
 
     def read(
         self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
@@ -225,7 +227,7 @@ class Reads:
         end = tail if offsets.stop is None else within(offsets.stop)
         if isinstance(start, int) and isinstance(end, int):
             end = max(start, end)
-        return Scan.of(self._context, root, ReadRequest(start, end))
+        return Scan(self._context, root, plan_reading(self._context, root, start, end))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -273,16 +275,15 @@ class Reads:
             ReaderConflictError: The name belongs to another owner, at once or while publishing.
         """
         check_seconds("poll_s", poll_s, positive=True)
-        request = ReadRequest(
-            columns=columns,
-            filters=filters,
-            event_time=event_time,
-            offset_column=offset_column,
-            commit_time_column=commit_time_column,
-        )
-        return open_follow(
-            self._context,
-            request,
+        return Follow(
+            self._context.apart(),
+            {
+                "columns": columns,
+                "filters": filters,
+                "event_time": event_time,
+                "offset_column": offset_column,
+                "commit_time_column": commit_time_column,
+            },
             name=name,
             owner=owner,
             start=start,
@@ -365,7 +366,7 @@ class Reads:
         """
         find_table(table)
         self._log.refresh()
-        root = root_as_of(self._context, *as_version_or_time(as_of))
+        root = root_as_of(self._context, as_of)
         return Rows(lambda: open_table(self._context, table, root, None))
 
     def verify(self, *, progress: Progress = unheard) -> Report:

@@ -1,6 +1,5 @@
 """A scan: events of one version, which are read whenever they are asked for."""
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -14,13 +13,13 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
+from segstore_ds.read.cuts import AsOf
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filter_input import FilterLike, parse_filters
 from segstore_ds.read.filters import Filters, all_of
 from segstore_ds.read.frames import load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, split_reading
-from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.storage import Storage
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyarrow import dataset
-
-AsOf = int | str | dt.datetime | None
 
 
 class ScanArguments(TypedDict, total=False):
@@ -87,41 +84,26 @@ class Scan:
         SnapshotExpiredError: Any method: segments of the version were deleted after its grace.
     """
 
-    __slots__ = ("context", "limit", "reading", "request", "root")
+    __slots__ = ("context", "limit", "reading", "root")
 
     def __init__(
-        self,
-        context: StreamContext,
-        root: Root,
-        request: ReadRequest,
-        reading: Reading,
-        limit: int | None,
+        self, context: StreamContext, root: Root, reading: Reading, limit: int | None = None
     ) -> None:
-        self.context, self.root, self.request = context, root, request
-        self.reading, self.limit = reading, limit
-
-    @classmethod
-    def of(
-        cls, context: StreamContext, root: Root, request: ReadRequest, limit: int | None = None
-    ) -> Self:
-        """Bind a request to a version."""
         limit = check_whole("limit", limit, optional=True)
-        reading = plan_reading(context, root, request)
         if limit is not None and not reading.filters:
-            end, limit = min(reading.end, reading.start + limit), None
-            reading = replace(reading, end=end)
-        request = replace(request, start=reading.start, end=reading.end)
-        return cls(context, root, request, reading, limit)
+            reading = replace(reading, end=min(reading.end, reading.start + limit))
+            limit = None
+        self.context, self.root, self.reading, self.limit = context, root, reading, limit
 
     @classmethod
-    def at_root(cls, storage: Storage, root: Root, request: ReadRequest, limit: int | None) -> Self:
-        """Return the scan of a request that was bound to a version; sends no request."""
+    def at_root(cls, storage: Storage, root: Root, reading: Reading, limit: int | None) -> Self:
+        """Return a scan as it was when it was pickled; sends no request."""
         log = StreamLog(storage)
         log.adopt(root)
-        return cls.of(StreamContext.of(log), root, request, limit)
+        return cls(StreamContext.of(log), root, reading, limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scan.at_root, (self.context.storage, self.root, self.request, self.limit)
+        return Scan.at_root, (self.context.storage, self.root, self.reading, self.limit)
 
     def __repr__(self) -> str:
         url, version = self.context.storage.url, self.version
@@ -296,7 +278,8 @@ class Scan:
 
     def between(self, start: int, end: int) -> Self:
         """Return the scan of a part of the range, without the limit."""
-        return type(self).of(self.context, self.root, replace(self.request, start=start, end=end))
+        reading = replace(self.reading, start=start, end=end)
+        return type(self)(self.context, self.root, reading)
 
     def open_part(
         self, columns: Sequence[str], filters: FilterLike | Filters = None
@@ -305,16 +288,14 @@ class Scan:
 
         From any thread; the limit is the caller's.
         """
-        wanted, request = {*columns}, self.request
+        found, context = self.reading, self.context.apart()
+        names = ("offset_column", "segment_column", "commit_time_column")
         extra: dict[str, Any] = {
-            name: asked if (asked := getattr(request, name)) in wanted else None
-            for name in ("offset_column", "segment_column", "commit_time_column")
+            name: None for name in names if getattr(found, name) not in columns
         }
-        own = [name for name in self.reading.columns if name in wanted]
-        both = all_of([self.reading.filters, parse_filters(filters, self.reading.schema)])
-        request = replace(request, columns=own, filters=both, event_time=None, **extra)
-        context = self.context.apart()
-        reading = plan_reading(context, self.root, request)
+        own = tuple(name for name in found.columns if name in columns)
+        both = all_of([found.filters, parse_filters(filters, found.schema)])
+        reading = replace(found, columns=own, filters=both, **extra)
         return open_reader(reading, split_reading(context, reading, root=self.root))
 
     def _refuse_limit(self, instead: str) -> None:

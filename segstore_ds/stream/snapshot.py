@@ -7,6 +7,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import origins_of
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
@@ -17,7 +18,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import CutLike, root_as_of
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, split_reading
-from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.request import plan_reading
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
 
@@ -81,8 +82,8 @@ class Snapshot:
         return self.context.status.schema_texts(self.root.epoch)[1]
 
     def plan(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Reading:
-        """Return what all tasks of a read share; `how` are fields of a `ReadRequest`."""
-        return plan_reading(self.context, self.root, ReadRequest(start, end, **how))
+        """Return what all tasks of a read share; `how` as `Stream.scan` takes it."""
+        return plan_reading(self.context, self.root, start, end, **how)
 
     def tasks(
         self,
@@ -142,7 +143,15 @@ def open_snapshot(
     replicated: bool = False,
 ) -> Snapshot:
     """Open a stream at a version, or at the newest one; raises as `open` and `root_as_of`."""
+    if version is not None and timestamp is not None:
+        raise InvalidInputError(
+            "both a version and a time were given to read as of",
+            remedy="give version_as_of or timestamp_as_of",
+            version=version,
+            timestamp=timestamp,
+        )
     log = StreamLog(storage)
     log.open()
     context = StreamContext.of(log)
-    return Snapshot(context, root_as_of(context, version, timestamp, replicated=replicated))
+    as_of = timestamp if version is None else version
+    return Snapshot(context, root_as_of(context, as_of, replicated=replicated))

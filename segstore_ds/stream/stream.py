@@ -21,12 +21,7 @@ from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.life import forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
-from segstore_ds.read.cuts import (
-    CutLike,
-    check_version,
-    cut_text,
-    parse_cut,
-)
+from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filter_input import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
@@ -141,7 +136,7 @@ class Stream(Writes):
             SealedError: The stream has ended.
             InvalidInputError: Values of that version were redacted since.
         """
-        version = check_version(version)
+        version = check_whole("version", version)
         return run_restore(self._context, version, allow_redacted=allow_redacted)
 
     def retain(
