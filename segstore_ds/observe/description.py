@@ -17,7 +17,7 @@ from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.figures import FORMATS, Metrics, Readable, Segments, figures_of
-from segstore_ds.read.metadata_tables import find_table, read_table
+from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.table import readable_parts
@@ -168,8 +168,6 @@ def _newest_segments(
         return ()
     span = (max(int(starts[-TABLE_ROWS:][0]), root.head), root.tail)
     found = [
-        row
-        for batch in read_table(context, root, find_table("segments"), span)
-        for row in batch.to_pylist()
+        row for batch in open_table(context, "segments", root, span) for row in batch.to_pylist()
     ]
     return tuple(reversed(found))

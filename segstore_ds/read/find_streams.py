@@ -21,6 +21,7 @@ from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.metadata_tables import build_batches
+from segstore_ds.read.table_columns import flags, ints, texts, times
 from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)
@@ -118,18 +119,12 @@ def _holds_commits(folder: Storage) -> str | None:
 
 STREAMS_SCHEMA = pa.schema(
     [
-        ("path", pa.string()),
-        ("url", pa.string()),
-        ("stream_id", pa.string()),
-        ("version", pa.int64()),
-        ("generation", pa.int64()),
-        ("time", pa.timestamp("us", "UTC")),
-        ("head", pa.int64()),
-        ("tail", pa.int64()),
-        ("events", pa.int64()),
-        ("sealed", pa.bool_()),
-        ("code", pa.string()),
-        ("error", pa.string()),
+        *texts("path", "url", "stream_id"),
+        *ints("version", "generation"),
+        *times("time"),
+        *ints("head", "tail", "events"),
+        *flags("sealed"),
+        *texts("code", "error"),
     ]
 )
 

@@ -24,13 +24,13 @@ from segstore_ds.log.transition import GRACE_S
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import open_segment
 from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
+from segstore_ds.read.table_columns import flags, ints, texts, times
 from segstore_ds.read.time_bounds import TIME_FIELDS, segment_times
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
 SEGMENTS_PER_RANGE = 65_536
-_TIME = pa.timestamp("us", "UTC")
 
 Range = tuple[int, int]
 
@@ -77,54 +77,30 @@ def plan_table(
     return [*ranges, (start, root.tail)]
 
 
-def read_table(
-    context: StreamContext, root: Root, table: MetadataTable, span: Range
-) -> Iterator[pa.RecordBatch]:
-    """Yield a metadata table's rows as of a root; `span` limits only the tables read by range."""
-    return table.read(context, root, span)
-
-
 def open_table(
-    context: StreamContext, name: str, root: Root | None, span: Range | None
+    context: StreamContext, name: str, root: Root, span: Range | None = None
 ) -> pa.RecordBatchReader:
-    """Return a metadata table as batches; None means the newest version, or all of its offsets."""
-    table, pinned = find_table(name), root or context.log.refresh()
-    bounds = (pinned.head, pinned.tail) if span is None else span
-    return pa.RecordBatchReader.from_batches(
-        table.schema, read_table(context, pinned, table, bounds)
-    )
+    """Return a metadata table as of a root; `span` limits only the tables read by range."""
+    table = find_table(name)
+    rows = table.read(context, root, (root.head, root.tail) if span is None else span)
+    return pa.RecordBatchReader.from_batches(table.schema, rows)
 
 
 # Segments and frames.
 
 _SEGMENTS = pa.schema(
     [
-        ("segment_id", pa.int64()),
-        ("epoch", pa.int64()),
-        ("number", pa.int64()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("format", pa.string()),
-        ("footer_bytes", pa.int64()),
-        ("path", pa.string()),
-        ("stats", pa.string()),
+        *ints("segment_id", "epoch", "number", "start", "end", "rows", "bytes"),
+        *texts("format"),
+        *ints("footer_bytes"),
+        *texts("path", "stats"),
         *TIME_FIELDS,
     ]
 )
 _FRAMES = pa.schema(
     [
-        ("segment_id", pa.int64()),
-        ("frame", pa.int64()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("raw_bytes", pa.int64()),
-        ("place", pa.int64()),
-        ("crc", pa.int64()),
-        ("path", pa.string()),
+        *ints("segment_id", "frame", "start", "end", "rows", "bytes", "raw_bytes", "place", "crc"),
+        *texts("path"),
     ]
 )
 
@@ -199,36 +175,25 @@ def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Reco
 
 _WRITERS = pa.schema(
     [
-        ("writer_id", pa.string()),
-        ("owner", pa.string()),
-        ("batch_id", pa.int64()),
-        ("version", pa.int64()),
-        ("rows", pa.int64()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
+        *texts("writer_id", "owner"),
+        *ints("batch_id", "version", "rows", "start", "end"),
     ]
 )
 _READERS = pa.schema(
     [
-        ("name", pa.string()),
-        ("owner", pa.string()),
-        ("offset", pa.int64()),
-        ("behind", pa.int64()),
-        ("lost", pa.int64()),
-        ("generation", pa.int64()),
-        ("renewed", _TIME),
-        ("lapse_s", pa.int64()),
-        ("live", pa.bool_()),
-        ("released", pa.bool_()),
-        ("damaged", pa.string()),
+        *texts("name", "owner"),
+        *ints("offset", "behind", "lost", "generation"),
+        *times("renewed"),
+        *ints("lapse_s"),
+        *flags("live", "released"),
+        *texts("damaged"),
     ]
 )
 _TAGS = pa.schema(
     [
-        ("name", pa.string()),
-        ("offset", pa.int64()),
-        ("version", pa.int64()),
-        ("time", _TIME),
+        *texts("name"),
+        *ints("offset", "version"),
+        *times("time"),
     ]
 )
 
@@ -281,32 +246,17 @@ def _tags(_context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Reco
 
 _INFO = pa.schema(
     [
-        ("stream_id", pa.string()),
-        ("version", pa.int64()),
-        ("generation", pa.int64()),
-        ("time", _TIME),
-        ("head", pa.int64()),
-        ("tail", pa.int64()),
-        ("sealed", pa.bool_()),
-        ("events", pa.int64()),
-        ("segments", pa.int64()),
-        ("bytes", pa.int64()),
-        ("parts", pa.int64()),
-        ("root_segments", pa.int64()),
-        ("inline_segments", pa.int64()),
-        ("log_start", pa.int64()),
-        ("staging_floor", pa.int64()),
-        ("retired", pa.int64()),
-        ("tags", pa.int64()),
-        ("pins", pa.int64()),
-        ("next_segment", pa.int64()),
-        ("versions", pa.int64()),
-        ("kept_since", _TIME),
-        ("retired_since", _TIME),
-        ("freed_at", _TIME),
-        ("pinned_version", pa.int64()),
-        ("upkeep", pa.string()),
-        ("upkeep_time", _TIME),
+        *texts("stream_id"),
+        *ints("version", "generation"),
+        *times("time"),
+        *ints("head", "tail"),
+        *flags("sealed"),
+        *ints("events", "segments", "bytes", "parts", "root_segments", "inline_segments"),
+        *ints("log_start", "staging_floor", "retired", "tags", "pins", "next_segment", "versions"),
+        *times("kept_since", "retired_since", "freed_at"),
+        *ints("pinned_version"),
+        *texts("upkeep"),
+        *times("upkeep_time"),
     ]
 )
 

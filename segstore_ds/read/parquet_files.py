@@ -1,16 +1,15 @@
 """Lists the Parquet-backed history of a stream as plain Parquet files, for other engines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.clones import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.status.table_status import Run, TableStatus
+from segstore_ds.status.slices import SliceTable
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,18 @@ def list_parquet_files(
     """
     origins = list(origins_of(root))
     here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
-    files: list[ParquetFile] = []
-    for run in status.runs(root, *bounds):
-        for file in _files(run, bounds, url):
-            shared = origins and file.path not in here
-            files.append(replace(file, url=f"{origins[0].url}/{file.path}") if shared else file)
+    runs = status.runs(root, *bounds)
+    slices = SliceTable.join(SliceTable.of_run(run, *bounds, None) for run in runs)
+    files = [
+        parquet_file(placed, url)
+        for placed in slices.select(PARQUET, [epoch.number for epoch in root.epochs])
+    ]
+    if origins:
+        there = origins[0].url
+        files = [
+            file if file.path in here else replace(file, url=f"{there}/{file.path}")
+            for file in files
+        ]
     away = [file for file in files if not file.url.startswith(f"{url}/")]
     if away:
         # A plain reader of the files makes no checks, so the origin is checked here.
@@ -66,24 +72,21 @@ def list_parquet_files(
     return files
 
 
-def _files(run: Run, bounds: tuple[int, int], url: str) -> Iterator[ParquetFile]:
-    columns = run.columns
-    kinds = [place for place, kind in enumerate(columns.kind_names) if kind[0] == PARQUET]
-    for row in np.flatnonzero(np.isin(columns.kinds, kinds)).tolist() if kinds else ():
-        start, entry = int(run.starts[row]), columns.entry(row)
-        path = names.segment_object(entry.path)
-        yield ParquetFile(
-            url=f"{url}/{path}",
-            path=path,
-            segment_id=entry.segment_id,
-            epoch=entry.epoch,
-            start=start,
-            end=start + entry.rows,
-            rows=entry.rows,
-            bytes=entry.bytes,
-            row_start=max(bounds[0] - start, 0),
-            row_end=min(bounds[1] - start, entry.rows),
-        )
+def parquet_file(placed: PlacedSegment, url: str) -> ParquetFile:
+    """Return a segment of a stream's folder as a file."""
+    entry, path = placed.entry, names.segment_object(placed.entry.path)
+    return ParquetFile(
+        url=f"{url}/{path}",
+        path=path,
+        segment_id=entry.segment_id,
+        epoch=entry.epoch,
+        start=placed.start,
+        end=placed.end,
+        rows=entry.rows,
+        bytes=entry.bytes,
+        row_start=placed.rows[0],
+        row_end=placed.rows[1],
+    )
 
 
 def _check_complete(files: Sequence[ParquetFile], bounds: tuple[int, int]) -> None:

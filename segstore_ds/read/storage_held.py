@@ -17,18 +17,10 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.read.table_columns import ints, texts, times
 from segstore_ds.status.references import read_references
 
-TIME = pa.timestamp("us", "UTC")
-STORAGE_SCHEMA = pa.schema(
-    [
-        ("why", pa.string()),
-        ("objects", pa.int64()),
-        ("bytes", pa.int64()),
-        ("since", TIME),
-        ("until", TIME),
-    ]
-)
+STORAGE_SCHEMA = pa.schema([*texts("why"), *ints("objects", "bytes"), *times("since", "until")])
 LISTED, LOG, STAGED = "listed", "commits", "staged, or left by jobs that died"
 _WORDS: Mapping[str, str] = {
     Operation.COMPACT: "replaced by compactions",

@@ -11,9 +11,10 @@ from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.prune import limits_of, time_bounds
+from segstore_ds.read.table_columns import texts
 from segstore_ds.status.epochs import epoch_schema
 
-TIME_FIELDS = [("time_min", pa.string()), ("time_max", pa.string()), ("watermark", pa.string())]
+TIME_FIELDS = texts("time_min", "time_max", "watermark")
 _Flags = npt.NDArray[np.bool_]
 
 

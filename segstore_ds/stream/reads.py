@@ -349,9 +349,10 @@ class Reads:
         root = self._log.refresh()
         last, history = root.version + 1 if end is None else end, self._log.history
         return Rows(
+            HISTORY_SCHEMA,
             lambda: pa.RecordBatchReader.from_batches(
                 HISTORY_SCHEMA, history.batches(root, start, last)
-            )
+            ),
         )
 
     def metadata(self, table: str, *, as_of: AsOf = None) -> Rows:
@@ -364,10 +365,10 @@ class Reads:
             table: The table's name.
             as_of: As for `scan`.
         """
-        find_table(table)
+        schema = find_table(table).schema
         self._log.refresh()
         root = root_as_of(self._context, as_of)
-        return Rows(lambda: open_table(self._context, table, root, None))
+        return Rows(schema, lambda: open_table(self._context, table, root))
 
     def verify(self, *, progress: Progress = unheard) -> Report:
         """Read all that any read can need, and report everything that is wrong; changes nothing.

@@ -9,7 +9,6 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import origins_of
-from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
@@ -17,29 +16,11 @@ from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import CutLike, root_as_of
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
+from segstore_ds.read.parquet_files import ParquetFile, parquet_file
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, split_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetPiece:
-    """What a read wants of a Parquet segment.
-
-    Attributes:
-        path: Of the file, relative to the stream.
-        start: Offset of its first event.
-        bytes: Its size.
-        rows: The wanted rows of the file, ``[first, last)``.
-        divided: Whether these are not all.
-    """
-
-    path: str
-    start: int
-    bytes: int
-    rows: tuple[int, int]
-    divided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +84,7 @@ class Snapshot:
             root=self.root,
         )
 
-    def parquet(self, reading: Reading, epochs: Sequence[int]) -> tuple[list[ParquetPiece], bool]:
+    def parquet(self, reading: Reading, epochs: Sequence[int]) -> tuple[list[ParquetFile], bool]:
         """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
 
         They are those of the given epochs. The second value says whether they are all of the read.
@@ -114,17 +95,7 @@ class Snapshot:
             return [], False
         slices = plan_range(self.context.status, self.root, reading)
         plain = slices.select(PARQUET, epochs)
-        pieces = [
-            ParquetPiece(
-                segment_object(placed.entry.path),
-                placed.start,
-                placed.entry.bytes,
-                placed.rows,
-                placed.rows != (0, placed.entry.rows),
-            )
-            for placed in plain
-        ]
-        return pieces, len(plain) == len(slices)
+        return [parquet_file(placed, self.url) for placed in plain], len(plain) == len(slices)
 
     def spans(self, table: str) -> list[tuple[int, int]]:
         """Return offset ranges that cover a metadata table, for reading it in parallel."""

@@ -18,28 +18,23 @@ class Rows:
     row; `next`, `read_next_batch` and what is like it go on from one call to the next.
     """
 
-    def __init__(self, read: Callable[[], pa.RecordBatchReader]) -> None:
+    def __init__(self, schema: pa.Schema, read: Callable[[], pa.RecordBatchReader]) -> None:
+        self.schema = schema
         self._read = read
-        self._fresh: pa.RecordBatchReader | None = read()
         self._going: pa.RecordBatchReader | None = None
-        self.schema = self._fresh.schema
-
-    def _begin(self) -> pa.RecordBatchReader:
-        fresh, self._fresh = self._fresh, None
-        return self._read() if fresh is None else fresh
 
     def _go_on(self) -> pa.RecordBatchReader:
         if self._going is None:
-            self._going = self._begin()
+            self._going = self._read()
         return self._going
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._go_on() if name.startswith("read_next") else self._begin(), name)
+        return getattr(self._go_on() if name.startswith("read_next") else self._read(), name)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self._begin())
+        return iter(self._read())
 
     def __next__(self) -> pa.RecordBatch:
         return next(self._go_on())
@@ -52,13 +47,12 @@ class Rows:
 
     def close(self) -> None:
         """Let go of what was being read; the table may be read again."""
-        for reader in (self._fresh, self._going):
-            if reader is not None:
-                reader.close()
-        self._fresh = self._going = None
+        if self._going is not None:
+            self._going.close()
+        self._going = None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._begin().__arrow_c_stream__(requested_schema)
+        return self._read().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         return f"<Rows {', '.join(self.schema.names)}>"

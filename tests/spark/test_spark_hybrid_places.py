@@ -15,7 +15,7 @@ from fixtures_s3 import S3Server
 import segstore_ds as segstore
 from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan import relation as parquet_relation
-from segstore_ds.stream.connector.reads import ParquetPiece
+from segstore_ds.stream.connector.reads import ParquetFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("large_scans")]
 
@@ -64,7 +64,7 @@ def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
 
 
 def test_s3_is_tried_as_hadoop_calls_it(spark):
-    probe = ParquetPiece("segments/x/y.parquet", 0, 10, (0, 1), False)
+    probe = ParquetFile("", "segments/x/y.parquet", 0, 0, 0, 1, 1, 10, 0, 1)
     with pytest.raises(parquet_relation.UnreachableError) as caught:
         parquet_relation.find_base(spark, "s3://bucket/stream", probe)
     assert "s3: " in str(caught.value)

@@ -39,7 +39,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector.reads import STREAMS, ParquetPiece, Reading, Snapshot
+from segstore_ds.stream.connector.reads import STREAMS, ParquetFile, Reading, Snapshot
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -120,10 +120,10 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
     try:
         base = _find_base(scan, native)
         for piece in native:
-            start, end = (piece.start + row for row in piece.rows)
+            start, end = piece.start + piece.row_start, piece.start + piece.row_end
             if place < start:
                 pieces.append(_read_rest(scan, url, given, (place, start)))
-            pieces.append(_read_files(scan, base, [piece], divided=piece.divided))
+            pieces.append(_read_files(scan, base, [piece], divided=_is_divided(piece)))
             place = end
     except UnreachableError as error:
         _warn_once(error)
@@ -135,7 +135,7 @@ def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
 
 def _split(
     spark: SparkSession, url: str, given: Mapping[str, str]
-) -> tuple[_Scan, list[ParquetPiece], bool, tuple[int, ...]] | None:
+) -> tuple[_Scan, list[ParquetFile], bool, tuple[int, ...]] | None:
     """Return the segments that Spark reads itself, if they are all, and their epochs.
 
     None for a table of metadata.
@@ -172,25 +172,29 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
     return spark.read.format("segstore").options(**options).load(url)
 
 
-def _read_native(scan: _Scan, slices: list[ParquetPiece]) -> list[DataFrame]:
+def _read_native(scan: _Scan, slices: list[ParquetFile]) -> list[DataFrame]:
     """Return the rows of Parquet segments: those read whole, and those that a cut divides.
 
     Raises:
         UnreachableError: Spark can't read the files itself.
     """
-    whole = [piece for piece in slices if not piece.divided]
-    divided = [piece for piece in slices if piece.divided]
+    whole = [piece for piece in slices if not _is_divided(piece)]
+    divided = [piece for piece in slices if _is_divided(piece)]
     base = _find_base(scan, slices)
     # Row positions are needed only in segments that a cut divides: two at most.
     parts = ((whole, False), (divided, True))
     return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
 
 
-def _find_base(scan: _Scan, slices: list[ParquetPiece]) -> str:
+def _is_divided(file: ParquetFile) -> bool:
+    return (file.row_start, file.row_end) != (0, file.rows)
+
+
+def _find_base(scan: _Scan, slices: list[ParquetFile]) -> str:
     return find_base(scan.spark, scan.snapshot.url, slices[0])
 
 
-def _read_files(scan: _Scan, base: str, slices: list[ParquetPiece], *, divided: bool) -> DataFrame:
+def _read_files(scan: _Scan, base: str, slices: list[ParquetFile], *, divided: bool) -> DataFrame:
     reading = scan.reading
     # Names and types alone: a column's metadata must not change how the file is read.
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.spark.active import find_jvm
 from segstore_ds.spark.parquet_scan.native import holds_floats
 from segstore_ds.spark.versions import Py4JError
-from segstore_ds.stream.connector.reads import ParquetPiece, resolve_location
+from segstore_ds.stream.connector.reads import ParquetFile, resolve_location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
 _START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event
@@ -61,7 +61,7 @@ class UnreachableError(Exception):
         self.kind = kind
 
 
-def find_base(spark: SparkSession, url: str, probe: ParquetPiece) -> str:
+def find_base(spark: SparkSession, url: str, probe: ParquetFile) -> str:
     """Return the stream's address as Hadoop reads it, after probing one file.
 
     Raises:
@@ -96,7 +96,7 @@ def find_base(spark: SparkSession, url: str, probe: ParquetPiece) -> str:
 def open_files(
     spark: SparkSession,
     base: str,
-    files: Sequence[ParquetPiece],
+    files: Sequence[ParquetFile],
     schema: StructType,
     *,
     name: str,
@@ -123,7 +123,7 @@ def open_files(
 
 
 def _open_files(
-    spark: SparkSession, base: str, files: Sequence[ParquetPiece], schema: StructType, name: str
+    spark: SparkSession, base: str, files: Sequence[ParquetFile], schema: StructType, name: str
 ) -> Any:
     session, known = _insides(spark)[1], _classes(spark)
     listed = _describe(base, files)
@@ -149,7 +149,7 @@ def _open_files(
     return session.baseRelationToDataFrame(relation)
 
 
-def _describe(base: str, files: Sequence[ParquetPiece]) -> str:
+def _describe(base: str, files: Sequence[ParquetFile]) -> str:
     values = [
         f'{{"path":{json.dumps(f"{base}/{file.path}")},"length":{file.bytes},'
         f'"modification_time":{file.start}}}'

@@ -9,10 +9,11 @@ from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, Filters
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES, PLAN_SCHEMA
+from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import Storage, open_storage, resolve_location
-from segstore_ds.stream.snapshot import ParquetPiece, Snapshot, open_snapshot
+from segstore_ds.stream.snapshot import Snapshot, open_snapshot
 
 __all__ = [
     "METADATA",
@@ -20,7 +21,7 @@ __all__ = [
     "STREAMS",
     "Condition",
     "Filters",
-    "ParquetPiece",
+    "ParquetFile",
     "ReadTask",
     "Reading",
     "Snapshot",
