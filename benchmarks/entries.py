@@ -16,7 +16,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob

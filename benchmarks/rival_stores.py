@@ -19,7 +19,7 @@ from benchmarks.datasets import EVENTS
 from benchmarks.entries import commit_entry, fill
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.reads import open_snapshot
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 class Store(ABC):

@@ -12,7 +12,7 @@ from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, beside_bare, rounded, timed, walk, workload
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 BATCH_ROWS = 10

@@ -20,7 +20,7 @@ from benchmarks.workload import Candidate, Settings, folder_bytes, race, workloa
 from benchmarks.workloads.copying import copy_files
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.reads import open_snapshot
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 
 TARGET_BYTES = 128 << 20
 CASES = {"large": (200, 1), "small": (2_000, 10)}

@@ -24,7 +24,7 @@ from benchmarks.workload import (
     workload,
 )
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 KEYS = {"filters": ["user"], "plain": None}

@@ -10,7 +10,7 @@ from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Race, Settings, Timing, timed, workload
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -22,7 +22,7 @@ from benchmarks.streaming import CONF
 from benchmarks.workload import Settings, distribution, workload
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 MOST_WAIT_S = 0.2
 IDLE_S = 2.0

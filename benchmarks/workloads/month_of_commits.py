@@ -15,7 +15,8 @@ from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, workload
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 DAYS, DAY_S = 30, 86_400

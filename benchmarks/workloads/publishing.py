@@ -18,7 +18,7 @@ from benchmarks.report import Found, Ratio
 from benchmarks.rival_stores import Listing, installed
 from benchmarks.workload import Race, Settings, folder_bytes, race, timed, workload
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 PARQUET = "parquet"

@@ -17,7 +17,7 @@ from benchmarks.rival_stores import installed
 from benchmarks.workload import Settings, beside_bare, race, workload
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 
 BATCH_ROWS = 10

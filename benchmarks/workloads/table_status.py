@@ -26,7 +26,7 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.reads import open_snapshot
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 CLONES = 3

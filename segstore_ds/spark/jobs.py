@@ -32,7 +32,7 @@ from segstore_ds.stream.connector.jobs import (
     compact_stream,
     copy_events,
     copy_segments,
-    open_on,
+    open_stream,
     redact_stream,
 )
 from segstore_ds.stream.connector.reads import Storage
@@ -189,7 +189,7 @@ def clone(
     Raises:
         SegstoreError: As `segstore_ds.Stream.copy_to`.
     """
-    stream = open_on(_storage(spark, source))
+    stream = open_stream(_storage(spark, source))
     return stream.copy_to(
         target, copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
     )

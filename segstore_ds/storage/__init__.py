@@ -15,7 +15,7 @@ from segstore_ds.storage.base import (
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.named import put_named
-from segstore_ds.storage.opening import open_storage
+from segstore_ds.storage.opening import UrlLike, open_storage
 from segstore_ds.storage.overlay import OverlaidStorage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
@@ -28,6 +28,7 @@ __all__ = [
     "StagedWriter",
     "Storage",
     "StorageStats",
+    "UrlLike",
     "compare_names",
     "find_inner",
     "find_overlap",

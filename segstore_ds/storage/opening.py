@@ -13,6 +13,8 @@ from segstore_ds.storage.memory import MemoryStorage
 from segstore_ds.storage.objects import ObjectStorage
 from segstore_ds.storage.single_writer import SingleWriterStorage, refuse_unknown_class
 
+UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
+
 _CLASSES: Mapping[str, type[CheckedStorage]] = {
     "file": LocalStorage,
     "memory": MemoryStorage,
@@ -23,12 +25,12 @@ _CLASSES: Mapping[str, type[CheckedStorage]] = {
 
 
 def open_storage(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     storage_options: Mapping[str, Any] | None = None,
     *,
     single_writer: bool = False,
 ) -> Storage:
-    """Open the storage at a location; sends no request.
+    """Open the storage at a location; sends no request. One that is open stays as it is.
 
     Options are flat or keyed by URL prefix. `env:NAME` values are read in every process that opens
     the storage. `single_writer` is the caller's promise that only one process writes; it allows
@@ -38,6 +40,8 @@ def open_storage(
         InvalidInputError: The location or the options can't be used, or a package is missing.
         UnsafeFilesystemError: The filesystem has no exclusive create, and `single_writer` is off.
     """
+    if isinstance(url, Storage):
+        return url
     location = resolve_location(url)
     resolve_storage_options(storage_options, location)
     cls = _CLASSES.get(location.scheme, SingleWriterStorage)

@@ -1,6 +1,5 @@
 """Finding and deleting streams. There is no catalog: the storage itself lists them."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +10,11 @@ from segstore_ds.log.context import client_name
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.find_streams import DEPTH, find_streams, read_streams
 from segstore_ds.retention.drop import Dropped, run_drop
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import UrlLike, open_storage
 
 
 def list_streams(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
     storage_options: Mapping[str, Any] | None = None,
     depth: int = DEPTH,
@@ -41,7 +40,7 @@ def list_streams(
 
 
 def streams(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
     storage_options: Mapping[str, Any] | None = None,
     depth: int = DEPTH,
@@ -68,9 +67,9 @@ def streams(
 
 
 def drop(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
-    confirm: str | os.PathLike[str],
+    confirm: UrlLike,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,

@@ -1,6 +1,5 @@
 """`create`, `open` and `exists`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,14 +20,14 @@ from segstore_ds.log.context import client_name, new_context
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.retain import check_event_age
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import Data, schema_of
 
 
 def create(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     schema: pa.Schema | None = None,
     *,
     like: Data | None = None,
@@ -78,36 +77,9 @@ def create(
     """
     if schema is not None and like is not None:
         raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
+    if like is not None:
+        schema = schema_of(like)
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    try:
-        return create_on(
-            storage,
-            schema if like is None else schema_of(like),
-            spark_schema=spark_schema,
-            upkeep=upkeep,
-            retention=retention,
-            key_columns=key_columns,
-            time_column=time_column,
-            clock=clock,
-        )
-    except AlreadyExistsError:
-        if not exist_ok:
-            raise
-        return open_on(storage, clock=clock)
-
-
-def create_on(
-    storage: Storage,
-    schema: pa.Schema,
-    *,
-    spark_schema: str | None = None,
-    upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
-    retention: RetentionPolicy | Mapping[str, Any] | None = None,
-    key_columns: Sequence[str] | None = None,
-    time_column: str | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-) -> Stream:
-    """Create an empty stream on an open storage; see `create`, raises as it does."""
     properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP_PROPERTY: build_upkeep(upkeep)}
     if retention is not None:
         policy = as_policy(retention)
@@ -115,21 +87,26 @@ def create_on(
             named = time_column in schema.names
             check_event_age(schema.field(time_column) if named else None)
         properties[RETENTION_PROPERTY] = policy.to_json()
-    log = run_create(
-        storage,
-        schema,
-        spark_schema=spark_schema,
-        client=client_name(),
-        clock=clock,
-        properties=properties,
-        key_columns=key_columns,
-        time_column=time_column,
-    )
+    try:
+        log = run_create(
+            storage,
+            schema,
+            spark_schema=spark_schema,
+            client=client_name(),
+            clock=clock,
+            properties=properties,
+            key_columns=key_columns,
+            time_column=time_column,
+        )
+    except AlreadyExistsError:
+        if not exist_ok:
+            raise
+        return open(storage, clock=clock)
     return Stream(new_context(log))
 
 
 def open(  # noqa: A001 - segstore.open(url) is the name users expect
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
@@ -150,20 +127,12 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
         FormatError: The newest root can't be read.
         StorageError: The filesystem failed.
     """
-    storage = open_storage(url, storage_options, single_writer=single_writer)
-    return open_on(storage, clock=clock)
-
-
-def open_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Stream:
-    """Open a stream on an open storage; see `open`, raises as it does."""
-    log = StreamLog(storage, clock=clock)
+    log = StreamLog(open_storage(url, storage_options, single_writer=single_writer), clock=clock)
     log.open()
     return Stream(new_context(log))
 
 
-def exists(
-    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-) -> bool:
+def exists(url: UrlLike, *, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Tell whether there is a stream. A read error is raised, and never means "no".
 
     Raises:

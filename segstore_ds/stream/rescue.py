@@ -1,6 +1,5 @@
 """Rescue: what can be done for a damaged stream by its location, since it may not open."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +13,13 @@ from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
 
 
 def repair(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
     allow_loss: bool = False,
     allow_promoted: bool = False,
@@ -64,17 +63,16 @@ def repair(
             whether it was promoted, and that is not allowed.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return repair_on(
-        storage,
+    return run_repair(
+        new_context(StreamLog(storage, clock=clock, damaged=True)),
         allow_loss=allow_loss,
         allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
-        clock=clock,
     )
 
 
 def verify(
-    url: str | os.PathLike[str],
+    url: UrlLike,
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = unheard,
@@ -96,13 +94,6 @@ def verify(
         StorageError: The storage failed, so nothing can be said.
     """
     storage = open_storage(url, storage_options, single_writer=True)
-    return verify_on(storage, progress=progress, clock=clock)
-
-
-def verify_on(
-    storage: Storage, *, progress: Progress = unheard, clock: Clock = SYSTEM_CLOCK
-) -> Report:
-    """Verify a stream on an open storage; see `verify`, raises as it does."""
     log, damage = StreamLog(storage, clock=clock), None
     try:
         log.open()
@@ -117,27 +108,9 @@ def verify_on(
     return report
 
 
-def repair_on(
-    storage: Storage,
-    *,
-    allow_loss: bool = False,
-    allow_promoted: bool = False,
-    allow_redacted: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
-) -> RepairReport:
-    """Repair a stream on an open storage; see `repair`, raises as it does."""
-    log = StreamLog(storage, clock=clock, damaged=True)
-    return run_repair(
-        new_context(log),
-        allow_loss=allow_loss,
-        allow_promoted=allow_promoted,
-        allow_redacted=allow_redacted,
-    )
-
-
 def salvage(
-    url: str | os.PathLike[str],
-    new_url: str | os.PathLike[str],
+    url: UrlLike,
+    new_url: UrlLike,
     *,
     skip_damaged: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -167,13 +140,6 @@ def salvage(
     """
     old = open_storage(url, storage_options, single_writer=True)
     new = open_storage(new_url, storage_options)
-    return salvage_on(old, new, skip_damaged=skip_damaged, clock=clock)
-
-
-def salvage_on(
-    old: Storage, new: Storage, *, skip_damaged: bool = False, clock: Clock = SYSTEM_CLOCK
-) -> SalvageReport:
-    """Salvage a stream between open storages; see `salvage`, raises as it does."""
     context = new_context(StreamLog(old, clock=clock, damaged=True))
     root, lost = newest_readable(context)
     context.log.adopt(root)

@@ -7,7 +7,7 @@ from crash_kit import SCHEMA, events, fresh_storage
 from malicious_kit import SECRET
 
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

@@ -12,7 +12,7 @@ from virtual_time import TimedStorage
 
 from segstore_ds.errors import NotFoundError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

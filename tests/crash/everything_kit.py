@@ -16,7 +16,8 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.format import names
 from segstore_ds.publish import paths
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

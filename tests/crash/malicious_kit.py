@@ -16,7 +16,7 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import encode_envelope, envelope_digest
 from segstore_ds.format.root import encode_root
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 SECRET = b"what lies outside the stream"

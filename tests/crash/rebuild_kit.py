@@ -11,7 +11,8 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.copy import events as copy_events
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout

@@ -26,8 +26,10 @@ from segstore_ds.errors import (
 )
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on, verify_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

@@ -30,8 +30,10 @@ from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, Unsupp
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_inline")]
 

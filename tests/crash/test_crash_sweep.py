@@ -40,7 +40,8 @@ from segstore_ds.errors import (
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 # Every fault in memory; on a disk those that its own code could answer in another way. A crash

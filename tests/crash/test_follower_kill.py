@@ -8,7 +8,8 @@ from crash_kit import quick_folder
 from process_kit import messages, running
 
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = [pytest.mark.slow]

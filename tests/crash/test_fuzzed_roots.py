@@ -22,8 +22,10 @@ from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on, verify_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -14,7 +14,8 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,8 @@ from crash_kit import quick_folder
 from process_kit import messages, running
 
 from segstore_ds.stream.catalog import drop
-from segstore_ds.stream.opening import create, open_on
+from segstore_ds.stream.opening import create
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.root import encode_root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
 

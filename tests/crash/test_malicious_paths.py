@@ -19,7 +19,8 @@ from segstore_ds.replication.follower import PROPERTY
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from segstore_ds.format.arrow.segment import HEADER_BYTES
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.parts.rows import ROWS_LIMIT, encode_rows
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
 

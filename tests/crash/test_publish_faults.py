@@ -22,7 +22,8 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.publish import delta, life
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")

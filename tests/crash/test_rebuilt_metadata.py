@@ -12,8 +12,8 @@ from segstore_ds.format import envelope, names
 from segstore_ds.repair.repair import RepairReport
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 
 pytestmark = pytest.mark.slow
 

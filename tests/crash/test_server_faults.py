@@ -20,7 +20,8 @@ from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -18,7 +18,7 @@ from segstore_ds.format import names
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

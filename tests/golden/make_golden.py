@@ -41,7 +41,8 @@ from segstore_ds.compact import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import table, table_status
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout

@@ -12,7 +12,7 @@ from publish_kit import TABLES, Table
 from segstore_ds.publish import iceberg, life, manifests
 from segstore_ds.status.table import SEGMENTS
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

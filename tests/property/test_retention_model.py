@@ -27,7 +27,8 @@ from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
 

@@ -35,7 +35,8 @@ from segstore_ds.errors import (
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.slow

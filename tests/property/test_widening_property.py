@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from segstore_ds.status.table import SEGMENTS
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -15,7 +15,7 @@ from segstore_ds.format.names import build_token
 from segstore_ds.status.table import WRITERS
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob

@@ -16,7 +16,8 @@ from stream_kit import values
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 WIDE = pa.schema([("n", pa.int64()), *((f"column {n:03}", pa.string()) for n in range(400))])

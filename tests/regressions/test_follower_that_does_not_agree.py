@@ -17,8 +17,8 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.replication.follower import PROPERTY, Replication
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 

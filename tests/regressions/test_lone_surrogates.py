@@ -15,7 +15,8 @@ from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 TABLE = pa.table({"n": [1]})
 

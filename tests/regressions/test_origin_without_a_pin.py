@@ -13,8 +13,10 @@ from segstore_ds.errors import FormatError, MissingObjectError, SegstoreError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import salvage_on, verify_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import salvage as salvage_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

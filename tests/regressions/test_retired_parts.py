@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.write.layout import Layout
 
 TABLE = pa.table({"n": [1, 2, 3]})

@@ -8,7 +8,7 @@ import pyarrow as pa
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import PartRef, encode_root
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 
 
 def test_gap_in_the_log_is_reported_as_a_range() -> None:

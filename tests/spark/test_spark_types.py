@@ -28,7 +28,7 @@ from segstore_ds.spark import schemas
 from segstore_ds.spark.schemas import from_stored, to_spark_json, to_stored
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 
 pytestmark = pytest.mark.usefixtures("verified")
 

@@ -21,7 +21,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 

@@ -19,7 +19,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.auto import run_set_auto_publish
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -51,9 +51,10 @@ from segstore_ds.log.commit import Change
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.reads import at_root
-from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -13,7 +13,7 @@ from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.history import History
 from segstore_ds.status.table import HISTORY
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def times(stream, *cuts, **options):

@@ -10,7 +10,7 @@ from wrapped_storage import WrappedStorage
 
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 

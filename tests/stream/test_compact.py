@@ -36,7 +36,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import commits
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -27,7 +27,8 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write import frame_rows
 from segstore_ds.write.layout import Layout

@@ -39,7 +39,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.read.cuts import Position
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("each_format")

@@ -51,8 +51,9 @@ from segstore_ds.format.root import StagedSegment
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import salvage_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.stream.stream import Stream
 
 

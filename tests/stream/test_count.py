@@ -5,7 +5,7 @@ from stream_kit import make_stream, numbers
 
 from segstore_ds.errors import FormatError, PositionError, TruncatedError
 from segstore_ds.read import segments
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
 FILTERS = [

@@ -10,8 +10,10 @@ import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.publish import paths
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on, salvage_on, verify_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.write.layout import Layout
 
 

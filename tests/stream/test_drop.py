@@ -21,7 +21,8 @@ from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
 

@@ -11,7 +11,7 @@ import pytest
 from stream_kit import make_stream, numbers
 
 from segstore_ds.errors import InvalidInputError, ReaderConflictError
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 class Waits:

@@ -26,8 +26,9 @@ from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import plan_batch
 from segstore_ds.write.request import WriteRequest

@@ -22,8 +22,8 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.log.commit import Change
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 

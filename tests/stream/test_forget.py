@@ -21,7 +21,8 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.redact import forget
 from segstore_ds.retention.deletion import run_erase
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -19,7 +19,8 @@ from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths
 from segstore_ds.redact.report import Forgotten
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -11,7 +11,7 @@ from stream_kit import SCHEMA, numbers, values
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 
 CAUSES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO]

@@ -15,7 +15,8 @@ from segstore_ds.log.transition import broken_invariants
 from segstore_ds.status.history import History
 from segstore_ds.status.table import HISTORY, plan_merge
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

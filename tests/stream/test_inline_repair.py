@@ -13,8 +13,9 @@ from segstore_ds.repair.repair import RepairReport
 from segstore_ds.repair.salvage import SalvageReport
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.stream.stream import Stream
 
 

@@ -28,7 +28,7 @@ from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

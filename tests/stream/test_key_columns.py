@@ -18,7 +18,7 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.repair import verify
 from segstore_ds.status.inline import with_inline
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int32()), ("x", pa.float64())])

@@ -33,8 +33,10 @@ from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on, verify_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 
 GONE = "commits that were in the log are gone"

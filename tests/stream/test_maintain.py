@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, objects, staged_job, wait
 
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def neglected():

@@ -12,7 +12,7 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError, TruncatedError
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

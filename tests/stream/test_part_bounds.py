@@ -17,8 +17,9 @@ from segstore_ds.read.filter_input import parse_filters
 from segstore_ds.read.prune import part_test
 from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64())])

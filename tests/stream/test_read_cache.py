@@ -19,7 +19,8 @@ from segstore_ds.read import segments
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -19,7 +19,8 @@ from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode
 from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.read.reader_records import live_readers, store_now_us
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def held(stream):

@@ -26,7 +26,8 @@ from segstore_ds.retention.restore import plan_restore
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -19,8 +19,8 @@ from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import run_redact
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

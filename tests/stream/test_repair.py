@@ -23,8 +23,9 @@ from segstore_ds.repair.kept_versions import tile
 from segstore_ds.repair.status import repair_status
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")

@@ -12,8 +12,9 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.status import table
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
-from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
+from segstore_ds.stream.rescue import salvage as salvage_on
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, compression="none")

@@ -5,7 +5,7 @@ import pytest
 from stream_kit import DAY, TIGHT, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import NotFoundError, SealedError, SnapshotExpiredError
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
 

@@ -17,7 +17,7 @@ from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, par
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.retention.retain import Offsets, plan_retain
 from segstore_ds.status.table_status import PlacedSegment, Run
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def size_of(stream):

@@ -6,7 +6,7 @@ import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, objects, staged_job, values, wait
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def everything(stream):

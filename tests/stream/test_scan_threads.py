@@ -14,7 +14,7 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

@@ -15,7 +15,7 @@ from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("noise", pa.binary())])

@@ -13,7 +13,8 @@ from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVe
 from segstore_ds.format.parquet import segment as segment_parquet
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import salvage
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write import task_writer

@@ -20,7 +20,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 SCHEMA = pa.schema([("n", pa.int64())])

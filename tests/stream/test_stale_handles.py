@@ -26,8 +26,9 @@ from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import verify_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import verify as verify_on
 from segstore_ds.stream.stream import Stream
 
 GONE = "another one was created in its place|stream was dropped"
@@ -383,7 +384,7 @@ PROCESS = """
 import sys
 import pyarrow as pa
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 storage = open_storage(sys.argv[1])
 storage.trust_s = 1.0
 stream = create_on(storage, pa.schema([("n", pa.int64())]))

@@ -16,7 +16,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.record import from_json
 from segstore_ds.format.root import Tag
 from segstore_ds.retention import tags
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 def test_tag_is_accepted_wherever_a_cut_is():

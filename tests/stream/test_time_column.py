@@ -17,8 +17,9 @@ from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.micro_batches import MicroBatches
-from segstore_ds.stream.opening import create_on, open_on
-from segstore_ds.stream.rescue import repair_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])

@@ -12,7 +12,8 @@ from picture_kit import EVIL, make_shown
 import segstore_ds as segstore
 from benchmarks.workloads.table_status import fill
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.reads import at_root
 
 VOID = {"meta", "br"}

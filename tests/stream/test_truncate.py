@@ -10,7 +10,7 @@ from segstore_ds.errors import (
     SealedError,
     TruncatedError,
 )
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
 

@@ -13,7 +13,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 @pytest.mark.parametrize("batch_id", [2.0, True, np.float64(2), np.bool_(1), "2", None])

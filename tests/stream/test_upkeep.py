@@ -33,7 +33,8 @@ from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention import upkeep
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 WEEK = 7 * DAY

@@ -9,7 +9,7 @@ from stream_kit import HOUR, age_files, days_later, make_old, numbers, wait
 
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 CHILD = Path(__file__).with_name("upkeep_child.py")

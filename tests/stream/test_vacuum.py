@@ -35,7 +35,8 @@ from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import open_reader
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("format_by_name")

@@ -8,7 +8,7 @@ from virtual_time import TimedStorage
 
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 LIES = {

@@ -20,7 +20,7 @@ from wrapped_storage import WrappedStorage
 
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import RowsCopy, plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
 from segstore_ds.copy.segments import RowsOfSegments, plan_copy_segments
+from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.life import forget_tables
@@ -28,7 +29,7 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import AfterCommit
 from segstore_ds.stream.connector.writes import client_text, layout_of, open_to_commit
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_stream
 from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import context_of
 from segstore_ds.write.layout import Layout
@@ -43,7 +44,7 @@ __all__ = [
     "copy_events",
     "copy_segments",
     "find_write",
-    "open_on",
+    "open_stream",
     "plan_compaction",
     "plan_compaction_job",
     "plan_rows_copy",
@@ -57,6 +58,10 @@ Launch = Callable[[Callable[[list[Any]], Iterator[Any]], Sequence[Any]], list[An
 SEGMENTS, EVENTS = "segments", "events"  # how a stream is copied
 
 
+def _context(storage: Storage) -> StreamContext:
+    return context_of(open_stream(storage))
+
+
 def find_write(
     storage: Storage, transaction: str, writer_id: str | None, batch_id: int | None
 ) -> Commit | None:
@@ -65,7 +70,7 @@ def find_write(
     A writer's batch that was there before has another transaction: it is what the writer committed
     last.
     """
-    stream = open_on(storage)
+    stream = open_stream(storage)
     context = context_of(stream)
     root = context.log.root
     known = None if writer_id is None else context.status.writers.find(root, writer_id)
@@ -143,7 +148,7 @@ def plan_compaction_job(
     storage: Storage, options: Mapping[str, Any], *, client: str
 ) -> CompactTasks:
     """Fix what the tasks and the commit of a compaction share; its rows have its targets."""
-    context = context_of(open_on(storage))
+    context = _context(storage)
     return plan_compact_tasks(context, layout_of(options), client=client_text(client))
 
 
@@ -152,7 +157,7 @@ def plan_segments_copy(
 ) -> RowsOfSegments:
     """Fix what a copy of rows of the table `segments` copies. Raises as its methods do."""
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
-    context = context_of(open_on(source))
+    context = _context(source)
     return RowsOfSegments(plan_copy_segments(context, target, request, client=client_text(client)))
 
 
@@ -161,9 +166,7 @@ def copy_segments(
 ) -> Copied:
     """Copy a stream by segments in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
-    copy = plan_copy_segments(
-        context_of(open_on(source)), target, request, client=client_text(client)
-    )
+    copy = plan_copy_segments(_context(source), target, request, client=client_text(client))
     return copy.to.done or copy.commit(launch(copy.run, copy.spans()))
 
 
@@ -179,7 +182,7 @@ def copy_events(
 ) -> Copied:
     """Copy a stream by events in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, *cuts, seal, EVENTS)
-    context = context_of(open_on(source))
+    context = _context(source)
     copy = plan_copy_events(context, target, request, client=client_text(client))
     if copy.to.done is None:
         launch(copy.run, copy.missing())
@@ -198,7 +201,7 @@ def redact_stream(
     short_grace: bool,
 ) -> Redacted:
     """Redact a stream in an engine's tasks, then start upkeep; raises as `Stream.redact`."""
-    context = context_of(open_on(storage))
+    context = _context(storage)
     redact_id = context.clock.new_id() if redact_id is None else redact_id
 
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:

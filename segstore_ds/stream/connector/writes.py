@@ -135,9 +135,9 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
 
 def open_to_commit(storage: Storage) -> "Stream":
     """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
-    from segstore_ds.stream.opening import open_on  # noqa: PLC0415 - plans and tasks commit nothing
+    from segstore_ds.stream import opening  # noqa: PLC0415 - plans and tasks commit nothing
 
-    return open_on(storage, clock=BRIEF_CLOCK)
+    return opening.open(storage, clock=BRIEF_CLOCK)
 
 
 def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:

@@ -23,7 +23,7 @@ from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.reads import at_root
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout

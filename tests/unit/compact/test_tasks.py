@@ -8,7 +8,7 @@ from segstore_ds.compact.tasks import plan_compact_tasks, plan_compaction_rows
 from segstore_ds.errors import ConflictError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 from tests.stream_kit import SCHEMA, numbers, values

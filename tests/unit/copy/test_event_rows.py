@@ -27,7 +27,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest

@@ -10,7 +10,7 @@ from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.segments import RowsOfSegments, plan_copy_segments
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SealedError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("each_format")

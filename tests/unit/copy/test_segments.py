@@ -17,7 +17,7 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("each_format")

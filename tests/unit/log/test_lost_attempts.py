@@ -13,7 +13,7 @@ from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.lost_attempts import plan_discard
 from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 DIGEST = "0" * 32

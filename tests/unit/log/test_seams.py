@@ -12,7 +12,7 @@ from wrapped_storage import WrappedStorage
 from segstore_ds.errors import StorageError
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.log.seams import best_effort
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 
 class _Defective(WrappedStorage):

@@ -18,7 +18,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.read import decode, segments
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 

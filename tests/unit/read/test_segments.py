@@ -8,7 +8,7 @@ import pytest
 from segstore_ds.errors import CorruptionError
 from segstore_ds.read.segments import fetch_frames, open_segment, plan_runs
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.write.layout import Layout
 
 

@@ -23,7 +23,7 @@ from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.replication.shipping import BufferMessage, Receiver
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.writes import discard_staged
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 

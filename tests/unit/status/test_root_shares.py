@@ -34,7 +34,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 
 SIGNS = string.ascii_letters + string.digits + "._-"
 TIME = 1_800_000_000_000_000

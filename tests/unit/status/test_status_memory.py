@@ -12,7 +12,7 @@ from segstore_ds.retention.retain import apply_policy
 from segstore_ds.status import store
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("tight")

@@ -33,7 +33,9 @@ from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.catalog import drop
 from segstore_ds.stream.connector.writes import discard_staged
-from segstore_ds.stream.opening import create, create_on, open_on
+from segstore_ds.stream.opening import create
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.layout import Layout

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.write import frame_rows
 from segstore_ds.write.frame_rows import split_batch
 from segstore_ds.write.layout import Layout

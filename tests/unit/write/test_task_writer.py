@@ -20,7 +20,7 @@ from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.names import build_token
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.opening import open_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target

@@ -13,7 +13,7 @@ from segstore_ds.format.schema import conversion
 from segstore_ds.format.schema.conversion import conform, decimal_columns, find_overlong
 from segstore_ds.status.table_status import SegmentEntry
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.opening import create_on
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
