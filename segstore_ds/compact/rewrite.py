@@ -56,7 +56,6 @@ from segstore_ds.write.staged import delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
-AHEAD = 4  # frames
 TINY_THREADS = 8  # tiny segments fetched and decoded at once; mostly they wait for a far store
 _JOINED_SHARE = 8  # small batches are joined to this share of a frame at most: frames stay full
 
@@ -164,7 +163,7 @@ def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     try:
         if job.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{group.start}-0-0.arrow")
-            frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
+            frames = read_ahead(_raw_frames(job, slices))
             outputs.append(stage_frames(job.storage, frames, path=path))
         else:
             for piece, part in enumerate(_pieces(group, slices)):
@@ -200,7 +199,7 @@ def _write_piece(
         contents = (events_of if decoded else _contents)(job, group.epoch, slices)
         attempt = f"{piece}{form[0]}"  # a name is never reused for other bytes
         writer = TaskWriter(target, group.start, attempt)
-        return writer.stage(read_ahead(contents, depth=AHEAD)).segments
+        return writer.stage(read_ahead(contents)).segments
 
     form = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
     if form != ARROW:

@@ -42,23 +42,14 @@ class CompactRules:
             )
         check_whole("target_rows", self.target_rows, least=1)
         check_whole("target_bytes", self.target_bytes, least=1)
-        check_whole("budget_bytes", self.budget_bytes, optional=True)
+        check_whole("budget_bytes", self.budget_bytes, least=1, optional=True)
         if self.minor is not None:
             if not isinstance(self.minor, tuple | list) or len(self.minor) != len(MINOR):
                 raise InvalidInputError(
                     "not a pair of thresholds", remedy="give minor as (4, 3)", minor=self.minor
                 )
             for threshold in self.minor:
-                check_whole("minor", threshold)
-        limits = (self.target_rows, self.target_bytes, self.budget_bytes or 1)
-        if min(limits) < 1 or min(self.minor or MINOR) < 2:
-            raise InvalidInputError(
-                "a compaction's targets are out of range",
-                remedy="give targets of at least 1 and thresholds of at least 2",
-                rows=self.target_rows,
-                bytes=self.target_bytes,
-                minor=self.minor,
-            )
+                check_whole("minor", threshold, least=2)
 
     @property
     def most_bytes(self) -> int:

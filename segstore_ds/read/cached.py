@@ -61,3 +61,12 @@ class ScanCache:
             lambda keys: load([span for _, span in keys]),
             limit_bytes=self.limit_bytes,
         )
+
+
+def fetch_through(
+    cache: ScanCache | None,
+    spans: Sequence[Span],
+    load: Callable[[Sequence[Span]], Sequence[Loaded]],
+) -> Sequence[Loaded]:
+    """Return the verified bytes of ranges, or errors; without a cache all of them are loaded."""
+    return load(spans) if cache is None else cache.fetch(spans, load)

@@ -1,20 +1,16 @@
 """Prefetch: compute the next values of an iterator while the current one is used.
 
-The values held are bounded by a count and by bytes, since a frame may take up to 2 GiB. One value
-is always computed, whatever its size.
+What is held is bounded, since a frame may take up to 2 GiB: by one value beside the one in use, or
+by a count and by bytes. One value is always computed, whatever its size.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition
 from typing import TypeVar
 
-import pyarrow as pa
-
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.arrow.frame import Frame
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,72 +18,18 @@ R = TypeVar("R")
 AHEAD_BYTES = 256 << 20  # more than ordinary frames add up to
 
 
-def weigh_events(value: object) -> int:
-    """Return the memory of a batch or an encoded frame in bytes; 0 for anything else."""
-    if isinstance(value, pa.RecordBatch):
-        return int(value.get_total_buffer_size())
-    return value.data.size if isinstance(value, Frame) else 0
-
-
-class _Room:
-    """Makes the producing thread wait while values that are not taken yet hold too many bytes."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._held_bytes = 0
-        self._closed = False
-        self._changed = Condition()
-
-    def wait(self) -> bool:
-        """Wait for room; return False if the consumer has closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._held_bytes < self._most_bytes)
-            return not self._closed
-
-    def add(self, weight: int) -> None:
-        """Add the bytes of a value made; negative for a value taken."""
-        with self._changed:
-            self._held_bytes += weight
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """End all waits, now and later."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
-def read_ahead(
-    values: Iterator[T],
-    *,
-    depth: int,
-    weigh: Callable[[T], int] = weigh_events,
-    most_bytes: int = AHEAD_BYTES,
-) -> Iterator[T]:
-    """Yield the values of an iterator, which another thread runs at most `depth` (>= 1) ahead.
+def read_ahead(values: Iterator[T]) -> Iterator[T]:
+    """Yield the values of an iterator, of which another thread makes the next one meanwhile.
 
     Decoding, checksums and compression release the GIL, so reading and writing use two cores. An
     error of the iterator is raised here, in its order. The thread ends with the iteration, also
-    when the iteration is broken off. No value may be None. While the values held weigh `most_bytes`
-    or more, no other value is begun.
+    when the iteration is broken off. No value may be None.
     """
-    room = _Room(most_bytes)
-
-    def make() -> T | None:
-        value = next(values, None) if room.wait() else None
-        if value is not None:
-            room.add(weigh(value))
-        return value
-
     with ThreadPoolExecutor(1, thread_name_prefix="segstore-read-ahead") as pool:
-        pending: deque[Future[T | None]] = deque(pool.submit(make) for _ in range(depth))
-        try:
-            while (value := pending.popleft().result()) is not None:
-                room.add(-weigh(value))
-                yield value
-                pending.append(pool.submit(make))
-        finally:
-            room.close()
+        pending = pool.submit(next, values, None)
+        while (value := pending.result()) is not None:
+            pending = pool.submit(next, values, None)
+            yield value
 
 
 def map_ahead(
@@ -95,7 +37,7 @@ def map_ahead(
     values: Iterator[T],
     *,
     threads: int,
-    weigh: Callable[[T], int] = weigh_events,
+    weigh: Callable[[T], int] = lambda _: 0,
     most_bytes: int = AHEAD_BYTES,
 ) -> Generator[R, None, None]:
     """Yield `work(value)` for each value in order, computed ahead by several threads.

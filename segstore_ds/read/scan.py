@@ -108,7 +108,7 @@ def run_tasks(
     )
     if reading.looks_up:
         # Most of them hold nothing, and asking each in its turn would wait for every answer.
-        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=LOOKUP_THREADS, weigh=_nothing)
+        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=LOOKUP_THREADS)
     units = (unit for slice_ in slices for unit in _units(slice_, reading.storage))
     ahead = map_ahead(_decode_ahead, units, threads=threads, weigh=attrgetter("weight"))
     with closing(slices), closing(ahead) as decoded:
@@ -148,10 +148,6 @@ def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:
     except (FormatError, StorageError) as error:
         return unit.decoder, chain(ready, decode_steps(iter([(0, partial(_fail, error))])))
     return unit.decoder, iter(ready)
-
-
-def _nothing(_value: object) -> int:
-    return 0
 
 
 def _fail(error: FormatError | StorageError) -> NoReturn:

@@ -16,7 +16,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
-from segstore_ds.read.cached import ScanCache, Span
+from segstore_ds.read.cached import ScanCache, Span, fetch_through
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
@@ -61,23 +61,21 @@ class OpenSegment:
                     self.index.check(number, span, data, where=self.where)
                 yield number, data
             return
-        if self.cache is not None:
-            for run in plan_runs(spans, READ_BYTES):
-                numbers = {span: number for number, span in run}
-                found = self.cache.fetch([*numbers], partial(self._load, numbers))
-                yield from zip(numbers.values(), map(_sound, found), strict=True)
-            return
-        for run, fetched in self._fetch(spans):
-            for number, span, data in _cut(run, fetched):
-                self.index.check(number, span, data, where=self.where)
-                yield number, data
+        for run in plan_runs(spans, READ_BYTES):
+            numbers = {span: number for number, span in run}
+            found = fetch_through(self.cache, [*numbers], partial(self._load, numbers))
+            yield from zip(numbers.values(), map(_sound, found), strict=True)
 
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
         """Fetch and check ranges to be kept; each damaged one gives its own error."""
         loaded: list[Loaded] = []
-        for run, fetched in self._fetch([(numbers[span], span) for span in spans]):
+        for run in plan_runs([(numbers[span], span) for span in spans], READ_BYTES):
+            start, end = run[0][1][0], run[-1][1][1]
+            fetched = ByteArraySegment(self.storage.get_range(self.name, start, end))
             holder = fetched.to_arrow()
-            for number, span, data in _cut(run, fetched):
+            for number, span in run:
+                # Not copied: an uncompressed batch refers to the fetched bytes.
+                data = fetched.slice(span[0] - start, span[1] - start).to_arrow()
                 try:
                     self.index.check(number, span, data, where=self.where)
                 except CorruptionError as error:
@@ -85,14 +83,6 @@ class OpenSegment:
                 else:
                     loaded.append(Piece(data, holder))
         return loaded
-
-    def _fetch(
-        self, spans: Sequence[tuple[int, Span]]
-    ) -> Iterator[tuple[list[tuple[int, Span]], ByteArraySegment]]:
-        """Fetch runs of neighbouring ranges, each with all bytes from its first to its last."""
-        for run in plan_runs(spans, READ_BYTES):
-            start, end = run[0][1][0], run[-1][1][1]
-            yield run, ByteArraySegment(self.storage.get_range(self.name, start, end))
 
     def decode(
         self,
@@ -164,11 +154,8 @@ def open_segment(
     """
     source = _Source(storage, entry, where)
     if not (whole and entry.bytes <= WHOLE_OBJECT_BYTES):
-        if cache is None:
-            index = source.parse(storage.get_range(source.name, *source.end))
-        else:
-            (tail,) = cache.fetch([source.end], source.load_end)
-            index = source.index or source.parse(bytes(_sound(tail)))
+        (tail,) = fetch_through(cache, [source.end], source.load_end)
+        index = source.index or source.parse(bytes(_sound(tail)))
         return OpenSegment(storage, source.name, source.where, index, None, cache=cache)
     found = None if cache is None else cache.fetch([(0, entry.bytes)], source.load_whole)[0]
     # If a part is damaged, frames are checked as they are read, so that the others can be.
@@ -233,15 +220,6 @@ class _Source:
         except FormatError as error:
             return [error]
         return [_kept(data)]
-
-
-def _cut(
-    run: Sequence[tuple[int, Span]], fetched: ByteArraySegment
-) -> Iterator[tuple[int, Span, pa.Buffer]]:
-    """Yield the ranges of a run; not copied: an uncompressed batch refers to the fetched bytes."""
-    start = run[0][1][0]
-    for number, (first, last) in run:
-        yield number, (first, last), fetched.slice(first - start, last - start).to_arrow()
 
 
 def _kept(data: bytes) -> Piece:

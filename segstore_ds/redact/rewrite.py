@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from segstore_ds.compact.commit import Replacement
 from segstore_ds.compact.plan import Group
-from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
+from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
 from segstore_ds.read.plan import Reading, ReadTask
@@ -75,7 +75,7 @@ def redact_segment(
     entry, token = placed.entry, names.build_token(job.job.version, nonce)
     target = job.job.target(entry.epoch, token, form=entry.format)
     batches = _without(job, placed, matched)
-    staged = TaskWriter(target, number, names.REDACTED).stage(read_ahead(batches, depth=AHEAD))
+    staged = TaskWriter(target, number, names.REDACTED).stage(read_ahead(batches))
     group = Group((placed,), entry.epoch)
     inputs = ((entry.segment_id, entry.path),)
     run = Replacement(group.start, inputs, group.rows, group.epoch, staged.segments)

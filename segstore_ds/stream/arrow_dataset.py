@@ -6,7 +6,7 @@ find one of a file that is not there, whose name says what to do: an error, neve
 Loaded only when it is used: Arrow's datasets load pandas if it is there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +28,8 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     """Events of one version of a stream, in offset order; made by `Scan.to_dataset`.
 
     `scanner`, `to_table`, `to_batches`, `head`, `count_rows` and `filter` read only what they need.
-    What Arrow can do with its own datasets alone (`join`, `sort_by`, `take`, `get_fragments`,
-    `replace_schema`) works on all events in memory. Picklable.
+    What Arrow can do with its own datasets alone (`join`, `sort_by`, `take`) needs a table of it.
+    Picklable.
     """
 
     def __init__(self, read: Scan, expression: pc.Expression | None = None) -> None:
@@ -104,17 +104,3 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
         if {*needed} <= {*self._read.reading.columns}:
             return self._read.open_part(columns, expression), None
         return self._read.open_part([*columns, *needed]), expression
-
-
-def _in_memory(name: str) -> Callable[..., Any]:
-    def method(self: StreamDataset, *args: Any, **settings: Any) -> Any:
-        args = tuple(arg.to_table() if isinstance(arg, StreamDataset) else arg for arg in args)
-        return getattr(dataset.InMemoryDataset(self.to_table()), name)(*args, **settings)
-
-    method.__name__ = name
-    method.__doc__ = getattr(dataset.Dataset, name).__doc__
-    return method
-
-
-for _name in ("get_fragments", "join", "join_asof", "replace_schema", "sort_by", "take"):
-    setattr(StreamDataset, _name, _in_memory(_name))

@@ -29,10 +29,8 @@ def list_streams(
         depth: How many folders deep to look; streams are not searched for others within.
 
     Raises:
-        InvalidInputError: The location or the options are not valid, or it is a file.
         NotFoundError: There is no such folder.
-        StorageError: A folder could not be listed; names it, and the streams found in all the
-            others.
+        StorageError: A folder could not be listed; names it, and the streams found elsewhere.
     """
     depth = check_whole("depth", depth)
     storage = open_storage(url, storage_options, single_writer=True)
@@ -48,9 +46,8 @@ def streams(
     """Return the metadata table `streams`: a row for each stream in a folder, ordered by location.
 
     A stream that can't be read and a subfolder that can't be listed are rows as well, with the
-    `code` and the text of the error. A copy that is not done has both a code and its numbers.
-    Several folders are searched at the same time; each takes one listing, and each stream the few
-    requests of an open.
+    `code` and the text of the error. Several folders are searched at the same time; each takes one
+    listing, and each stream the few requests of an open.
 
     Args:
         url: The folder; it may be a stream itself, whose `path` is then `.`.
@@ -58,9 +55,7 @@ def streams(
         depth: How many folders deep to look; streams are not searched for others within.
 
     Raises:
-        InvalidInputError: The location or the options are not valid, or it is a file.
         NotFoundError: There is no such folder.
-        StorageError: The folder itself could not be listed.
     """
     depth = check_whole("depth", depth)
     return read_streams(open_storage(url, storage_options, single_writer=True), depth=depth)
@@ -95,13 +90,12 @@ def drop(
         How many objects were deleted, and the names that stay because they are not the stream's.
 
     Raises:
-        InvalidInputError: The confirmation names another location, or a location is not valid.
+        InvalidInputError: The confirmation names another location.
         NotFoundError: There is no stream.
         ConflictError: Clones read its segments, it is replicated, or every race was lost; nothing
             was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.
-        StorageError: The filesystem failed; what was deleted stays deleted.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     named = open_storage(confirm, storage_options, single_writer=True)

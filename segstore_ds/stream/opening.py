@@ -68,12 +68,10 @@ def create(
     Raises:
         AlreadyExistsError: There is a stream already.
         SchemaMismatchError: A column has a type that can't be stored.
-        InvalidInputError: The location, the options or the schema are not valid; or the folder
-            holds something else, or is inside another stream.
+        InvalidInputError: The folder holds something else, or is inside another stream.
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
-        StorageError: The filesystem failed.
     """
     if schema is not None and like is not None:
         raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
@@ -122,10 +120,8 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
 
     Raises:
         NotFoundError: There is no stream; never an empty answer.
-        InvalidInputError: The location or the options are not valid.
         MissingObjectError: The newest commits are gone, as the hint proves.
         FormatError: The newest root can't be read.
-        StorageError: The filesystem failed.
     """
     log = StreamLog(open_storage(url, storage_options, single_writer=single_writer), clock=clock)
     log.open()
@@ -133,11 +129,6 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
 
 
 def exists(url: UrlLike, *, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether there is a stream. A read error is raised, and never means "no".
-
-    Raises:
-        InvalidInputError: The location or the options are not valid.
-        StorageError: The filesystem failed.
-    """
+    """Tell whether there is a stream. A read error is raised, and never means "no"."""
     storage = open_storage(url, storage_options, single_writer=True)
     return first_version(StreamLog(storage).files) is None

@@ -48,8 +48,8 @@ def repair(
             asked whether it was promoted. If it was, two streams go on under one id and generation.
         allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
             Its values come back until it is called again.
-        storage_options: Flat or keyed by URL prefix.
-        single_writer: Nobody else writes, and the filesystem has no exclusive create.
+        storage_options: As in `open`.
+        single_writer: As in `open`.
         clock: Time and ids.
 
     Raises:
@@ -58,9 +58,8 @@ def repair(
         FencedError: They can't be read, and another folder was promoted in place of this one.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
-        InvalidInputError: The location or the options are not valid; or a redaction may be lost.
-        StorageError: The filesystem failed; or loss is allowed, another folder can't be asked
-            whether it was promoted, and that is not allowed.
+        InvalidInputError: A redaction may be lost, and that is not allowed.
+        StorageError: Also if another folder can't be asked whether it was promoted.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     return run_repair(
@@ -91,7 +90,6 @@ def verify(
     Raises:
         NotFoundError: There is no stream.
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
-        StorageError: The storage failed, so nothing can be said.
     """
     storage = open_storage(url, storage_options, single_writer=True)
     log, damage = StreamLog(storage, clock=clock), None
@@ -135,8 +133,6 @@ def salvage(
         AlreadyExistsError: There is a stream at the new location.
         CorruptionError: Something can't be read, and must not be skipped.
         FormatError: The newest schema can't be read.
-        InvalidInputError: A location or the options are not valid.
-        StorageError: The filesystem failed.
     """
     old = open_storage(url, storage_options, single_writer=True)
     new = open_storage(new_url, storage_options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,44 +12,23 @@ SHOWN_ROWS = 50
 
 
 class Rows:
-    """A metadata table: everything that a RecordBatchReader of pyarrow is, read as often as wanted.
+    """A metadata table: what a RecordBatchReader of pyarrow is, read as often as wanted.
 
     Anything that takes `__arrow_c_stream__` or batches takes it. Each reading begins with the first
-    row; `next`, `read_next_batch` and what is like it go on from one call to the next.
+    row.
     """
 
     def __init__(self, schema: pa.Schema, read: Callable[[], pa.RecordBatchReader]) -> None:
         self.schema = schema
         self._read = read
-        self._going: pa.RecordBatchReader | None = None
-
-    def _go_on(self) -> pa.RecordBatchReader:
-        if self._going is None:
-            self._going = self._read()
-        return self._going
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith(("_", "read_next")):
             raise AttributeError(name)
-        return getattr(self._go_on() if name.startswith("read_next") else self._read(), name)
+        return getattr(self._read(), name)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return iter(self._read())
-
-    def __next__(self) -> pa.RecordBatch:
-        return next(self._go_on())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of what was being read; the table may be read again."""
-        if self._going is not None:
-            self._going.close()
-        self._going = None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._read().__arrow_c_stream__(requested_schema)

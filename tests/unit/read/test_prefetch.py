@@ -5,12 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.arrow.frame import encode_frame
-from segstore_ds.read.prefetch import map_ahead, read_ahead, weigh_events
+from segstore_ds.read.prefetch import map_ahead, read_ahead
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -23,25 +21,25 @@ def _values(count: int, seen: list[int]) -> Iterator[int]:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
 def test_values_come_in_order(count: int) -> None:
-    """Also where there are fewer than the depth."""
-    assert list(read_ahead(_values(count, []), depth=3)) == list(range(1, count + 1))
+    """Also where there is none."""
+    assert list(read_ahead(_values(count, []))) == list(range(1, count + 1))
 
 
 def test_errors_come_in_their_turn() -> None:
     """What was made before the error is seen before it."""
     found: list[int] = []
     with pytest.raises(ValueError, match="7"):
-        found.extend(read_ahead(_values(7, []), depth=3))
+        found.extend(read_ahead(_values(7, [])))
     assert found == list(range(1, 8))
 
 
 def test_breaking_off_ends_the_thread() -> None:
-    """No more than the depth was made ahead."""
+    """No more than one was made ahead."""
     seen: list[int] = []
-    running = read_ahead(_values(100, seen), depth=3)
+    running = read_ahead(_values(100, seen))
     assert next(running) == 1
     running.close()  # type: ignore[attr-defined]
-    assert len(seen) <= 4
+    assert len(seen) <= 2
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
 
 
@@ -92,25 +90,6 @@ def test_results_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
     running.close()
 
 
-@pytest.mark.parametrize(("weight", "ahead"), [(1, 4), (25, 4), (49, 3), (50, 2), (999, 1)])
-def test_values_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
-    """What they weigh is known only once they were made: one begins while less is held."""
-    made = [threading.Event() for _ in range(30)]
-
-    def values() -> Iterator[int]:
-        for n, event in enumerate(made):
-            event.set()
-            yield n
-
-    running = read_ahead(values(), depth=5, weigh=lambda _: weight, most_bytes=100)
-    for taken in range(20):
-        assert next(running) == taken
-        assert made[taken + ahead].wait(timeout=300)
-        assert not any(event.is_set() for event in made[taken + ahead + 1 :])
-    running.close()  # type: ignore[attr-defined]
-    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
-
-
 @pytest.mark.parametrize("weight", [1, 20, 100, 999])
 def test_heavy_values_come_in_order_too(weight: int) -> None:
     """Also light ones between them."""
@@ -118,8 +97,6 @@ def test_heavy_values_come_in_order_too(weight: int) -> None:
         str, _values(50, []), threads=3, weigh=lambda n: weight * (n % 3), most_bytes=100
     )
     assert list(results) == [str(n) for n in range(1, 51)]
-    values = read_ahead(_values(50, []), depth=3, weigh=lambda n: weight * (n % 3), most_bytes=100)
-    assert list(values) == list(range(1, 51))
 
 
 def test_threads_end_with_their_last_work() -> None:
@@ -130,15 +107,6 @@ def test_threads_end_with_their_last_work() -> None:
         if thread.name.startswith("segstore-map-ahead"):
             thread.join(timeout=300)
             assert not thread.is_alive()
-
-
-def test_events_weigh_what_they_hold() -> None:
-    """Of a batch that is cut out of another one, all of it."""
-    batch = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
-    assert weigh_events(batch) == weigh_events(batch.slice(5, 1)) == 8000
-    frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
-    assert weigh_events(frame) == frame.data.size
-    assert weigh_events((1, 2)) == 0
 
 
 def _in_fork(check: Callable[[], bool]) -> bool:
