@@ -29,7 +29,7 @@ from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedEx
 from segstore_ds.format.policies import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.lookup import OutcomeState
-from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention import upkeep
 from segstore_ds.storage import open_storage
@@ -300,7 +300,7 @@ def test_rounds_in_the_middle_of(work: str, tmp_path: Path) -> None:
     handle = open_on(meddling, clock=stream._log.clock)
     planned = handle.version
     if work == "scan":
-        reading = plan_reading(handle._context, handle._log.root, _whole())
+        reading = plan_reading(handle._context, handle._log.root)
         tasks = snapshot(handle, handle._log.root).tasks(reading)
         meddling.met = False
         batches = [batch for task in tasks for batch in run_task(reading, task)]
@@ -317,10 +317,6 @@ def test_rounds_in_the_middle_of(work: str, tmp_path: Path) -> None:
         assert values(stream.refresh()) == list(range(stream.tail))
     assert ran[0] > planned
     stream.refresh().verify().check()
-
-
-def _whole():
-    return ReadRequest("head", "tail")
 
 
 def test_a_version_that_was_purged_is_expired() -> None:
