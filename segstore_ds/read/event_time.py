@@ -26,7 +26,6 @@ from segstore_ds.read.plan import Reading, ReadTask, plan_range
 from segstore_ds.read.prune import part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
@@ -127,18 +126,15 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
     schema = epoch_schema(context.status, root.epoch)
     field = time_field(root, schema)
     conditions = time_conditions(field, (None, moment) if end else (moment, None))
-    reading = Reading(
-        storage=with_inline(context.storage, root),
-        stream_id=root.stream_id,
-        version=root.version,
+    reading = Reading.of(
+        context,
+        root,
         start=root.head,
         end=root.tail,
-        epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
         schema=pa.schema([field]),
         columns=(),
         filters=Filters(conditions),
         offset_column=f"{field.name}_{_OFFSET}",
-        mirrors=context.log.seams.mirrors(root),
         read_cache_bytes=options.default("readCacheBytes"),
     )
     spans = _spans(context.status, root, reading)

@@ -8,12 +8,14 @@ task decodes each frame. The end of a micro-batch applies all limits of a trigge
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any, Self
 
 import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
@@ -23,7 +25,7 @@ from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
-from segstore_ds.status.history import History
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -42,23 +44,10 @@ class ReadTask:
 class Reading:
     """The plan that all tasks of a scan share; picklable.
 
-    Attributes:
-        storage: The stream's folder; pickles without its connections.
-        stream_id: The stream's id, for errors.
-        version: The version that the plan is bound to.
-        start: The offset of the first event.
-        end: The offset after the last event.
-        epochs: The schema text of each epoch, by its number.
-        schema: The stream's schema as of the version.
-        columns: The columns of the stream to return, in order.
-        filters: What returned rows satisfy.
-        offset_column: The name of an extra column with offsets, or None.
-        segment_column: The name of an extra column with segment ids, or None.
-        commit_time_column: The name of an extra column with commit times, or None.
-        mirrors: Other folders, which are read if a segment is damaged here.
-        native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
-        read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
-        key_columns: The columns by whose values segments are looked up.
+    `Stream.scan` describes what it has of its arguments. `epochs` has the schema text of each epoch
+    by its number, `schema` is that of the version, and `mirrors` are other folders, which are read
+    if a segment is damaged here. Parquet segments of `native_epochs` are left out, because another
+    engine reads them. By the values of `key_columns` segments are looked up.
     """
 
     storage: Storage = field(repr=False)
@@ -77,6 +66,19 @@ class Reading:
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
     key_columns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, context: StreamContext, root: Root, **how: Any) -> Self:
+        """Return a plan with all that the version itself says."""
+        return cls(
+            storage=with_inline(context.storage, root),
+            stream_id=root.stream_id,
+            version=root.version,
+            epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
+            mirrors=context.log.seams.mirrors(root),
+            key_columns=key_columns_of(root),
+            **how,
+        )
 
     @property
     def looks_up(self) -> bool:
@@ -192,7 +194,10 @@ def split_reading(
     partition_rows: int | None = None,
     min_partitions: int | None = None,
 ) -> list[ReadTask]:
-    """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it."""
+    """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it.
+
+    If commit times are asked for, each task has the commits of its events.
+    """
     if (root.stream_id, root.version) != (reading.stream_id, reading.version):
         raise InvalidInputError(
             "read is bound to another stream or version",
@@ -205,22 +210,9 @@ def split_reading(
         partition_rows=check_option("partition_rows", partition_rows),
         min_partitions=check_option("min_partitions", min_partitions),
     )
-    if reading.commit_time_column is None:
+    if reading.commit_time_column is None or not tasks:
         return tasks
-    return date_tasks(context.log.history, root, reading, tasks)
-
-
-def date_tasks(
-    history: History, root: Root, reading: Reading, tasks: Sequence[ReadTask]
-) -> list[ReadTask]:
-    """Return the tasks with the commits of their events.
-
-    Raises:
-        NotFoundError: Events of the range were committed before the stream had a history.
-    """
-    if not tasks:
-        return []
-    times = CommitTimes(*history.commit_times(root, reading.start, reading.end))
+    times = CommitTimes(*context.log.history.commit_times(root, reading.start, reading.end))
     dated = []
     for task in tasks:
         first, last = task.slices[0], task.slices[-1]

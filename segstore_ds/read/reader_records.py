@@ -76,18 +76,6 @@ def store_now_us(context: StreamContext) -> int:
     return context.storage.info(context.log.files.hint_path).modified_us
 
 
-def list_readers(context: StreamContext) -> list[SeenReader]:
-    """Return the newest record of every reader, ordered by name, released and lapsed ones too.
-
-    An unreadable record is a FormatError: a caller must not take its reader for absent.
-    """
-    found = [seen for _, seen in each_reader(context)]
-    for seen in found:
-        if isinstance(seen, FormatError):
-            raise seen
-    return [seen for seen in found if isinstance(seen, SeenReader)]
-
-
 def each_reader(context: StreamContext) -> Iterator[tuple[str, SeenReader | FormatError]]:
     """Yield the name of every reader, with its newest record or why that can't be read."""
     newest: dict[str, tuple[int, int]] = {}
@@ -121,8 +109,17 @@ def find_reader(context: StreamContext, name: str) -> SeenReader | None:
 
 
 def live_readers(context: StreamContext, now_us: int) -> list[SeenReader]:
-    """Return the readers that hold retention back at this store time, ordered by name."""
-    return [seen for seen in list_readers(context) if seen.is_live(now_us)]
+    """Return the readers that hold retention back at this store time, ordered by name.
+
+    An unreadable record is a FormatError: a caller must not take its reader for absent.
+    """
+    live = []
+    for _, seen in each_reader(context):
+        if isinstance(seen, FormatError):
+            raise seen
+        if seen.is_live(now_us):
+            live.append(seen)
+    return live
 
 
 def newest_record(context: StreamContext, name: str) -> SeenReader | None:

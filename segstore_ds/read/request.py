@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.indexed_columns import key_columns_of, time_field
+from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
@@ -17,7 +17,6 @@ from segstore_ds.read.filter_input import FilterLike, parse_filters
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.inline import with_inline
 
 
 def plan_reading(
@@ -50,27 +49,23 @@ def plan_reading(
     url = context.storage.url
     first, last = check_range(root, first, last, fail_on_data_loss=fail_on_data_loss, url=url)
     schema = epoch_schema(context.status, root.epoch)
-    filters = parse_filters(filters, schema)
+    filters = Filters() if filters is None else parse_filters(filters, schema)
     if event_time is not None:
         within = time_conditions(time_field(root, schema), event_time)
         filters = replace(filters, conditions=(*within, *filters.conditions))
     extra = (offset_column, segment_column, commit_time_column)
-    return Reading(
-        storage=with_inline(context.storage, root),
-        stream_id=root.stream_id,
-        version=root.version,
+    return Reading.of(
+        context,
+        root,
         start=first,
         end=last,
-        epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
         schema=schema,
         columns=_check_columns(columns, extra, schema),
         filters=filters,
         offset_column=offset_column,
         segment_column=segment_column,
         commit_time_column=commit_time_column,
-        mirrors=context.log.seams.mirrors(root),
         read_cache_bytes=check_option("read_cache_bytes", read_cache_bytes),
-        key_columns=key_columns_of(root),
     )
 
 

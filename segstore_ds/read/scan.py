@@ -48,21 +48,7 @@ class _Unit:
 
 
 def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[pa.RecordBatch]:
-    """Read a task: verified, decoded, lifted to the plan's schema, filtered, in offset order.
-
-    Args:
-        reading: The plan that the tasks of the scan share.
-        task: One of these tasks.
-        threads: How many frames are decoded at once (>= 1).
-
-    Yields:
-        Batches of `reading.result_schema`, none of them empty.
-
-    Raises:
-        SnapshotExpiredError: The version's segments were deleted after its grace.
-        FormatError: An object is missing, truncated or damaged; names the object and the frame.
-        StorageError: The storage failed.
-    """
+    """Read one task; as `run_tasks`."""
     return run_tasks(reading, [task], threads=threads)
 
 
@@ -96,10 +82,14 @@ def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader
 def run_tasks(
     reading: Reading, tasks: Iterable[ReadTask], *, threads: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read tasks in offset order, one after the other; otherwise as `run_task`.
+    """Yield events in order: verified, decoded, lifted to the plan's schema, filtered.
 
-    With several threads, up to ``2 * threads`` units are held beside the one in use; fewer if they
-    would exceed `AHEAD_BYTES`, at least one.
+    No batch is empty. With several threads, up to ``2 * threads`` units are held beside the one in
+    use; fewer if they would exceed `AHEAD_BYTES`, at least one.
+
+    Raises:
+        SnapshotExpiredError: The version's segments were deleted after its grace.
+        FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
     cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
     decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache)

@@ -4,10 +4,8 @@ Each is a value of the stream's as of the newest version that the handle has see
 that change it.
 """
 
-import dataclasses
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any, Final
 
 from segstore_ds.compact.merges import add_bounds
@@ -44,6 +42,7 @@ from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.life import published, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.read.reader_records import SeenReader, each_reader
 from segstore_ds.replication.follower import followers_of
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
@@ -160,11 +159,8 @@ class Readers:
         return release_reader(self._context, name)
 
     def _repr_html_(self) -> str:
-        found = [seen for _, seen in each_reader(self._context)]
-        sound = (seen for seen in found if isinstance(seen, SeenReader))
-        rows = ({"name": seen.name, **dataclasses.asdict(seen.record)} for seen in sound)
-        damaged = (seen for seen in found if isinstance(seen, FormatError))
-        return "".join([show_rows(rows), *(f"<p>{escape(str(error))}</p>" for error in damaged)])
+        rows = open_table(self._context, "readers", self._context.log.refresh())
+        return show_rows(rows.read_all().to_pylist())
 
 
 class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none

@@ -1,8 +1,7 @@
 """What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
 
-import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, SupportsIndex, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -210,23 +209,20 @@ class Reads:
 
         Nor is one beyond the tail an error; one below the head is, since those events are gone.
         """
-        if not isinstance(offsets, slice) or offsets.step not in (None, 1):
+        root = self._log.refresh()
+        try:
+            start, end, step = offsets.indices(root.tail)
+        except (AttributeError, TypeError):
+            step = 0
+        if step != 1:
             raise InvalidInputError(
                 "not a range of offsets", remedy="write stream[100:200]", offsets=offsets
             )
-        root = self._log.refresh()
-        head, tail = root.head, root.tail
-
-        def within(cut: Any) -> Any:
-            if not isinstance(cut, SupportsIndex) or isinstance(cut, bool):
-                return cut  # a word, a time or a position
-            number = operator.index(cut)
-            return max(tail + number, head) if number < 0 else min(number, tail)
-
-        start = head if offsets.start is None else within(offsets.start)
-        end = tail if offsets.stop is None else within(offsets.stop)
-        if isinstance(start, int) and isinstance(end, int):
-            end = max(start, end)
+        if offsets.start is None or offsets.start < 0:
+            start = max(start, root.head)
+        if offsets.stop is not None and offsets.stop < 0:
+            end = max(end, root.head)
+        end = max(start, end)
         return Scan(self._context, root, plan_reading(self._context, root, start, end))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -225,7 +225,7 @@ def test_damaged_record_stops_retention_and_is_shown_by_all_else():
     found = stream.readers
     assert [seen.name for seen in found] == ["fast"]
     assert path in str(found.damaged["slow"])
-    assert path in found._repr_html_()
+    assert "slow" in found._repr_html_()
     rows = stream.metadata("readers").read_all().to_pylist()
     assert [row["name"] for row in rows if row["damaged"]] == ["slow"]
     metrics = stream.metrics()
