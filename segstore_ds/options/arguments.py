@@ -26,10 +26,7 @@ def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False
     """
     if optional and value is None:
         return None
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number = whole(value)
     if number is None or not least <= number <= MOST:
         none = ", or None" if optional else ""
         raise InvalidInputError(
@@ -38,6 +35,14 @@ def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False
             **{name: value},
         )
     return number
+
+
+def whole(value: Any) -> int | None:
+    """Return an integer of Python or NumPy as an int; None for anything else, bools included."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_seconds(name: str, value: Any, *, positive: bool = False) -> None:
@@ -78,11 +83,10 @@ def check_timeout(name: str, value: Any) -> float | None:
 def _quantity(name: str, given: Any, number: Any, remedy: str) -> int | None:
     if given is None:
         return None
-    try:
-        whole: int = check_whole(name, number)
-    except InvalidInputError:
-        raise InvalidInputError("not a bound in range", remedy=remedy, **{name: given}) from None
-    return whole
+    found = whole(number)
+    if found is None or not 0 <= found <= MOST:
+        raise InvalidInputError("not a bound in range", remedy=remedy, **{name: given})
+    return found
 
 
 def check_option(name: str, value: Any) -> Any:

@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 import logging
-import operator
 import re
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,7 +20,7 @@ from segstore_ds.format.root import SHOWN_TAGS, Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment, version_at
 from segstore_ds.log.seen import Seen, is_gone
-from segstore_ds.options.arguments import check_whole
+from segstore_ds.options.arguments import check_whole, whole
 from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
@@ -99,7 +98,7 @@ def parse_cut(given: Any) -> Cut:
         return Cut("position", given)
     if isinstance(given, dt.datetime):
         return Cut("time", _to_us(given, given))
-    offset = _whole(given)
+    offset = whole(given)
     if offset is not None and 0 <= offset < 2**63:
         return Cut("offset", offset)
     if isinstance(given, str):
@@ -155,16 +154,6 @@ def _read_time(text: str) -> dt.datetime | None:
     try:
         return dt.datetime.fromisoformat(text)
     except ValueError:
-        return None
-
-
-def _whole(given: Any) -> int | None:
-    """Return a Python or NumPy integer as an int; None for anything else, bools included."""
-    if isinstance(given, bool):
-        return None
-    try:
-        return operator.index(given)
-    except TypeError:
         return None
 
 
@@ -362,7 +351,7 @@ def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False)
                 "stream was created after that time", url=context.storage.url, timestamp=str(as_of)
             )
         return root
-    version = _whole(as_of)
+    version = whole(as_of)
     if version is None:
         raise InvalidInputError(
             "neither a version nor a time",

@@ -21,7 +21,6 @@ from pyarrow import types as t
 from segstore_ds.format.bloom import Filters as FrameFilters
 from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, may_hold
 from segstore_ds.format.parts.rows import Ints
-from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.parts.stats import labels_of, lacking_epochs
 from segstore_ds.format.root import PartRef
 from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
@@ -208,34 +207,25 @@ def may_match(keys: Sequence[Key], filters: FrameFilters) -> bool:
     )
 
 
-def segments_to_open(
-    keys: Sequence[Key], segments: Sequence[SegmentFilters]
-) -> npt.NDArray[np.bool_]:
-    """Tell of each segment whether a row of it may pass, by the filters that it has."""
-    kept = np.ones(len(segments), np.bool_)
-    for key in keys:
-        found = [
-            (row, each[key.column])
-            for row, each in enumerate(segments)
-            if each and key.column in each
-        ]
-        owners = np.array([row for row, filters in found for _ in filters], np.int64)
-        held = hold_any([data for _, filters in found for data in filters], key.hashes)
-        may = np.ones(len(segments), np.bool_)
-        may[owners] = False
-        may[owners[held]] = True
-        kept &= may
-    return kept
-
-
-def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> npt.NDArray[np.bool_]:
+def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> _Flags:
     """Tell of each segment of a run whether its filters allow the keys of its epoch."""
-    found = np.ones(len(run.columns), np.bool_)
+    kept = np.ones(len(run.columns), np.bool_)
     filters = run.load_filters()
     for epoch, asked in keys.items() if filters else ():
-        own = np.flatnonzero(run.columns.epochs == epoch)
-        found[own] = segments_to_open(asked, [filters[row] for row in own.tolist()])
-    return found
+        rows = np.flatnonzero(run.columns.epochs == epoch).tolist()
+        for key in asked:
+            found = [
+                (row, each[key.column])
+                for row in rows
+                if (each := filters[row]) and key.column in each
+            ]
+            owners = np.array([row for row, own in found for _ in own], np.int64)
+            held = hold_any([data for _, own in found for data in own], key.hashes)
+            may = np.ones(len(kept), np.bool_)
+            may[owners] = False
+            may[owners[held]] = True
+            kept &= may
+    return kept
 
 
 def _hashes_of(condition: Condition, stored: pa.DataType) -> Hashes | None:

@@ -75,9 +75,8 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     ) -> int:
         """Return how many events satisfy an expression; without one no segment is read."""
         expression = self._both(filter)
-        reading = self._read.reading
-        if expression is None and not reading.filters:
-            return reading.end - reading.start
+        if expression is None:
+            return self._read.count()
         reader, rest = self._open((), expression)
         if rest is None:
             return sum(batch.num_rows for batch in reader)

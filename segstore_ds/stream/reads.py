@@ -254,15 +254,15 @@ class Reads:
             owner: Who may publish under the name.
             start: The first event; None for the position published last, or the head, and without
                 a name for the tail.
-            columns: Which columns, in order; None for all.
-            filters: As for `read`.
-            event_time: As for `read`.
-            offset_column: Name of an extra int64 column with each event's offset.
-            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
+            columns: As for `scan`, like the next four.
+            filters: Which events.
+            event_time: Of which times.
+            offset_column: The name of a column with offsets.
+            commit_time_column: The name of a column with commit times.
             poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
             timeout: End when nothing came for so long: seconds, a timedelta or a text such as
                 '30s'; None waits for ever.
-            replicated: Wait with each event until every follower has it, as for `read`.
+            replicated: Wait with each event until every follower has it, as for `scan`.
 
         Returns:
             The batches; they end when the stream is sealed, and at the timeout.
