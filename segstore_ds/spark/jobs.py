@@ -1,4 +1,4 @@
-"""`compact`, `copy`, `clone` and `redact` of a session: jobs that Spark's tasks carry out."""
+"""`compact`, `copy`, `clone` and `redact` of a session: small here, large by Spark's tasks."""
 
 import hashlib
 import inspect
@@ -23,6 +23,7 @@ from segstore_ds.reports import Compaction, Copied, Redacted
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_copied_rows
 from segstore_ds.spark.batch.writer import client_of
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
+from segstore_ds.spark.parquet_scan import here
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector.jobs import (
@@ -41,8 +42,19 @@ JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
 _WHOLE = ("head", "tail")
 
 
-def launch(spark: SparkSession, run: Callable[[list[Any]], Iterator[Any]], rows: Any) -> list[Any]:
-    """Run each row in a task and return the results; an attempt that fails is made again."""
+def launch(
+    spark: SparkSession,
+    run: Callable[[Sequence[Any]], Iterator[Any]],
+    rows: Sequence[Any],
+    size: int,
+) -> list[Any]:
+    """Run each row in a task and return the results; an attempt that fails is made again.
+
+    What reads few bytes is run here: tasks take seconds to start after an idle minute.
+    """
+    if size <= here.MOST_BYTES:
+        return [*run(rows)]
+    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
     packed = [pickle.dumps(row) for row in rows]  # a task unpacks only its own
 
     def run_row(number: int) -> bytes:
@@ -50,7 +62,6 @@ def launch(spark: SparkSession, run: Callable[[list[Any]], Iterator[Any]], rows:
 
     # Functions of Arrow batches need pandas, which a job has no other use for.
     task = udf(run_row, "binary", useArrow=False).asNondeterministic()
-    numbers = spark.range(0, len(packed), 1, max(1, min(len(packed), MOST_TASKS)))
     done = numbers.select(task("id")).collect() if packed else []
     return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks
 
@@ -71,9 +82,9 @@ def compact(
 ) -> Compaction:
     """Compact a stream with Spark's tasks: they write the segments, this process plans and commits.
 
-    As `segstore_ds.Stream.compact`, which says what is guaranteed and what the arguments mean. This
-    process opens the stream as well, so `spark` has the format registered. `single_writer` allows a
-    filesystem without exclusive create.
+    Up to 16 MiB this process writes itself. As `segstore_ds.Stream.compact`, which says what is
+    guaranteed and what the arguments mean. This process opens the stream as well, so `spark` has
+    the format registered. `single_writer` allows a filesystem without exclusive create.
 
     Raises:
         SegstoreError: As `segstore_ds.Stream.compact`.
@@ -103,6 +114,8 @@ def copy(
     single_writer: bool = False,
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
+
+    Up to 16 MiB that are not transformed are copied by this process itself.
 
     By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies ranges). By
     events, they are written again and can be transformed on the way. The order is kept if the
@@ -263,7 +276,8 @@ def redact(
     """Set columns of matching events to null with Spark's tasks.
 
     As `segstore_ds.Stream.redact`, which says what is guaranteed and what the arguments mean. Tasks
-    look through segments and write them; this process opens the stream as well, plans and commits.
+    look through segments and write them; this process opens the stream as well, plans and commits,
+    and looks through up to 16 MiB itself.
 
     Raises:
         SegstoreError: As `segstore_ds.Stream.redact`.

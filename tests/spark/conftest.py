@@ -71,7 +71,7 @@ def load(spark: SparkSession, url: str) -> Callable[..., DataFrame]:
 
 @pytest.fixture(scope="module")
 def large_scans() -> Iterator[None]:
-    """Scans as of large streams: what Spark can't read itself comes through the source."""
+    """Scans and jobs as of large streams: by the source, and by Spark's tasks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(here, "MOST_BYTES", -1)
         yield

@@ -6,7 +6,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 import segstore_ds as segstore
 
-pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("verified", "large_scans"), pytest.mark.slow]
 
 
 def error(action) -> str:

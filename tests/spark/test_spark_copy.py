@@ -8,7 +8,7 @@ import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 
-pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("verified", "large_scans"), pytest.mark.slow]
 
 
 def error(action) -> str:

@@ -8,7 +8,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.write.layout import Layout
 
-pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("verified", "large_scans"), pytest.mark.slow]
 LAYOUTS = [Layout(), *(Layout(inline_bytes=0, segment_format=f) for f in ("arrow", "parquet"))]
 
 

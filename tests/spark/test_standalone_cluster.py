@@ -74,14 +74,13 @@ def test_a_repeated_write_is_known_after_a_loss(spark, cluster, stream, url):
     assert stream.refresh().tail == EVENTS + 600
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the source's tasks read what a hybrid read leaves to them, small as it is."""
+    """Let tasks read and write, small as it is."""
     monkeypatch.setattr(here, "MOST_BYTES", 0)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-@pytest.mark.usefixtures("nothing_here")
 def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
     # Of a hybrid read, Spark reads the Parquet segments itself, in tasks of their own.
     spark.conf.set("spark.sql.files.minPartitionNum", SEGMENTS)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 from segstore_ds.copy import events, segments
+from segstore_ds.spark.parquet_scan import here
 
 COPY_ID = "night"
 ROWS = 10
@@ -25,17 +26,17 @@ def main(verb: str, source: str, target: str) -> None:
 
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
     """Do the work, with a task per segment, or per ten events, that is copied."""
-    if verb == "compact":
-        segstore.spark.compact(spark, source, target_rows=4 * ROWS)
-        return
     with (
+        patch.object(here, "MOST_BYTES", -1),
         patch.object(segments, "TASK_BYTES", 1),
         patch.object(events, "PIECE_BYTES", 1),
         patch.object(events, "LEAST_PIECE_ROWS", ROWS),
     ):
-        segstore.spark.copy(
-            spark, source, target, COPY_ID, mode="events" if verb == "events" else "segments"
-        )
+        if verb == "compact":
+            segstore.spark.compact(spark, source, target_rows=4 * ROWS)
+        else:
+            mode = "events" if verb == "events" else "segments"
+            segstore.spark.copy(spark, source, target, COPY_ID, mode=mode)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from segstore_ds.copy.destination import Copied, CopyRequest
 from segstore_ds.copy.event_rows import RowsCopy, plan_rows_copy
 from segstore_ds.copy.events import plan_copy_events
 from segstore_ds.copy.segments import RowsOfSegments, plan_copy_segments
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
@@ -24,7 +25,7 @@ from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import AfterCommit
@@ -52,9 +53,9 @@ __all__ = [
     "redact_stream",
 ]
 
-# Runs rows of a job in an engine's tasks, any of them more than once, and returns their results in
-# the order of the rows.
-Launch = Callable[[Callable[[list[Any]], Iterator[Any]], Sequence[Any]], list[Any]]
+# Runs rows of a job, which have so many encoded bytes to read, and returns their results in the
+# order of the rows. An engine's tasks may run any of them more than once.
+Launch = Callable[[Callable[[Sequence[Any]], Iterator[Any]], Sequence[Any], int], list[Any]]
 SEGMENTS, EVENTS = "segments", "events"  # how a stream is copied
 
 
@@ -100,7 +101,7 @@ def compact_stream(
     context = replace(context_of(open_to_commit(storage)), client=client_text(client))
 
     def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
-        return launch(partial(run_groups, job), groups)
+        return launch(partial(run_groups, job), groups, sum(group.bytes for group in groups))
 
     bounds = bind_range(context, *cuts)
     done = run_compact(context, rules, layout, bounds=bounds, work=work)
@@ -167,7 +168,11 @@ def copy_segments(
     """Copy a stream by segments in an engine's tasks; raises as `Stream.copy_to`."""
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
     copy = plan_copy_segments(_context(source), target, request, client=client_text(client))
-    return copy.to.done or copy.commit(launch(copy.run, copy.spans()))
+    if copy.to.done is not None:
+        return copy.to.done
+    bounds = (copy.to.source.listed_start, copy.to.source.tail)
+    size = _bytes_of(source, copy.to.source, bounds)
+    return copy.commit(launch(copy.run, copy.spans(), size))
 
 
 def copy_events(
@@ -185,8 +190,12 @@ def copy_events(
     context = _context(source)
     copy = plan_copy_events(context, target, request, client=client_text(client))
     if copy.to.done is None:
-        launch(copy.run, copy.missing())
+        launch(copy.run, copy.missing(), _bytes_of(source, copy.to.source, copy.bounds))
     return copy.commit()
+
+
+def _bytes_of(storage: Storage, root: Root, bounds: tuple[int, int]) -> int:
+    return sum(placed.entry.bytes for placed in TableStatus(storage).segments(root, *bounds))
 
 
 def redact_stream(
@@ -205,7 +214,7 @@ def redact_stream(
     redact_id = context.clock.new_id() if redact_id is None else redact_id
 
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
-        return launch(job.run, [*enumerate(chosen)])
+        return launch(job.run, [*enumerate(chosen)], sum(each.entry.bytes for each in chosen))
 
     done = redact_and_forget(
         context,

@@ -1,0 +1,55 @@
+"""Jobs of helpers: what is small needs no session to run in."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.spark import jobs
+from segstore_ds.spark.parquet_scan import here
+from segstore_ds.storage import open_storage
+
+
+class NoSession:
+    """Where a session would start a job."""
+
+    def range(self, *_: int) -> None:
+        raise RuntimeError("a job")
+
+
+def double(rows: Sequence[int]) -> Iterator[int]:
+    for row in rows:
+        yield 2 * row
+
+
+def test_few_bytes_are_read_here_and_more_by_tasks() -> None:
+    """The bound is that of small scans."""
+    assert jobs.launch(NoSession(), double, [1, 2], here.MOST_BYTES) == [2, 4]
+    with pytest.raises(RuntimeError, match="a job"):
+        jobs.launch(NoSession(), double, [1, 2], here.MOST_BYTES + 1)
+
+
+@pytest.mark.parametrize("bound", [0, 16 << 20])
+def test_small_jobs_start_none(tmp_path, monkeypatch, bound: int) -> None:
+    """Every helper names the bytes that it is about to read."""
+    monkeypatch.setattr(here, "MOST_BYTES", bound)
+    monkeypatch.setattr(jobs, "_client", lambda _: "test")
+    monkeypatch.setattr(jobs, "_storage", lambda _, url, **given: open_storage(url, **given))
+    url, spark = str(tmp_path / "s"), NoSession()
+    stream = segstore.create(url, pa.schema([("n", pa.int64())]))
+    for n in range(4):
+        stream.append(pa.table({"n": [n]}))
+    actions = (
+        lambda: jobs.copy(spark, url, f"{url}-segments", "c").end,
+        lambda: jobs.copy(spark, url, f"{url}-events", "c", mode="events").end,
+        lambda: jobs.redact(spark, url, [["n", "<", 2]], columns=["n"]).rows,
+        lambda: jobs.compact(spark, url).segments_before,
+    )
+    for action, done in zip(actions, (4, 4, 2, 4), strict=True):
+        if bound:
+            assert action() == done
+        else:
+            with pytest.raises(RuntimeError, match="a job"):
+                action()
+    stream.refresh().verify().check()
