@@ -4,7 +4,7 @@ Only ancestors of the newest root count: a version that a repair left behind ass
 and numbers to other events. Files that can't be read are skipped; another version may say the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -164,14 +164,15 @@ def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
     return None
 
 
-def covers(found: Mapping[int, T], start: int, end: int) -> bool:
-    """Tell whether pieces hold every offset of a range. Pure."""
+def uncovered(spans: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges within a range that no span holds; spans may overlap. Pure."""
     cursor = start
-    for place in sorted(found):
-        if place > cursor:
-            return False
-        cursor = max(cursor, found[place].end)
-    return cursor >= end
+    for first, last in sorted(spans):
+        if first > cursor:
+            yield cursor, first
+        cursor = max(cursor, last)
+    if cursor < end:
+        yield cursor, end
 
 
 def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:

@@ -31,11 +31,11 @@ from segstore_ds.format.segment import FORMATS, find_end
 from segstore_ds.format.statistics import entry_stats, merge
 from segstore_ds.repair.kept_versions import (
     KeptVersions,
-    covers,
     epochs_by_fingerprint,
     find_schema,
     tile,
     tile_known,
+    uncovered,
 )
 from segstore_ds.repair.rebuild_rest import REWRITES, HistoryFacts, told_list
 from segstore_ds.status.key_filters import find_filters
@@ -145,7 +145,10 @@ class PartRebuilder:
                     found.setdefault(start, segment)
             first, last = max(part.start, root.listed_start), min(part.end, root.tail)
             # This version lists the range without a gap, so older versions add nothing.
-            if tile(found, part.start, part.end) is not None or covers(listed, first, last):
+            spans = ((segment.start, segment.end) for segment in listed.values())
+            if tile(found, part.start, part.end) is not None or not any(
+                uncovered(spans, first, last)
+            ):
                 break
         return found
 

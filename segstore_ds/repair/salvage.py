@@ -22,7 +22,7 @@ from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.kept_versions import KeptVersions, find_schema
+from segstore_ds.repair.kept_versions import KeptVersions, find_schema, uncovered
 from segstore_ds.repair.rebuild_parts import PartRebuilder
 from segstore_ds.repair.rebuild_rest import read_facts
 from segstore_ds.status.epochs import epoch_schema
@@ -223,7 +223,8 @@ class Salvager:
         start = max(start, self._root.head)
         found: list[tuple[int, pa.RecordBatch]] = []
         for version, first, last in self._other_copies if start < end else ():
-            missing = list(_gaps(found, start, end))
+            spans = ((place, place + batch.num_rows) for place, batch in found)
+            missing = list(uncovered(spans, start, end))
             if not any(first < upper and last > lower for lower, upper in missing):
                 continue
             root = self._kept.at(version)
@@ -272,19 +273,6 @@ class Salvager:
             moved[-1] = replace(moved[-1], end=start + rows)
             return
         moved.append(Moved(start, start + rows, self._report.rows))
-
-
-def _gaps(
-    found: list[tuple[int, pa.RecordBatch]], start: int, end: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the ranges that no batch holds."""
-    cursor = start
-    for first, batch in sorted(found, key=lambda item: item[0]):
-        if first > cursor:
-            yield cursor, first
-        cursor = max(cursor, first + batch.num_rows)
-    if cursor < end:
-        yield cursor, end
 
 
 def _clips(

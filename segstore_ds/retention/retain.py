@@ -58,21 +58,6 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
-    """What ages, readers and tags stand for.
-
-    Events before `aged` are older than `max_age`, or lie before the first that is within
-    `max_event_age`; events from `young` on are younger than `min_age`. `held` and `tagged` are
-    offsets that live readers and tags need; both are empty if the policy does not respect them.
-    """
-
-    aged: int
-    young: int
-    held: Collection[int] = ()
-    tagged: Collection[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Where a policy moves the head."""
 
@@ -82,11 +67,21 @@ class Plan:
     total: int = 0  # bytes of all kept events, if the policy bounds bytes
 
 
-def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offsets: Offsets) -> Plan:
+def plan_retain(
+    root: Root,
+    runs: Iterable[Run],
+    policy: RetentionPolicy,
+    *,
+    aged: int,
+    young: int,
+    held: Collection[int] = (),
+    tagged: Collection[int] = (),
+) -> Plan:
     """Plan where to move the head. Pure.
 
     `runs` are all segments that hold kept events, in offset order; they are read only for a bound
-    in bytes.
+    in bytes. Events before `aged` are older than a maximum, those from `young` on younger than
+    `min_age`. Live readers need `held`, and `tagged` are tags, where the policy respects them.
 
     Raises:
         CorruptionError: The sum of the sizes overflows.
@@ -96,19 +91,19 @@ def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offset
     total, least = int(before[-1]), None
     if has_maximum(policy):
         ages = (policy.max_age, policy.max_event_age)
-        wanted = root.head if ages == (None, None) else offsets.aged
+        wanted = root.head if ages == (None, None) else aged
         if policy.max_bytes is not None:
             place = np.searchsorted(before, total - policy.max_bytes)
             wanted = max(wanted, int(borders[place]))
     else:
-        wanted = root.tail if offsets.held else root.head
-    limits = [wanted, *offsets.held, *offsets.tagged]
+        wanted = root.tail if held else root.head
+    limits = [wanted, *held, *tagged]
     if policy.min_bytes is not None:
         place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
         least = int(borders[place])
         limits.append(least)
     if policy.min_age is not None:
-        limits.append(offsets.young)
+        limits.append(young)
     return Plan(max(min(limits), root.head), wanted, least, total)
 
 
@@ -137,7 +132,7 @@ class Found:
 
     before: Root
     plan: Plan
-    offsets: Offsets
+    young: int  # as in `plan_retain`
     readers: list[SeenReader]
     tags: Mapping[str, Tag]
 
@@ -158,12 +153,12 @@ def apply_policy(
             kept = root.tags.items()
             tags = {name: tag for name, tag in kept if tag.offset >= root.head}
         held = [seen.needs(root) for seen in readers]
-        offsets = Offsets(aged, young, held, [tag.offset for tag in tags.values()])
+        tagged = [tag.offset for tag in tags.values()]
         runs = context.status.runs(root, root.head, root.tail)
-        plan = plan_retain(root, runs, policy, offsets)
+        plan = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = None if dry_run else plan_truncate(root, plan.offset, slot)
         root_after = None if planned is None else finish_truncate(context, planned, slot)
-        return Change(root_after, Found(root, plan, offsets, readers, tags))
+        return Change(root_after, Found(root, plan, young, readers, tags))
 
     done = context.log.commit(build)
     for seen in done.result.readers:
@@ -200,7 +195,7 @@ def _blockers(context: StreamContext, policy: RetentionPolicy, found: Found) -> 
     if plan.least is not None and plan.least < plan.wanted:
         why = f"min_bytes={policy.min_bytes} keeps the events from {plan.least} on"
         blockers.append(Blocker("min_bytes", plan.least, why))
-    young = found.offsets.young
+    young = found.young
     if policy.min_age is not None and young < plan.wanted:
         until = _reaches(context, root, young, policy.min_age)
         why = f"min_age={policy.min_age} s keeps the events from {young} on{until_text(until)}"

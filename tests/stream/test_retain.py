@@ -15,7 +15,7 @@ from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.retention.retain import Offsets, plan_retain
+from segstore_ds.retention.retain import plan_retain
 from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.stream.opening import open as open_on
 
@@ -401,7 +401,8 @@ def test_plan_keeps_every_bound(sizes, data, policy):
     max_age, min_age = policy.max_age is not None, policy.min_age is not None
     listed = from_entries([segment.entry for segment in segments])
     runs = [Run(0, listed, list).trimmed(head, cursor)] if segments else []
-    target = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged)).offset
+    ages = {"aged": aged, "young": young}
+    target = plan_retain(root, runs, policy, **ages, held=held, tagged=tagged).offset
     assert head <= target <= cursor
     if target > head:
         assert target <= min([*held, *tagged, young if min_age else cursor])
@@ -436,7 +437,7 @@ def test_divided_segment_counts_only_its_kept_bytes():
 
     def plan(most: int) -> int:
         policy = RetentionPolicy(max_bytes=most)
-        return plan_retain(root, runs, policy, Offsets(aged=0, young=4)).offset
+        return plan_retain(root, runs, policy, aged=0, young=4).offset
 
     assert (plan(4), plan(3)) == (2, 4)
 
