@@ -25,6 +25,9 @@ _EXPRESSIONS: dict[str, Callable[[], pc.Expression]] = {
     "not equal": lambda: ~(d == nan),
     "less": lambda: d < nan,
     "greater": lambda: ~(d >= nan),
+    "a NaN is not greater": lambda: ~(d > 5.0),
+    "a NaN is not greater or equal": lambda: ~((d >= 5.0) & (n > 0)),
+    "nor turned": lambda: ~(pc.scalar(5.0) <= d),
 }
 
 
