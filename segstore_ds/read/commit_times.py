@@ -16,12 +16,7 @@ TIME_TYPE = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitTimes:
-    """The commits of a range of events.
-
-    Attributes:
-        ends: The end offset of each commit, exclusive and ascending.
-        times_us: The time of each commit, in microseconds since 1970 UTC.
-    """
+    """The commits of a range of events: ascending end offsets, and times in microseconds."""
 
     ends: Ints
     times_us: Ints

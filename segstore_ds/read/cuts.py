@@ -47,8 +47,7 @@ class Position:
         generation: The stream's generation.
         offset: The cut's offset, counted in events.
         version: The newest version seen when the position was taken.
-        transaction: That version's transaction; "" if unknown. Without it, a later loss of the
-            commits up to that version can't be detected.
+        transaction: That version's; "" if unknown: then a later loss of commits goes unnoticed.
     """
 
     stream_id: str

@@ -40,16 +40,7 @@ class Unsearched:
 
 
 def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
-    """Return the locations of streams in a folder, or the folder itself if it is one; sorted.
-
-    Searches `depth` folders deep, but not inside a stream. An inner folder that the caller may not
-    list is skipped, with a warning in the log.
-
-    Raises:
-        NotFoundError: The folder does not exist.
-        InvalidInputError: The location is a file.
-        StorageError: Folders could not be listed; names them, and the streams found elsewhere.
-    """
+    """Return the locations of streams in a folder, as `segstore.list_streams` describes it."""
     streams: list[str] = []
     failed: dict[str, StorageError] = {}
     for found in search(storage, _holds_commits, depth=depth):
@@ -130,15 +121,7 @@ STREAMS_SCHEMA = pa.schema(
 
 
 def read_streams(storage: Storage, *, depth: int) -> pa.Table:
-    """Return the streams of a folder, or the folder itself if it is one, ordered by location.
-
-    Each folder takes one listing, and each stream the few requests of an open.
-
-    Raises:
-        NotFoundError: The folder does not exist.
-        InvalidInputError: The location is a file.
-        StorageError: The folder itself could not be listed.
-    """
+    """Return the metadata table `streams` of a folder, as `segstore.streams` describes it."""
     rows = [
         _row_of_error(found.url, found.error) if isinstance(found, Unsearched) else found
         for found in search(storage, _read_stream, depth=depth)

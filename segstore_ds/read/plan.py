@@ -142,14 +142,8 @@ def plan_tasks(
 ) -> list[ReadTask]:
     """Pack slices into tasks of about the target size: split large slices, join small ones. Pure.
 
-    Args:
-        slices: Slices in offset order.
-        partition_bytes: About how many encoded bytes per task (>= 1).
-        partition_rows: About how many rows per task (>= 1); None for no target.
-        min_partitions: The least number of tasks, if there are enough rows; None for any number.
-
-    Returns:
-        Tasks in offset order, none of them empty.
+    Slices and tasks are in offset order, and no task is empty. `min_partitions` is the least number
+    of tasks if there are enough rows.
     """
     slices = slices.exact()
     sizes, rows = slices.sizes()

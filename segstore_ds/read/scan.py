@@ -34,12 +34,8 @@ _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead
 class _Unit:
     """The work of one thread at a time: a frame, or a small segment that is not opened yet.
 
-    Of a segment that was opened to look keys up, it is the few frames that are left.
-
-    Attributes:
-        decoder: Of the slice that it belongs to.
-        steps: Iterated when the unit is decoded.
-        weight: The most bytes decoded ahead of its turn; counts all columns of a frame.
+    Of a segment that was opened to look keys up, it is the few frames that are left. At most
+    `weight` bytes, which count all columns of a frame, are decoded ahead of its turn.
     """
 
     decoder: SliceDecoder

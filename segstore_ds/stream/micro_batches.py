@@ -30,10 +30,8 @@ BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it wa
 class MicroBatches:
     """Plans the batches of a query from `start` to `end`; sends no request before `follow`.
 
-    Attributes:
-        stream: The handle that follows the log.
-        seen: The root that `follow` returned last.
-        target: No batch goes past this offset; None for no such limit.
+    `stream` is the handle that follows the log, `seen` the root that `follow` returned last. No
+    batch goes past the offset `target`, if there is one.
     """
 
     def __init__(

@@ -62,9 +62,7 @@ class ScanTask:
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the events of this part in offset order.
 
-        Raises:
-            SnapshotExpiredError: While reading: the segments were deleted after their grace.
-            FormatError: While reading: a segment is damaged.
+        Errors are raised while it is read, as by a reader of the scan.
         """
         return open_reader(self._reading, [self._task])
 

@@ -274,7 +274,6 @@ class Stream(Writes):
             What was done; `commits` is 0 if there was nothing to do.
 
         Raises:
-            ConflictError: Others changed the segments every time, or every race was lost.
             SnapshotExpiredError: A segment was deleted while it was read.
         """
         rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
@@ -322,7 +321,6 @@ class Stream(Writes):
             What was redacted, the id and the bound tail; `forgotten` is the report of `forget`.
 
         Raises:
-            ConflictError: Others changed the segments every time, or every race was lost.
             SnapshotExpiredError: A segment was deleted while it was read.
         """
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
@@ -381,15 +379,12 @@ class Stream(Writes):
 
         Raises:
             AlreadyExistsError: There is another stream at the destination.
-            InvalidInputError: A cut, the mode or the id is not valid, the id belongs to another
-                copy, or the destination is the stream itself. For clones also: a start is given,
-                the stream is a clone itself, or the destination is on another filesystem.
-            ConflictError: A stream was made and dropped at the destination meanwhile. For clones:
-                every race was lost, or the pin was removed meanwhile.
-            TruncatedError: The start, or events that are still to be copied, are below the head.
-            NotFoundError: There is no such version.
-            SnapshotExpiredError: The version was forgotten; or a segment was deleted while it was
-                copied: copy again.
+            InvalidInputError: The id belongs to another copy, or the destination is the stream
+                itself. For clones also: a start is given, the stream is a clone itself, or the
+                destination is on another filesystem.
+            ConflictError: A stream was made and dropped at the destination meanwhile; or a clone's
+                pin was removed.
+            SnapshotExpiredError: A segment was deleted while it was copied: copy again.
             UnsafeFilesystemError: The destination can't create exclusively.
         """
         check_whole("version", version, optional=True)

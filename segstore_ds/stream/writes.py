@@ -184,14 +184,16 @@ class Writes(Reads):
     ) -> WriteJob:
         """Plan one logical write that any number of processes stage and one commits.
 
+        Errors are those of `append`.
+
         Args:
             schema: Of the incoming data.
             writer: The idempotence key, which also says what to do with other events under its
                 batch id.
             overwrite: Replace the events up to the current tail.
-            expected_tail: Commit only if the tail is still this.
-            expected_version: Commit only on top of this version.
-            merge_schema: Allow new columns, missing columns and wider types.
+            expected_tail: As in `append`.
+            expected_version: As in `append`.
+            merge_schema: As in `append`.
             replace_schema: With `overwrite`: replace the stream's schema by this one.
             spark_schema: Spark's JSON of the schema.
             layout: Sizes and compression.
@@ -199,12 +201,6 @@ class Writes(Reads):
 
         Returns:
             The job; `repeated` says that the writer's batch is committed already.
-
-        Raises:
-            SchemaMismatchError: The columns don't fit; names them and the remedy.
-            WriterConflictError: Another owner, or an older batch.
-            ConflictError: An expectation fails already.
-            SealedError: The stream has ended.
         """
         return plan_job(
             self._context,
