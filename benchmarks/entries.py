@@ -9,7 +9,7 @@ import numpy as np
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
-from segstore_ds.format.parts.columns import SegmentColumns
+from segstore_ds.format.parts.columns import SegmentColumns, from_columns
 from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.root import PartRef, Root, StagedSegment
 from segstore_ds.log.commit import Change
@@ -32,23 +32,23 @@ def columns(first: int, count: int, form: str = "arrow") -> SegmentColumns:
     zeros = np.zeros(count, np.int64)
     rows = chance.integers(900, 1100, count)
     numbers = np.arange(first, first + count)
-    return SegmentColumns(
-        epochs=zeros,
-        numbers=numbers,
-        rows=rows,
-        bytes=rows * 40 + chance.integers(0, 800, count),
-        footer_bytes=chance.integers(160, 260, count),
-        crcs=chance.integers(0, 2**32, count),
-        versions=numbers + numbers // 64,
-        nonces=chance.integers(0, 256, (count, 6)).astype(np.uint8),
-        tasks=zeros,
-        attempts=zeros,
-        places=zeros,
-        kinds=zeros,
-        frames=zeros + 1,
-        frame_raws=-(-rows * 60 // (64 << 10)),
-        kind_names=((form, f"{{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}.{form}"),),
-    )
+    integers = {
+        "epochs": zeros,
+        "numbers": numbers,
+        "rows": rows,
+        "bytes": rows * 40 + chance.integers(0, 800, count),
+        "footer_bytes": chance.integers(160, 260, count),
+        "crcs": chance.integers(0, 2**32, count),
+        "versions": numbers + numbers // 64,
+        "tasks": zeros,
+        "attempts": zeros,
+        "places": zeros,
+        "frames": zeros + 1,
+        "frame_raws": -(-rows * 60 // (64 << 10)),
+    }
+    nonces = [chance.bytes(6) for _ in range(count)]
+    template = f"{form} {{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}.{form}"
+    return from_columns(integers, nonces, zeros, [template])
 
 
 def part_sizes(size: int) -> Iterator[int]:

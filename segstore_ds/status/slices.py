@@ -67,8 +67,7 @@ class _Block:
         if max(most_bytes, most_rows) * most_rows * len(columns) < EXACT_LIMIT:
             return self
         wide = {name: getattr(self, name).astype(object) for name in _PLACES}
-        sizes = {name: getattr(columns, name).astype(object) for name in ("bytes", "rows")}
-        return replace(self, columns=replace(columns, **sizes), **wide)
+        return replace(self, **wide)
 
 
 _PLACES = ("starts", "first", "last", "claim_first", "claim_last")

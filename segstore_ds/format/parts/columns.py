@@ -7,15 +7,23 @@ without fields.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.parts.rows import Bytes, Ints, integers_of
+from segstore_ds.format.parts.rows import (
+    Bytes,
+    Ints,
+    column_values,
+    decode_rows,
+    encode_rows,
+    integers_of,
+)
 from segstore_ds.format.root import SegmentEntry
 
 NONCE_BYTES = 6  # On disk: 12 hex digits of a path.
@@ -40,46 +48,74 @@ _FIELD = re.compile("{(" + "|".join(_LONGEST) + ")}")
 _MOST = names.MAX_NUMBER - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SegmentColumns:
-    """Segments in offset order, a numpy array per column. Immutable; slices share memory.
+_INT64 = (1 << 63) - 1
+# On disk: the columns of integers, in order, and the largest value of each.
+_MOSTS = {
+    "epochs": (1 << 31) - 1,
+    "numbers": (1 << 32) - 1,
+    "rows": _INT64,
+    "bytes": _INT64,
+    "footer_bytes": _INT64,
+    "crcs": (1 << 32) - 1,
+    "versions": _MOST,
+    "tasks": _MOST,
+    "attempts": _MOST,
+    "places": _MOST,
+    "frames": _INT64,
+    "frame_raws": _INT64,
+}
+_LEAST = {"rows": 1, "bytes": 1, "footer_bytes": 1}
+_KIND = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    [*((name, pa.int64()) for name in _MOSTS), ("nonces", pa.binary(NONCE_BYTES)), ("kind", _KIND)]
+)
 
-    Attributes:
-        epochs: Epoch of each segment's bytes.
-        numbers: Number of the segment.
-        rows: Number of its events.
-        bytes: Size of its object.
-        footer_bytes: Length of footer and trailer.
-        crcs: CRC-32 of footer and trailer.
-        versions: Version in its path.
-        nonces: Random bytes in its path, six per row.
-        tasks: First number in its path.
-        attempts: Second number in its path.
-        places: Third number in its path.
-        kinds: Index of its (format, path template) in `kind_names`.
-        frames: Number of its frames; 0 if unknown.
-        frame_raws: Their decompressed size in units of 64 KiB.
-        kind_names: The pairs that occur.
+
+class SegmentColumns:
+    """Segments in offset order: a batch of `SCHEMA`. Immutable; slices share memory.
+
+    Each column of integers is an attribute, a numpy array: `epochs` of each segment's bytes, its
+    `numbers`, `rows`, `bytes`, `footer_bytes`, `crcs` of its end, the `versions`, `tasks`,
+    `attempts` and `places` in its path, and its `frames` (0 if unknown) with their decompressed
+    size, `frame_raws`, in units of 64 KiB.
     """
 
-    epochs: Ints
-    numbers: Ints
-    rows: Ints
-    bytes: Ints
-    footer_bytes: Ints
-    crcs: Ints
-    versions: Ints
-    nonces: Bytes
-    tasks: Ints
-    attempts: Ints
-    places: Ints
-    kinds: Ints
-    frames: Ints
-    frame_raws: Ints
-    kind_names: tuple[tuple[str, str], ...]
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return int(self.batch.num_rows)
+
+    def __getattr__(self, name: str) -> Ints:
+        if name not in _MOSTS:
+            raise AttributeError(name)
+        values = column_values(self.batch, name)
+        self.__dict__[name] = values
+        return values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would pickle the whole memory of which a slice is a part.
+        return _unpickle, (encode_rows(self.batch),)
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """Index of each segment's (format, path template) in `kind_names`."""
+        codes: Ints = self.batch.column("kind").indices.to_numpy().astype(np.int64)
+        return codes
+
+    @cached_property
+    def kind_names(self) -> tuple[tuple[str, str], ...]:
+        """The pairs that occur."""
+        texts = self.batch.column("kind").dictionary.to_pylist()
+        return tuple((form, template) for form, _, template in (t.partition(" ") for t in texts))
+
+    @cached_property
+    def nonces(self) -> Bytes:
+        """Random bytes in each path, six per row."""
+        column = self.batch.column("nonces")
+        start, end = column.offset, column.offset + len(column)
+        found = np.frombuffer(column.buffers()[1], np.uint8)  # it may be padded
+        return found[NONCE_BYTES * start : NONCE_BYTES * end].reshape(-1, NONCE_BYTES)
 
     def entry(self, row: int, stats: str | None = None) -> SegmentEntry:
         """Return one segment as a value."""
@@ -113,37 +149,47 @@ class SegmentColumns:
 
     def slice(self, start: int, end: int) -> "SegmentColumns":
         """Return the rows ``[start, end)`` without a copy of the columns."""
-        parts = {name: getattr(self, name)[start:end] for name in _ARRAYS}
-        return SegmentColumns(**parts, kind_names=self.kind_names)
+        return SegmentColumns(self.batch.slice(start, end - start))
 
     def take(self, rows: Ints) -> "SegmentColumns":
         """Return the given rows in the given order; a row may be repeated."""
-        parts = {name: getattr(self, name)[rows] for name in _ARRAYS}
-        return SegmentColumns(**parts, kind_names=self.kind_names)
+        return SegmentColumns(self.batch.take(pa.array(rows)))
 
 
-_ARRAYS = tuple(field.name for field in fields(SegmentColumns) if field.name != "kind_names")
-_NUMBERS = tuple(name for name in _ARRAYS if name != "nonces")
+def _unpickle(body: bytes) -> SegmentColumns:
+    return SegmentColumns(decode_rows(body, SCHEMA, where="segments of a plan"))
 
 
 def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
     """Return segments as columns, without their statistics."""
-    kinds: dict[tuple[str, str], int] = {}
+    kinds: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
-    nonces = bytearray()
+    nonces: list[bytes] = []
     for entry in entries:
         template, nonce, numbers = _parse_path(entry)
-        nonces += bytes.fromhex(nonce)
-        kind = kinds.setdefault((entry.format, template), len(kinds))
+        nonces.append(bytes.fromhex(nonce))
+        kind = kinds.setdefault(f"{entry.format} {template}", len(kinds))
         facts = (entry.rows, entry.bytes, entry.footer_bytes, entry.footer_crc)
-        counts = (kind, entry.frames, entry.frame_raws)
+        counts = (entry.frames, entry.frame_raws, kind)
         rows.append((entry.epoch, entry.segment_id & 0xFFFFFFFF, *facts, *numbers, *counts))
-    columns = np.array(rows, np.int64).reshape(-1, len(_NUMBERS)).T.copy()
-    return SegmentColumns(
-        **dict(zip(_NUMBERS, columns, strict=True)),
-        nonces=np.frombuffer(bytes(nonces), np.uint8).reshape(-1, NONCE_BYTES),
-        kind_names=tuple(kinds),
+    *integers, codes = np.array(rows, np.int64).reshape(-1, len(_MOSTS) + 1).T.copy()
+    return from_columns(dict(zip(_MOSTS, integers, strict=True)), nonces, codes, [*kinds])
+
+
+def from_columns(
+    integers: Mapping[str, Ints], nonces: Sequence[bytes], kinds: Ints, kind_names: Sequence[str]
+) -> SegmentColumns:
+    """Return segments of columns of integers, and what else their paths are made of."""
+    coded = pa.DictionaryArray.from_arrays(
+        pa.array(kinds.astype(np.int32)), pa.array(kind_names, pa.string())
     )
+    random = pa.Array.from_buffers(
+        pa.binary(NONCE_BYTES), len(kinds), [None, pa.py_buffer(b"".join(nonces))]
+    )
+    arrays = [*map(pa.array, integers.values()), random, coded]
+    found = SegmentColumns(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    found.__dict__.update(integers)  # they need not be read from the batch
+    return found
 
 
 def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int]]:
@@ -167,83 +213,23 @@ def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int
 
 def concat(parts: Iterable[SegmentColumns]) -> SegmentColumns:
     """Join the segments of several parts in order."""
-    tables = list(parts)
-    kinds: dict[tuple[str, str], int] = {}
-    recoded = []
-    for table in tables:
-        places = [kinds.setdefault(kind, len(kinds)) for kind in table.kind_names]
-        recoded.append(np.array(places or [0], np.int64)[table.kinds])
-    merged = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in _ARRAYS
-        if name != "kinds"
-    }
-    return SegmentColumns(**merged, kinds=np.concatenate(recoded), kind_names=tuple(kinds))
-
-
-_KIND = pa.dictionary(pa.int32(), pa.string())
-SCHEMA = pa.schema(
-    [
-        *((name, pa.int64()) for name in _NUMBERS if name != "kinds"),
-        ("nonces", pa.binary(NONCE_BYTES)),
-        ("kind", _KIND),
-    ]
-)
-
-
-def to_batch(columns: SegmentColumns) -> pa.RecordBatch:
-    """Return segments as a batch of `SCHEMA`."""
-    nonces = pa.py_buffer(np.ascontiguousarray(columns.nonces))
-    texts = pa.array([f"{form} {template}" for form, template in columns.kind_names], pa.string())
-    codes = pa.array(columns.kinds.astype(np.int32))
-    arrays = {
-        "nonces": pa.Array.from_buffers(pa.binary(NONCE_BYTES), len(columns), [None, nonces]),
-        "kind": pa.DictionaryArray.from_arrays(codes, texts),
-    }
-    numbers = {name: pa.array(np.ascontiguousarray(getattr(columns, name))) for name in _NUMBERS}
-    return pa.RecordBatch.from_arrays(
-        [arrays[name] if name in arrays else numbers[name] for name in SCHEMA.names], schema=SCHEMA
-    )
+    table = pa.Table.from_batches([part.batch for part in parts], SCHEMA)
+    (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
+    return SegmentColumns(batch)
 
 
 def from_batch(batch: pa.RecordBatch, *, where: str) -> SegmentColumns:
     """Return the segments of decoded rows of `SCHEMA`, checked."""
-    kind = batch.column("kind")
-    kinds = tuple(_kind_name(text, where) for text in kind.dictionary.to_pylist())
-    nonces = np.frombuffer(batch.column("nonces").buffers()[1], np.uint8)
-    return SegmentColumns(
-        **{
-            name: integers_of(batch, name, where=where, least=_LEAST.get(name, 0), most=most)
-            for name, most in _MOSTS.items()
-        },
-        kinds=kind.indices.to_numpy().astype(np.int64),
-        nonces=nonces[: NONCE_BYTES * len(batch)].reshape(-1, NONCE_BYTES),
-        kind_names=kinds,
-    )
+    for name, most in _MOSTS.items():
+        integers_of(batch, name, where=where, least=_LEAST.get(name, 0), most=most)
+    for text in batch.column("kind").dictionary.to_pylist():
+        _check_kind(text or "", where)
+    return SegmentColumns(batch.replace_schema_metadata(None))
 
 
-_INT64 = (1 << 63) - 1
-_LEAST = {"rows": 1, "bytes": 1, "footer_bytes": 1}
-_MOSTS = {
-    "epochs": (1 << 31) - 1,
-    "numbers": (1 << 32) - 1,
-    "rows": _INT64,
-    "bytes": _INT64,
-    "footer_bytes": _INT64,
-    "crcs": (1 << 32) - 1,
-    "versions": _MOST,
-    "tasks": _MOST,
-    "attempts": _MOST,
-    "places": _MOST,
-    "frames": _INT64,
-    "frame_raws": _INT64,
-}
-
-
-def _kind_name(text: str, where: str) -> tuple[str, str]:
+def _check_kind(text: str, where: str) -> None:
     form, _, template = text.partition(" ")
     if not 0 < len(form) <= 20:
         raise CorruptionError("segment kind is malformed", where=where)
     filled = _FIELD.sub(lambda match: _LONGEST[match[1]], template)
     names.check_segment_path(filled, where=where)
-    return form, template

@@ -15,7 +15,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.bloom import BLOCK_BYTES, Filters, join_filters
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
-from segstore_ds.format.parts.columns import SCHEMA, SegmentColumns, from_batch, to_batch
+from segstore_ds.format.parts.columns import SCHEMA, SegmentColumns, from_batch
 from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
 from segstore_ds.format.parts.stats import StatsColumns, decode_stats, encode_stats
 from segstore_ds.format.record import MAX_INT
@@ -116,7 +116,7 @@ def encode_part(part: Part) -> bytes:
         facts["statistics"] = [part.stats.bytes, part.stats.digest]
     if part.filters.bytes:
         facts["filters"] = [part.filters.bytes, part.filters.digest, part.looked]
-    return encode_rows(to_batch(part.columns), facts)
+    return encode_rows(part.columns.batch, facts)
 
 
 def decode_part(body: bytes, *, where: str) -> Part:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.envelope import decode_envelope, split_envelope
-from segstore_ds.format.parts.columns import concat, from_entries, to_batch
+from segstore_ds.format.parts.columns import concat, from_entries
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
 from segstore_ds.format.parts.rows import encode_rows
 from segstore_ds.format.parts.segments import Part, build_part, decode_part, read_stats
@@ -239,7 +239,7 @@ def test_forged_parts_are_corruption(old, new):
     "column", ["epochs", "numbers", "rows", "bytes", "footer_bytes", "crcs", "versions", "frames"]
 )
 def test_numbers_out_of_range_are_corruption(column):
-    batch = to_batch(from_entries(typical(2)))
+    batch = from_entries(typical(2)).batch
     place = batch.schema.get_field_index(column)
     forged = batch.set_column(place, batch.schema.field(place), pa.array([-1, 1]))
     with pytest.raises(CorruptionError, match="out of range"):
