@@ -28,7 +28,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, with_bounds, with_filters
+from segstore_ds.format.arrow.frame import Frame, with_marks
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
@@ -315,5 +315,6 @@ def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Fr
                 raw_bytes=entry.raw_bytes,
                 filters=entry.filters,
             )
-            frame = with_bounds(frame, schema=schema, column=job.time_column, where=where)
-            yield with_filters(frame, schema=schema, key_columns=job.key_columns, where=where)
+            yield with_marks(
+                frame, schema=schema, keys=job.key_columns, bounded=job.time_column, where=where
+            )

@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
 
 import pyarrow as pa
-from pyarrow import lib
-from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format.schema.normal_form import kind_of
 from segstore_ds.format.statistics import Bound, ColumnStats, Stats, compute, merge
 
 COLUMNS_MOST = 32  # On disk: the most that this version writes; a reader accepts any number.
@@ -29,18 +27,7 @@ _CELL = struct.Struct(">4sI")  # On disk: a column's key and its digest.
 _LOW, _HIGH = 1, 2  # On disk: which bounds are known, in the lowest bits of the digest.
 _NO_BOUND = 0xFFFFFFFF  # On disk: replaces the length of an unknown bound.
 
-_KINDS: tuple[tuple[str, Any], ...] = (  # On disk, in a column's label.
-    ("bool", t.is_boolean),
-    ("int", t.is_integer),
-    ("float", t.is_floating),
-    ("decimal", t.is_decimal),
-    ("string", t.is_string),
-    ("binary", t.is_binary),
-    ("date", t.is_date),
-    ("time", t.is_time),
-    ("duration", t.is_duration),
-)
-_KIND_OF: dict[int, str | None] = {}  # by the id of a type, as they are asked for
+_UNBOUNDED = frozenset(("null", "struct", "map", "list"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +75,7 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
     found = {}
     for name, column in stats.items():
         place = schema.get_field_index(name)
-        kind = kind_of(schema.field(place).type) if place >= 0 else None
+        kind = bounds_kind(schema.field(place).type) if place >= 0 else None
         if kind is not None:
             found[f"{kind}:{name}"] = column
     if len(found) <= COLUMNS_MOST:
@@ -135,14 +122,10 @@ def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
     return names
 
 
-def kind_of(data_type: pa.DataType) -> str | None:
-    """Return the kind of a type, in which widths are alike; None for types without bounds."""
-    if data_type.id == lib.Type_TIMESTAMP:
-        return "timestamp" if data_type.tz else "timestamp_ntz"
-    if data_type.id not in _KIND_OF:
-        fitting = (kind for kind, applies in _KINDS if applies(data_type))
-        _KIND_OF[data_type.id] = next(fitting, None)
-    return _KIND_OF[data_type.id]
+def bounds_kind(data_type: pa.DataType) -> str | None:
+    """Return the kind of a type in normal form; None for types without bounds."""
+    kind = kind_of(data_type)
+    return None if kind in _UNBOUNDED else kind
 
 
 @lru_cache(maxsize=4096)

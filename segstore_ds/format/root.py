@@ -167,29 +167,11 @@ class StagedSegment:
     frames: int = 0
     frame_raws: int = 0
 
-    def entry(
-        self,
-        segment_id: int,
-        path: str | None = None,
-        stats: str | None = None,
-        frame: InlineFrame | None = None,
-    ) -> SegmentEntry:
-        """Return the root's entry for this segment, perhaps at another path.
-
-        An inline one has its frame, and the statistics that the root has.
-        """
+    def entry(self, segment_id: int) -> SegmentEntry:
+        """Return the root's entry for this segment."""
         return SegmentEntry(
-            segment_id=segment_id,
-            path=path or self.path,
-            rows=self.rows,
-            bytes=self.bytes,
-            footer_bytes=self.footer_bytes,
-            footer_crc=self.footer_crc,
-            format=self.format,
-            stats=stats if frame else self.stats,
-            frame=frame,
-            frames=self.frames,
-            frame_raws=self.frame_raws,
+            *(segment_id, self.path, self.rows, self.bytes, self.footer_bytes, self.footer_crc),
+            *(self.format, self.stats, None, self.frames, self.frame_raws),
         )
 
 

@@ -14,15 +14,13 @@ from segstore_ds.format.arrow.frame import (
     check_frame,
     decode_frame,
     encode_frame,
-    with_bounds,
-    with_filters,
+    with_marks,
 )
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
-from segstore_ds.format.statistics import merge
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
@@ -93,13 +91,13 @@ def _put_run(
     data, laid = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
     put_named(storage, names.segment_object(path), data)
-    return laid.entry(run[-1].segment_id, path)
+    return replace(laid.entry(run[-1].segment_id), path=path)
 
 
 def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame:
     """Return a frame with filters of the key columns and bounds of the time column."""
-    frame = with_bounds(frame, schema=schema, column=time_column_of(root), where=where)
-    return with_filters(frame, schema=schema, key_columns=key_columns_of(root), where=where)
+    keys, bounded = key_columns_of(root), time_column_of(root)
+    return with_marks(frame, schema=schema, keys=keys, bounded=bounded, where=where)
 
 
 def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
@@ -117,15 +115,8 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     timed = time_column_of(root)
     if timed in schema.names:
         chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
-    known = merge([(frame.rows, frame.stats) for frame in frames])
-    joined = encode_frame(
-        pa.concat_batches(batches),
-        compression="zstd",
-        compression_level=None,
-        stats_columns=[name for name in chosen if name not in known],
-    )
-    found = {**known, **joined.stats}
-    return [replace(joined, stats={name: found[name] for name in chosen if name in found})]
+    batch = pa.concat_batches(batches)
+    return [encode_frame(batch, compression="zstd", compression_level=None, stats_columns=chosen)]
 
 
 def _decoded(run: _Pairs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

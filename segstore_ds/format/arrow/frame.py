@@ -102,48 +102,34 @@ def encode_frame(
     )
 
 
-def with_filters(
-    frame: Frame, *, schema: pa.Schema, key_columns: Sequence[str], where: str
+def with_marks(
+    frame: Frame, *, schema: pa.Schema, keys: Sequence[str], bounded: str | None, where: str
 ) -> Frame:
-    """Return a checked frame with filters of the key columns; its bytes stay as they are.
+    """Return a checked frame with filters of key columns, and bounds of a column first.
 
-    Raises CorruptionError if it can't be decoded.
+    Its bytes stay as they are. Raises CorruptionError if it can't be decoded.
     """
     known = set(filtered_columns(schema))
-    wanted = [name for name in key_columns if name in known]
+    wanted = [name for name in keys if name in known]
     if all(name in frame.filters for name in wanted):
-        return frame
-    batch = decode_frame(
-        frame.data,
-        rows=frame.rows,
-        schema=schema,
-        columns=wanted,
-        where=where,
-        limit_bytes=max(frame.raw_bytes, 1),
-    )
-    values = distinct_values(batch, wanted)
-    return replace(frame, filters=build_filters(schema, values, frame_bytes=frame.data.size))
-
-
-def with_bounds(frame: Frame, *, schema: pa.Schema, column: str | None, where: str) -> Frame:
-    """Return a checked frame whose statistics begin with a column's; its bytes stay as they are.
-
-    Raises CorruptionError if it can't be decoded.
-    """
-    if column is None or column not in schema.names or next(iter(frame.stats), None) == column:
-        return frame
-    own = {name: stats for name, stats in frame.stats.items() if name == column}
-    if not own:
+        wanted = []
+    first = [bounded] if bounded is not None and bounded in schema.names else []
+    lacking = [name for name in first if name not in frame.stats]
+    stats, filters = frame.stats, frame.filters
+    if columns := list(dict.fromkeys((*wanted, *lacking))):
         batch = decode_frame(
             frame.data,
             rows=frame.rows,
             schema=schema,
-            columns=[column],
+            columns=columns,
             where=where,
             limit_bytes=max(frame.raw_bytes, 1),
         )
-        own = compute(batch, [column])
-    return replace(frame, stats={**own, **frame.stats})
+        stats = {**stats, **compute(batch, lacking)}
+        values = distinct_values(batch, wanted)
+        filters = build_filters(schema, values, frame_bytes=frame.data.size) if wanted else filters
+    stats = {**{name: stats[name] for name in first if name in stats}, **stats}
+    return replace(frame, stats=stats, filters=filters)
 
 
 def check_size(batch: pa.RecordBatch) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.arrow.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
+from segstore_ds.format.arrow.frame import MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
-from segstore_ds.format.record import ABSENT, Range, from_json, parse_json
+from segstore_ds.format.record import ABSENT, Range, from_json
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.statistics import (
     ColumnStats,
@@ -127,28 +127,12 @@ class _Index:
 
 
 def parse_index(
-    raw: bytes, *, frames_start: int, frames_end: int, where: str
-) -> tuple[FrameEntry, ...]:
-    """Parse what `build_index` returned; the JSON is untrusted.
-
-    The frames are in order and fill ``[frames_start, frames_end)`` of the object without gaps.
-    """
-    value = parse_json(raw, where=where)
-    return parse_index_value(
-        value,
-        frames_start=frames_start,
-        frames_end=frames_end,
-        alignment=ALIGNMENT,
-        where=where,
-    )
-
-
-def parse_index_value(
     value: Any, *, frames_start: int, frames_end: int, alignment: int, where: str
 ) -> tuple[FrameEntry, ...]:
-    """Parse an index that is part of other JSON, with the same checks as `parse_index`.
+    """Parse the JSON that `build_index` returned; it is untrusted.
 
-    Each frame's length is a multiple of `alignment`.
+    The frames are in order and fill ``[frames_start, frames_end)`` of the object without gaps. Each
+    frame's length is a multiple of `alignment`.
     """
     index = from_json(_Index, value, where=where)
     sizes, count = index.bytes, len(index.bytes)

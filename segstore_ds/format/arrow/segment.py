@@ -35,6 +35,7 @@ from segstore_ds.format.arrow.index import (
     finished_segment,
     parse_index,
 )
+from segstore_ds.format.record import parse_json
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.statistics import Stats, merge
 
@@ -56,30 +57,21 @@ class ArrowEncoder:
     InvalidInputError.
     """
 
-    __slots__ = ("_finished", "_frames", "_place", "_rows", "stats")
+    __slots__ = ("_finished", "_frames", "encoded_bytes", "rows", "stats")
     name = "arrow"
+    expected_pieces = 1  # checksums that another frame adds to the index
 
     def __init__(self) -> None:
-        self._place = 0
         self._finished = False
         self._frames: list[FrameEntry] = []
+        self.encoded_bytes = 0  # laid out
+        self.rows = 0  # events added
         self.stats: Stats = {}  # of all frames, once finished
-        self._rows = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of events added."""
-        return self._rows
-
-    @property
-    def encoded_bytes(self) -> int:
-        """The number of bytes laid out."""
-        return self._place
 
     def start(self) -> bytes:
         """Begin the segment and return its header."""
         self._expect(begun=False)
-        self._place = HEADER_BYTES
+        self.encoded_bytes = HEADER_BYTES
         header = _HEADER.pack(HEADER_MAGIC, VERSION, 0)[:-4]
         return header + struct.pack("<I", zlib.crc32(header))
 
@@ -88,11 +80,6 @@ class ArrowEncoder:
         """The number of checksums in the index: one per frame."""
         return len(self._frames)
 
-    @property
-    def expected_pieces(self) -> int:
-        """The number of checksums that another frame adds."""
-        return 1
-
     def add(self, frame: Frame) -> list[pa.Buffer]:
         """Append a frame, whose size is a multiple of 64 bytes; return the buffers to write."""
         self._expect(begun=True)
@@ -100,7 +87,7 @@ class ArrowEncoder:
         if size % ALIGNMENT or not size:
             raise InvalidInputError("a frame's size is not a multiple of 64", bytes=size)
         entry = FrameEntry(
-            start=self._place,
+            start=self.encoded_bytes,
             bytes=size,
             rows=frame.rows,
             crc=frame.crc,
@@ -110,8 +97,8 @@ class ArrowEncoder:
             filters=frame.filters,
         )
         self._frames.append(entry)
-        self._rows += frame.rows
-        self._place = entry.end
+        self.rows += frame.rows
+        self.encoded_bytes = entry.end
         return [frame.data]
 
     def finish(self) -> tuple[bytes, StagedSegment]:
@@ -122,39 +109,28 @@ class ArrowEncoder:
         self._finished = True
         raw = build_index(self._frames)
         footer = zstandard.ZstdCompressor(level=3).compress(raw)
-        facts = _TRAILER.pack(self._place, len(footer), len(raw), zlib.crc32(footer), VERSION, 0)
+        facts = _TRAILER.pack(
+            self.encoded_bytes, len(footer), len(raw), zlib.crc32(footer), VERSION, 0
+        )
         end = footer + facts + _TRAILER_END.pack(zlib.crc32(facts), TRAILER_MAGIC)
-        self._place += len(end)
+        self.encoded_bytes += len(end)
         self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
-        return end, finished_segment(self.name, self._frames, self.stats, end=end, size=self._place)
+        return end, finished_segment(
+            self.name, self._frames, self.stats, end=end, size=self.encoded_bytes
+        )
 
     def _expect(self, *, begun: bool) -> None:
-        if self._finished or begun != (self._place > 0):
+        if self._finished or begun != (self.encoded_bytes > 0):
             raise InvalidInputError(
                 "a segment's parts are written in the wrong order",
                 remedy="call start, add, then finish",
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Trailer:
-    """The location of the footer in the object.
+def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, int, int, int]:
+    """Parse the trailer: start, stored and decompressed bytes, and CRC-32 of the footer.
 
-    `footer_bytes` excludes the trailer, `footer_raw_bytes` is the decompressed length, and
-    `footer_crc` is the CRC-32 of the stored bytes.
-    """
-
-    footer_start: int
-    footer_bytes: int
-    footer_raw_bytes: int
-    footer_crc: int
-
-
-def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
-    """Parse the trailer, which tells how long a tail `parse_footer` needs.
-
-    `tail` is at least the last 40 bytes of the object. The last `footer_bytes` + 40 bytes of the
-    object hold the index.
+    `tail` is at least the last 40 bytes of the object.
 
     Raises:
         EmptyObjectError: The object has no bytes.
@@ -189,7 +165,7 @@ def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
             expected=start + size + TRAILER_BYTES,
             actual=object_bytes,
         )
-    return Trailer(start, size, raw_size, footer_crc)
+    return start, size, raw_size, footer_crc
 
 
 def parse_footer(
@@ -201,8 +177,8 @@ def parse_footer(
     is given, it has to be the CRC-32 of footer and trailer together. Raises as `parse_trailer`; a
     `tail` that is too short is a TruncatedObjectError.
     """
-    trailer = parse_trailer(tail, object_bytes=object_bytes, where=where)
-    needed = trailer.footer_bytes + TRAILER_BYTES
+    start, size, raw_size, crc = parse_trailer(tail, object_bytes=object_bytes, where=where)
+    needed = size + TRAILER_BYTES
     if len(tail) < needed:
         raise TruncatedObjectError(
             "the tail does not hold the footer", where=where, needed=needed, actual=len(tail)
@@ -210,10 +186,12 @@ def parse_footer(
     if footer_crc is not None and zlib.crc32(tail[-needed:]) != footer_crc:
         raise CorruptionError("a segment is not the one that was committed", where=where)
     footer = bytes(tail[-needed:-TRAILER_BYTES])
-    if zlib.crc32(footer) != trailer.footer_crc:
+    if zlib.crc32(footer) != crc:
         raise CorruptionError("a segment's footer fails its checksum", where=where)
-    raw = _decompress(footer, trailer.footer_raw_bytes, where=where)
-    return parse_index(raw, frames_start=HEADER_BYTES, frames_end=trailer.footer_start, where=where)
+    value = parse_json(_decompress(footer, raw_size, where=where), where=where)
+    return parse_index(
+        value, frames_start=HEADER_BYTES, frames_end=start, alignment=ALIGNMENT, where=where
+    )
 
 
 def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
@@ -224,15 +202,6 @@ def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
         return zstandard.ZstdDecompressor().decompress(footer, max_output_size=raw_bytes)
     except zstandard.ZstdError as error:
         raise CorruptionError("a segment's footer cannot be decompressed", where=where) from error
-
-
-def check_header(data: bytes, *, where: str) -> None:
-    """Check the 64 bytes of a segment's header, which reading does not need."""
-    if len(data) < HEADER_BYTES:
-        raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
-    magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
-    if (magic, version, crc) != (HEADER_MAGIC, VERSION, zlib.crc32(data[: HEADER_BYTES - 4])):
-        raise CorruptionError("a segment's header is damaged", where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,5 +267,9 @@ class ArrowSegments:
         return size + TRAILER_BYTES
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check the header, which reading does not need."""
-        check_header(data, where=where)
+        """Check the 64 bytes of the header, which reading does not need."""
+        if len(data) < HEADER_BYTES:
+            raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
+        magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
+        if (magic, version, crc) != (HEADER_MAGIC, VERSION, zlib.crc32(data[: HEADER_BYTES - 4])):
+            raise CorruptionError("a segment's header is damaged", where=where)

@@ -42,7 +42,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
     FrameEntry,
-    parse_index_value,
+    parse_index,
 )
 from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
 from segstore_ds.format.parquet.filters import read_filter
@@ -272,7 +272,7 @@ class ParquetSegments:
                 "a segment has a newer format version", where=where, version=version, known=VERSION
             )
         footer = from_json(_Footer, value, where=where)
-        frames = parse_index_value(
+        frames = parse_index(
             footer.index,
             frames_start=len(MAGIC),
             frames_end=object_bytes - len(tail),

@@ -5,9 +5,7 @@ are dense, so a part's range gives its number of rows.
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 
-import numpy as np
 import pyarrow as pa
 
 from segstore_ds.format.parts.rows import decode_rows, integers_of
@@ -38,25 +36,17 @@ HISTORY_SCHEMA = pa.schema(
     ]
 )
 _NUMBERS = tuple(field.name for field in HISTORY_SCHEMA if field.name not in (*_TEXTS, "batch_id"))
-_numbers_of = attrgetter(*("time_us" if name == "time" else name for name in _NUMBERS))
 
 
 def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
     """Return rows as a batch of `HISTORY_SCHEMA`."""
-    # Commits wait for this: convert all integers at once instead of calling Arrow per value.
-    numbers = np.array([_numbers_of(row) for row in rows], np.int64).reshape(-1, len(_NUMBERS))
-    found = dict(zip(_NUMBERS, numbers.T.copy(), strict=True))
     columns = []
     for field in HISTORY_SCHEMA:
-        if field.name in found:
-            column = pa.array(found[field.name])
-            columns.append(column.view(_UTC) if field.name == "time" else column)
-        else:
-            values = [getattr(row, field.name) for row in rows]
-            try:
-                columns.append(pa.array(values, field.type))
-            except UnicodeEncodeError:
-                columns.append(pa.array(map(escape_text, values), field.type))
+        values = [getattr(row, "time_us" if field.name == "time" else field.name) for row in rows]
+        try:
+            columns.append(pa.array(values, field.type))
+        except UnicodeEncodeError:
+            columns.append(pa.array(map(escape_text, values), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=HISTORY_SCHEMA)
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.batch_fingerprint import kind_of
+from segstore_ds.format.batch_fingerprint import bounds_kind
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json
 from segstore_ds.format.statistics import (
@@ -39,6 +39,12 @@ _STORED: Mapping[str, pa.DataType] = {  # On disk, by the kind of a label.
     "bool": pa.bool_(),
     "decimal": pa.string(),
 }
+# What makes JSON of a stored bound, where it is not its own JSON.
+_ENCODE: Mapping[str, Callable[[Any], Any]] = {
+    "float": encode_bound,
+    "binary": encode_bound,
+    "decimal": lambda text: text and {"d": text},
+}
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 Texts = Sequence[str | None]
@@ -51,7 +57,7 @@ def label_of(field: pa.Field) -> str | None:
     >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
     'timestamp:ts'
     """
-    kind = kind_of(field.type)
+    kind = bounds_kind(field.type)
     return None if kind is None else f"{kind}:{field.name}"
 
 
@@ -132,16 +138,16 @@ class StatsColumns:
 
     def texts(self) -> list[str | None]:
         """Return the statistics of each segment as its entry has them."""
-        cells: list[list[str]] = [[] for _ in range(self.rows)]
-        for label in sorted(self.columns, key=_name_of):
-            # Joined by hand, since of large parts there are hundreds of thousands.
-            name = build_json(_name_of(label)).decode()
-            show = _SHOWN.get(label.partition(":")[0], _show)
-            columns = [side.to_pylist() for side in self.columns[label].flatten()]
-            for own, low, high, nulls in zip(cells, *columns, strict=True):
-                if nulls is not None:
-                    own.append(f"{name}:[{show(low)},{show(high)},{nulls}]")
-        return [f"{{{','.join(own)}}}" if own else None for own in cells]
+        found: list[dict[str, Any]] = [{} for _ in range(self.rows)]
+        for label, column in self.columns.items():
+            kind, _, name = label.partition(":")
+            lows, highs, nulls = (side.to_pylist() for side in column.flatten())
+            if encode := _ENCODE.get(kind):
+                lows, highs = map(encode, lows), map(encode, highs)
+            for own, low, high, count in zip(found, lows, highs, nulls, strict=True):
+                if count is not None:
+                    own[name] = [low, high, count]
+        return [build_json(own).decode() if own else None for own in found]
 
     def joined(
         self, field: pa.Field, counts: Ints, absent: npt.NDArray[np.bool_]
@@ -274,22 +280,6 @@ def _as_floats(column: pa.StructArray) -> list[pa.Array]:
             exact = pc.if_else(pc.and_(least, most), bound, pa.scalar(None, bound.type))
             bounds[side] = exact.cast(pa.float64())
     return [*bounds, nulls]
-
-
-def _show(bound: Any) -> str:
-    return build_json(encode_bound(bound)).decode()
-
-
-def _show_number(bound: Any) -> str:
-    return "null" if bound is None else str(bound)
-
-
-def _show_decimal(bound: Any) -> str:
-    return "null" if bound is None else f'{{"d":"{bound}"}}'
-
-
-_SHOWN = {kind: _show_number for kind, stored in _STORED.items() if stored == pa.int64()}
-_SHOWN["decimal"] = _show_decimal
 
 
 def concat(parts: Sequence[StatsColumns]) -> StatsColumns:

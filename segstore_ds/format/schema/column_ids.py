@@ -12,24 +12,9 @@ from functools import lru_cache
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.schema.normal_form import children_of
+from segstore_ds.format.schema.normal_form import children_of, kind_of
 
 FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
-_KINDS = (  # On disk, in what ids are computed from.
-    ("null", t.is_null),
-    ("bool", t.is_boolean),
-    ("int", t.is_integer),
-    ("float", t.is_floating),
-    ("decimal", t.is_decimal),
-    ("string", t.is_string),
-    ("binary", t.is_binary),
-    ("date", t.is_date),
-    ("time", t.is_time),
-    ("duration", t.is_duration),
-    ("struct", t.is_struct),
-    ("map", t.is_map),
-    ("list", t.is_list),
-)
 
 
 def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
@@ -38,7 +23,7 @@ def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
     >>> column_id(("n",), pa.int32()) == column_id(("n",), pa.int64())
     True
     """
-    message = json.dumps([_kind_of(data_type), *path], ensure_ascii=True, separators=(",", ":"))
+    message = json.dumps([kind_of(data_type), *path], ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(message.encode("ascii"), digest_size=4).digest()
     return (int.from_bytes(digest, "big") & 0x7FFFFFFF) or 1
 
@@ -73,9 +58,3 @@ def _rebuild(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
     if t.is_map(data_type):
         return pa.map_(*children)
     return pa.list_(*children) if t.is_list(data_type) else data_type
-
-
-def _kind_of(data_type: pa.DataType) -> str:
-    if t.is_timestamp(data_type):
-        return "timestamp" if data_type.tz else "timestamp_ntz"
-    return next(kind for kind, applies in _KINDS if applies(data_type))

@@ -21,7 +21,7 @@ from segstore_ds.format.arrow.segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     ArrowEncoder,
-    check_header,
+    ArrowSegments,
     parse_footer,
     parse_trailer,
 )
@@ -72,8 +72,8 @@ def rebuild(change, *, raw_bytes=None, version=1):
     """Write a segment whose footer is changed but whose checksums are right."""
     data, summary = build()
     end = len(data) - summary.footer_bytes
-    trailer = parse_trailer(data, object_bytes=len(data), where="seg")
-    footer = data[end : end + trailer.footer_bytes]
+    _, size, *_ = parse_trailer(data, object_bytes=len(data), where="seg")
+    footer = data[end : end + size]
     content = json.loads(zstandard.decompress(footer))
     change(content)
     raw = content.get("raw_text", json.dumps(content)).encode()
@@ -88,7 +88,7 @@ def test_a_segment_comes_back():
     data, summary = build()
     assert read(data) == BATCHES
     assert read(data, footer_crc=summary.footer_crc, tail_bytes=summary.footer_bytes) == BATCHES
-    check_header(data, where="seg")
+    ArrowSegments().check_head(data, where="seg")
 
 
 def test_summary_describes_the_written_segment():
@@ -206,9 +206,9 @@ def test_every_flipped_byte_of_the_header_is_found_by_its_check():
         flipped = bytearray(data[:HEADER_BYTES])
         flipped[place] ^= 0x10
         with pytest.raises(CorruptionError):
-            check_header(bytes(flipped), where="seg")
+            ArrowSegments().check_head(bytes(flipped), where="seg")
     with pytest.raises(TruncatedObjectError):
-        check_header(data[:63], where="seg")
+        ArrowSegments().check_head(data[:63], where="seg")
 
 
 def test_a_damaged_frame_does_not_hide_its_neighbours():
