@@ -307,7 +307,7 @@ def _first_root(
         parts=pinned.parts,
         entries=pinned.entries,
         origins={pinned.stream_id: to_json(origin)},
-        copies={request.copy_id: record.to_value()},
+        copies={request.copy_id: to_json(record)},
         properties=inherited_properties(pinned),
     )
     return begin_history(first), copied

@@ -9,7 +9,7 @@ from segstore_ds.format import names
 from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.record import build_json
+from segstore_ds.format.record import build_json, to_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
@@ -176,7 +176,7 @@ class Destination:
             sealed=request.seal,
             next_segment=len(entries) if next_segment is None else next_segment,
             entries=entries,
-            copies={request.copy_id: record.to_value()},
+            copies={request.copy_id: to_json(record)},
             properties=properties,
         )
         first = begin_history(first, segments=len(entries))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.record import ABSENT, UNSTORED, Limit, from_json, to_json
+from segstore_ds.format.record import ABSENT, UNSTORED, Limit, from_json
 
 SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"  # On disk: modes. Never change.
 
@@ -53,11 +53,6 @@ class CopyRecord:
             raise CorruptionError("copy has an unknown mode", where=where, mode=self.mode)
         if self.end < self.start or bool(self.origin) != (self.mode == CLONE):
             raise CorruptionError("record of a copy contradicts itself", where=where)
-
-    def to_value(self) -> dict[str, Any]:
-        """Return the record as a root stores it, under its copy id."""
-        value: dict[str, Any] = to_json(self)
-        return value
 
 
 def parse_copy(copy_id: str, value: Any) -> CopyRecord:

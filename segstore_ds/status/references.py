@@ -16,32 +16,24 @@ from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus, parts_and_lists
 
 
-@dataclass(frozen=True, slots=True)
-class Retirement:
-    """The newest retirement of an object: the version that dropped it, and when."""
-
-    version: int
-    time_us: int
-
-
 @dataclass(slots=True)
 class References:
     """The objects that a root names, by their paths in the stream's folder.
 
     Attributes:
         live: What the root lists: its segments, status objects.
-        retired: What commits dropped, each with its newest retirement; some of it may be live
-            again.
+        retired: What commits dropped, each with the newest record that drops it; some of it may be
+            live again.
     """
 
     live: set[str] = field(default_factory=set)
-    retired: dict[str, Retirement] = field(default_factory=dict)
+    retired: dict[str, Retired] = field(default_factory=dict)
 
     def retire(self, path: str, item: Retired) -> None:
         """Record a retirement; the newest one of an object counts."""
         known = self.retired.get(path)
         if known is None or item.version > known.version:
-            self.retired[path] = Retirement(item.version, item.time_us)
+            self.retired[path] = item
 
 
 def status_objects(root: Root) -> Iterator[str]:

@@ -9,8 +9,7 @@ own that the first one lists.
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -22,6 +21,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
 from segstore_ds.format.parts.kinds import KINDS, SEGMENTS, Kind, T, encode_object
 from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES, Part
+from segstore_ds.format.root import BlobRef, PartRef
 from segstore_ds.storage import Storage, put_named
 
 _CACHED_OBJECTS = 64
@@ -29,24 +29,7 @@ _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept wha
 _ROW_BYTES = 256  # of what lies behind an object: more of them count as more rows
 
 
-class Ref(Protocol):
-    """A reference to an object: its name, and the length of its envelope."""
-
-    @property
-    def path(self) -> str:
-        """Its name."""
-
-    @property
-    def bytes(self) -> int:
-        """The length of its envelope."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A reference to an object that was just written."""
-
-    path: str
-    bytes: int
+Ref = PartRef | BlobRef  # both have a name, and the length of the envelope
 
 
 class RowCache:
@@ -90,13 +73,13 @@ class ObjectStore:
         self.storage = storage
         self._cache = RowCache()
 
-    def put(self, version: int, kind: Kind[T], value: T, behind: bytes = b"") -> Stored:
+    def put(self, version: int, kind: Kind[T], value: T, behind: bytes = b"") -> BlobRef:
         """Write a value; `version` is the newest version that the writer has seen."""
         data = encode_object(kind, value)
         path = object_path(version, kind, data)
         put_named(self.storage, path, data + behind)
         self._cache.keep(path, len(value), value)
-        return Stored(path, len(data))
+        return BlobRef(path, len(data))
 
     def get(self, ref: Ref, kind: Kind[T]) -> T:
         """Return the value of an object; reads nothing behind its envelope."""

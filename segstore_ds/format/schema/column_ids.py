@@ -6,7 +6,6 @@ column the same id, and a wider type of its kind keeps it. Pure.
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import lru_cache
 
 import pyarrow as pa
@@ -26,16 +25,6 @@ def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
     message = json.dumps([kind_of(data_type), *path], ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(message.encode("ascii"), digest_size=4).digest()
     return (int.from_bytes(digest, "big") & 0x7FFFFFFF) or 1
-
-
-def column_ids(schema: pa.Schema) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield path and id of every column and of every field inside one, outer ones first."""
-    pending: list[tuple[tuple[str, ...], pa.Field]] = [((f.name,), f) for f in reversed(schema)]
-    while pending:
-        path, field = pending.pop()
-        yield path, column_id(path, field.type)
-        inner = reversed(children_of(field.type))
-        pending += [((*path, child.name), child) for child in inner]
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema.codec import fingerprint
-from segstore_ds.format.schema.column_ids import column_id, column_ids, with_column_ids
+from segstore_ds.format.schema.column_ids import column_id, with_column_ids
 from segstore_ds.format.schema.normal_form import normalise_schema
 
 DEEP = pa.struct([("a", pa.int64()), ("tags", pa.list_(pa.string()))])
@@ -29,7 +29,7 @@ PATHS = [
 
 def test_every_nested_field_has_an_id() -> None:
     """Paths are unique, and so are their ids."""
-    found = dict(column_ids(SCHEMA))
+    found = dict(_stored(with_column_ids(SCHEMA), ()))
     assert list(found) == PATHS
     assert len({*found.values()}) == len(PATHS)
     assert all(1 <= number < 1 << 31 for number in found.values())
@@ -58,7 +58,7 @@ def test_ids_lie_outside_of_the_fingerprint_and_stay_in_the_file() -> None:
     data = encoder.start() + b"".join(encoder.add(batch)[0]) + encoder.finish()[0]
     file = pq.ParquetFile(pa.BufferReader(data))
     assert b"field_id" not in data
-    assert dict(column_ids(SCHEMA)) == dict(_stored(file.schema_arrow, ()))
+    assert dict(_stored(with_column_ids(SCHEMA), ())) == dict(_stored(file.schema_arrow, ()))
 
 
 def _stored(fields: pa.Schema | pa.StructType, path: tuple[str, ...]):
