@@ -32,7 +32,6 @@ class Operation(StrEnum):
     PROMOTE = "promote"
     REPAIR = "repair"
     PURGE = "purge"
-    VACUUM = "vacuum"  # of earlier writers
     UPKEEP = "upkeep"
     MERGE = "merge"
     # Only rows of the history have these: a version that a repair left behind, and a version whose

@@ -71,8 +71,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
         "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
-        "retired objects are kept": new.operation
-        in (Operation.VACUUM, Operation.UPKEEP, Operation.REPAIR)
+        "retired objects are kept": new.operation in (Operation.UPKEEP, Operation.REPAIR)
         or new.retired is old.retired
         or new.retired_count >= old.retired_count,
     }
@@ -167,7 +166,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "epochs": _WRITES,
     "sealed": frozenset({Operation.SEAL, Operation.DROP}),
     "log_start": frozenset({Operation.PURGE, Operation.UPKEEP}),
-    "staging_floor": frozenset({Operation.VACUUM, Operation.UPKEEP, Operation.DROP}),
+    "staging_floor": frozenset({Operation.UPKEEP, Operation.DROP}),
     "upkeep": frozenset({Operation.UPKEEP}),
     "restored": frozenset({Operation.RESTORE, Operation.REPAIR}),
     "tags": _TAGGING,

@@ -9,7 +9,8 @@ from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, va
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CommitUnknownError, StorageError
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format import names
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.lost_attempts import plan_discard
 from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import Storage
@@ -145,6 +146,16 @@ def test_only_what_was_put_on_the_base_goes() -> None:
     winner = replace(winner, parts=(*base.parts, _part(7, "c")))
     assert plan_discard(base, lost, winner) == [_part(7, "b").path]
     assert plan_discard(base, lost, replace(winner, parent="another")) == []
+
+
+def test_an_object_of_inline_segments_goes_unless_a_new_part_may_list_it() -> None:
+    """Two writers that move the same inline segments put the same object."""
+    base, lost, winner = _roots()
+    path = names.build_outlined_path(7, DIGEST)
+    lost = replace(lost, entries=(SegmentEntry(0, path, 1, 1, 1, 0),))
+    assert plan_discard(base, lost, winner) == [names.segment_object(path)]
+    assert plan_discard(base, lost, replace(winner, entries=lost.entries)) == []
+    assert plan_discard(base, lost, replace(winner, parts=(*base.parts, _part(7, "c")))) == []
 
 
 @pytest.mark.parametrize("table", ["", "history_", "retired_", "writers_"])

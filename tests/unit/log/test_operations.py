@@ -30,7 +30,6 @@ MAY = {
     "tag": {"tags"},
     "untag": {"tags"},
     "purge": {"log_start"},
-    "vacuum": {"staging_floor"},
     "upkeep": {"log_start", "staging_floor"},
     "reader": set(),
     "merge": set(),
