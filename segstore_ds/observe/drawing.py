@@ -123,7 +123,7 @@ def draw_history(found: Description) -> str:
         _box((at(step.start), at(step.end)), step.commits / most_commits, "both", _said(step))
         for step in steps
     )
-    ends = [_moment(first), _moment(last)]
+    ends = [moment(first), moment(last)]
     return _chart("events held", f"at most {most_held:,}", growth, ends) + _chart(
         "commits", f"at most {most_commits:,} in a 120th of the time", commits, ends
     )
@@ -133,7 +133,8 @@ def _said(step: Step) -> str:
     return f"{step.commits:,} commits, versions {step.first:,} to {step.last:,}"
 
 
-def _moment(time: dt.datetime) -> str:
+def moment(time: dt.datetime) -> str:
+    """Return a time for people."""
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.observe.description import COMMITS_READ, Description
-from segstore_ds.observe.drawing import STYLE, draw_history, draw_stream, with_duration
+from segstore_ds.observe.drawing import STYLE, draw_history, draw_stream, moment, with_duration
 from segstore_ds.observe.figures import Metrics
 from segstore_ds.options.printable import printable_html as escape
 from segstore_ds.options.quantities import with_unit
@@ -61,7 +61,7 @@ def build_page(found: Description) -> str:
     figures = found.figures
     body = [
         f"<h1>{escape(figures.url)}</h1>",
-        f"<p>version {figures.version:,}, as of {_time(figures.measured)}</p>",
+        f"<p>version {figures.version:,}, as of {moment(figures.measured)}</p>",
         _damage(figures.damaged),
         _facts(found),
         draw_stream(found),
@@ -128,13 +128,9 @@ def _cell(value: object) -> str:
         case int():
             return f"{value:,}"
         case dt.datetime():
-            return _time(value)
+            return moment(value)
     text = str(value)
     return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
-
-
-def _time(time: dt.datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _section(title: str, body: str) -> str:

@@ -165,7 +165,11 @@ def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
 
 
 def uncovered(spans: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges within a range that no span holds; spans may overlap. Pure."""
+    """Yield the ranges within a range that no span holds; spans may overlap. Pure.
+
+    >>> list(uncovered([(2, 4), (3, 5), (7, 9)], 0, 10))
+    [(0, 2), (5, 7), (9, 10)]
+    """
     cursor = start
     for first, last in sorted(spans):
         if first > cursor:
