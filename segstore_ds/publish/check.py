@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.publish import paths
-from segstore_ds.publish.folder import is_ours, list_table
+from segstore_ds.publish.folder import is_foreign, list_table
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.snapshot import File
 from segstore_ds.storage import Storage
@@ -61,6 +61,6 @@ def advise(storage: Storage, stream_id: str, path: str) -> str:
     folder = path.partition("/")[0]
     codec = next(c for c in CODECS.values() if folder in (c.KIND, c.METADATA_FOLDER))
     publish = f"segstore publish {storage.url} --format {codec.KIND}"
-    if is_ours(storage, codec, stream_id):
-        return f"call: {publish} --remove, then {publish}"
-    return f"delete {storage.url}/{codec.METADATA_FOLDER} by hand, then call: {publish}"
+    if is_foreign(storage, codec, stream_id):
+        return f"delete {storage.url}/{codec.METADATA_FOLDER} by hand, then call: {publish}"
+    return f"call: {publish} --remove, then {publish}"

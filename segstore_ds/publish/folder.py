@@ -32,7 +32,7 @@ def list_table(storage: Storage, codec: Codec) -> list[ObjectInfo]:
 
 def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
     """Raise InvalidInputError if metadata that is not the stream's lies where a table's would."""
-    if _is_foreign(storage, codec, stream_id, storage.list(codec.METADATA_FOLDER)):
+    if is_foreign(storage, codec, stream_id):
         raise InvalidInputError(
             "the stream's folder holds a table that is not the stream's",
             remedy="move that table to a folder of its own; if it is the stream's and was damaged, "
@@ -66,16 +66,9 @@ def _turn(path: str) -> int:
     return 1 if path.endswith(".json") and not path.endswith("_unused.json") else 2
 
 
-def is_ours(storage: Storage, codec: Codec, stream_id: str) -> bool:
-    """Tell whether a table is known to be the stream's, however damaged it is."""
-    return not _is_foreign(storage, codec, stream_id, storage.list(codec.METADATA_FOLDER))
-
-
-def _is_foreign(
-    storage: Storage, codec: Codec, stream_id: str, objects: Iterable[ObjectInfo]
-) -> bool:
+def is_foreign(storage: Storage, codec: Codec, stream_id: str) -> bool:
     """Tell whether metadata is not known as the stream's; the newest commits are asked first."""
-    held = sorted((info.path for info in objects), reverse=True)
+    held = sorted((info.path for info in storage.list(codec.METADATA_FOLDER)), reverse=True)
     made = [path for path in held if codec.MAKES_TABLE.fullmatch(path)]
     asked = [path for path in made if path.endswith(".json")]
     rest = [path for path in held if path not in asked and paths.is_published(path)]
