@@ -119,7 +119,8 @@ def _in_epoch(
     needed = dict.fromkeys((*columns, *asked.columns))
     schema = pa.schema([_compared(name, stored, newest) for name in needed])
     same = all(schema.field(name).type.equals(newest.field(name).type) for name in asked.columns)
-    held = tuple(name for name in columns if name in stored.names)
+    known = set(stored.names)
+    held = tuple(name for name in columns if name in known)
     return Wanted(schema, held, asked if same else Filters(), stored)
 
 

@@ -23,8 +23,6 @@ from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
-_Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
-
 
 def with_inline(storage: Storage, root: Root) -> Storage:
     """Return the storage with the inline segments of a root beside its objects.
@@ -83,9 +81,7 @@ def _put_run(
     storage: Storage, root: Root, run: Sequence[SegmentEntry], schema: pa.Schema
 ) -> SegmentEntry:
     frames = [
-        _marked(root, frame, schema, where=run[-1].path)
-        if zlib.crc32(frame.data) == frame.crc
-        else frame
+        _marked(root, frame, schema, where=run[-1].path) if frame_is_sound(frame) else frame
         for frame in _joined(root, run, schema)
     ]
     data, laid = lay_out(frames)
@@ -102,12 +98,11 @@ def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame
 
 def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
     """Return the events of a run as one frame, or its frames as they are if one is damaged."""
-    pairs = [(entry, entry.frame) for entry in run if entry.frame]
-    frames = [stored_frame(entry, frame) for entry, frame in pairs]
+    frames = [stored_frame(entry, entry.frame) for entry in run if entry.frame]
     if len(frames) == 1:
         return frames
     try:
-        batches = list(_decoded(pairs, schema))
+        batches = [_decoded(*each, schema) for each in zip(run, frames, strict=True)]
     except CorruptionError:
         return frames
     columns = {name for frame in frames for name in frame.stats}
@@ -119,19 +114,18 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     return [encode_frame(batch, compression="zstd", compression_level=None, stats_columns=chosen)]
 
 
-def _decoded(run: _Pairs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for entry, frame in run:
-        check_frame(frame.data, crc=frame.crc, where=entry.path)
-        yield decode_frame(
-            frame.data,
-            rows=entry.rows,
-            schema=schema,
-            columns=None,
-            where=entry.path,
-            limit_bytes=max(frame.raw_bytes, 1),
-        )
+def _decoded(entry: SegmentEntry, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
+    check_frame(frame.data, crc=frame.crc, where=entry.path)
+    return decode_frame(
+        frame.data,
+        rows=frame.rows,
+        schema=schema,
+        columns=None,
+        where=entry.path,
+        limit_bytes=max(frame.raw_bytes, 1),
+    )
 
 
-def frame_is_sound(frame: InlineFrame) -> bool:
+def frame_is_sound(frame: InlineFrame | Frame) -> bool:
     """Tell whether an inline frame has its checksum."""
     return zlib.crc32(frame.data) == frame.crc
