@@ -38,6 +38,7 @@ KIND, TITLE, METADATA_FOLDER, FIRST = names.DELTA_FOLDER, "Delta", names.DELTA_L
 MAKES_TABLE = re.compile(r"_delta_log/[0-9].*")
 LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
 TRAVELS = POINTED = False
+HINT = ""
 LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
 DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
@@ -308,10 +309,6 @@ def is_in_place(storage: Storage, table: Table, number: int) -> bool:
         )
     except FormatError:  # it is shorter
         return False
-
-
-def announce(storage: Storage, table: Table) -> None:
-    """Do nothing: readers list the log."""
 
 
 def written_us(storage: Storage) -> int:

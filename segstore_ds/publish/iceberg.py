@@ -331,11 +331,6 @@ def is_in_place(storage: Storage, table: Table, number: int) -> bool:  # noqa: A
     return True
 
 
-def announce(storage: Storage, table: Table) -> None:
-    """Put the hint: it says which metadata is the newest."""
-    storage.put(HINT, str(table.version).encode())
-
-
 def written_us(storage: Storage) -> int:
     """Return when the hint was put, as each publication does: the folder lists a week."""
     try:

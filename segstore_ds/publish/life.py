@@ -76,16 +76,6 @@ class _Order:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """What a table is to show: a version, its columns and files; ids of snapshots to drop."""
-
-    root: Root
-    columns: Columns
-    listing: Listing
-    dropped: Collection[int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """A table as this handle left it, and the version of the stream that it published last."""
 
@@ -223,9 +213,11 @@ def _bring_up(
         dropped = codec.unclean(table, partial(_is_clean, root, order.clean))
     if not dropped and not table.moved and not _is_due(table.note, root, listing):
         if not table.hinted:
-            codec.announce(storage, table)
+            _announce(storage, codec, table)
     else:
-        change = _plan(context, table, _Target(root, columns, listing, dropped), files)
+        change = _plan(
+            context, table, root, columns=columns, listing=listing, files=files, dropped=dropped
+        )
         committed = _commit(context, codec, table, change)
         if committed is None:
             return None
@@ -308,10 +300,17 @@ def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
 
 
 def _plan(
-    context: StreamContext, table: Table, target: _Target, files: Mapping[str, File]
+    context: StreamContext,
+    table: Table,
+    root: Root,
+    *,
+    columns: Columns,
+    listing: Listing,
+    files: Mapping[str, File],
+    dropped: Collection[int],
 ) -> Change:
     """Return what brings a table to a version; writes its new files of its own."""
-    root, listing, shown = target.root, target.listing, table.note
+    shown = table.note
     # Whether an offset stands for the same event in the table and in the version.
     same = (
         shown is not None
@@ -333,19 +332,17 @@ def _plan(
         ),
         root.time_us // 1000,
         epoch_schema(context.status, root.epoch),
-        target.columns,
-        tuple((_written(context, target, file), changes) for file, changes in added),
+        columns,
+        tuple((_written(context, root, columns, file), changes) for file, changes in added),
         removed,
         tuple(files[file.key] for file, _ in added if file.key in files),
-        target.dropped,
+        dropped,
         context.client,
     )
 
 
-def _written(context: StreamContext, target: _Target, file: File) -> File:
-    if not file.is_wanted:
-        return file
-    return write_own_file(context, target.root, file, target.columns.names)
+def _written(context: StreamContext, root: Root, columns: Columns, file: File) -> File:
+    return write_own_file(context, root, file, columns.names) if file.is_wanted else file
 
 
 def _commit(
@@ -362,8 +359,14 @@ def _commit(
         for late in (staged.path, *staged.paths, *own):
             storage.delete(late)
         return None
-    codec.announce(storage, staged.table)
+    _announce(storage, codec, staged.table)
     return staged.table, len(staged.data)
+
+
+def _announce(storage: Storage, codec: Codec, table: Table) -> None:
+    """Tell readers which commit is the newest, unless they list the commits."""
+    if codec.HINT:
+        storage.put(codec.HINT, str(table.version).encode())
 
 
 def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:

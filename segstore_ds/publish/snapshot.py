@@ -141,6 +141,7 @@ class Codec(Protocol):
     TITLE: str
     METADATA_FOLDER: str
     MAKES_TABLE: re.Pattern[str]  # what makes a table there, also other programs'
+    HINT: str  # the object that names the newest commit; empty where readers list them
     FIRST: int  # the number of a table's first commit
     LARGE_BYTES: int  # a larger commit is cleaned up after at once
     TRAVELS: bool  # whether superseded metadata stays as long as files do
@@ -162,9 +163,6 @@ class Codec(Protocol):
 
     def is_in_place(self, storage: Storage, table: Table, number: int) -> bool:
         """Tell whether the commit before a new one is still there: the table was not removed."""
-
-    def announce(self, storage: Storage, table: Table) -> None:
-        """Tell readers which commit is the newest."""
 
     def written_us(self, storage: Storage) -> int:
         """Return when the table was last committed to, by the store's time; 0 for no table."""
