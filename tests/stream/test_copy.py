@@ -367,6 +367,28 @@ def test_changes_to_the_source_during_a_copy_are_not_copied(
     assert values(stream.refresh()) == list(range(50))
 
 
+def test_a_segment_that_arrived_damaged_is_copied_again() -> None:
+    """Its last bytes tell, which are written last: the size alone would not."""
+    stream, _ = make_stream(3)
+    target = open_storage(_place())
+
+    def stop() -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        run_copy(
+            stream._context, Meddling(target, "create log/", stop), CopyRequest("c", "head", "tail")
+        )
+    [first, *_] = sorted(info.path for info in target.list("segments"))
+    data = bytearray(target.get(first))
+    data[-50] ^= 1
+    target.put(first, bytes(data))
+    done = run_copy(stream._context, target, CopyRequest("c", "head", "tail"))
+    assert done.reused == 2
+    open_on(target).verify().check()
+    assert values(open_on(target)) == list(range(30))
+
+
 def test_copies_during_appends_are_prefixes_without_gaps() -> None:
     """Threads append all the while; each copy holds exactly what the source held when it began."""
     stream = segstore.create(_place(), SCHEMA)

@@ -462,3 +462,13 @@ def test_threads_that_commit_through_one_handle_never_race_each_other(tmp_path: 
     fresh = open_on(open_storage(stream.url))
     assert fresh.tail == fresh.version == stream.refresh().version
     assert set(fresh.history().read_all()["races_lost"].to_pylist()) == {0}
+
+
+def test_a_column_that_another_handle_added_is_taken_at_once() -> None:
+    """A handle that has not looked for less than a minute plans on an older schema."""
+    stream, storage = make_stream(1)
+    other = open_on(storage, clock=stream._log.clock)
+    wider = numbers(10, 11).append_column("extra", [["x"]])
+    other.append(wider, merge_schema=True)
+    assert stream.append(numbers(11, 12).append_column("extra", [["y"]])).rows == 1
+    assert stream.read(columns=["extra"]).read_all()["extra"].to_pylist()[10:] == ["x", "y"]
