@@ -73,26 +73,15 @@ class WriteJob:
         readable: bool = False,
         counters: CacheCounters | None = None,
     ) -> TaskWriter:
-        """Begin to stage the output of a task.
+        """Begin to stage the output of a task; nothing it stages is visible before a commit.
 
-        Args:
-            task: The task's number in the job (>= 0); events are ordered by it.
-            attempt: Letters, digits and dashes, different for every attempt of any task.
-            readable: Allow rows to be read back before they are committed.
-            counters: The write cache's counters.
-
-        Returns:
-            The task's writer. Nothing it stages is visible before a commit.
+        Events are ordered by `task` (>= 0). `attempt` is of letters, digits and dashes, different
+        for every attempt of any task. Rows of a `readable` one may be read back before the commit.
         """
         return TaskWriter(self.target, task, attempt, readable=readable, counters=counters)
 
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
-        """Stage all rows of a task; if that fails, nothing is left of the attempt.
-
-        Raises:
-            SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed.
-        """
+        """Stage all rows of a task; if that fails, nothing is left of the attempt."""
         return self.open_task(task, attempt).stage(batches)
 
 
