@@ -19,7 +19,7 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.schema.normal_form import kind_of
+from segstore_ds.format.schema.codec import kind_of
 from segstore_ds.format.statistics import Bound, ColumnStats, Stats, compute, merge
 
 COLUMNS_MOST = 32  # On disk: the most that this version writes; a reader accepts any number.

@@ -29,8 +29,9 @@ SHARE_HARD_BYTES = 24 << 10  # after a lost race
 def inline_entry(segment_id: int, rows: int, frame: InlineFrame, stats: str | None) -> SegmentEntry:
     """Return the entry of an inline segment."""
     _, laid = _lay_out(frame, rows, stats)
+    facts = (rows, laid.bytes, laid.footer_bytes, laid.footer_crc, laid.format, stats, frame)
     path = names.build_inline_path(segment_id)
-    return replace(laid.entry(segment_id), path=path, stats=stats, frame=frame)
+    return SegmentEntry(segment_id, path, *facts, laid.frames, laid.frame_raws)
 
 
 def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:

@@ -1,4 +1,4 @@
-"""The stored text of a schema, and its fingerprint."""
+"""The stored text of a schema, its fingerprint, and the kinds of its types."""
 
 import base64
 import binascii
@@ -8,12 +8,29 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.schema.normal_form import children_of, normalise_schema
+from segstore_ds.format.schema.normal_form import FLOATS, INTEGERS, children_of, normalise_schema
 
 _MAX_SCHEMA_TEXT = 32 << 20
+_KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids are computed from.
+    **dict.fromkeys((kind.id for kind in INTEGERS), "int"),
+    **dict.fromkeys((kind.id for kind in FLOATS), "float"),
+    lib.Type_NA: "null",
+    lib.Type_BOOL: "bool",
+    lib.Type_DECIMAL128: "decimal",
+    lib.Type_STRING: "string",
+    lib.Type_BINARY: "binary",
+    lib.Type_DATE32: "date",
+    lib.Type_TIME64: "time",
+    lib.Type_TIMESTAMP: "timestamp_ntz",
+    lib.Type_DURATION: "duration",
+    lib.Type_STRUCT: "struct",
+    lib.Type_MAP: "map",
+    lib.Type_LIST: "list",
+}
 
 
 class SchemaKey:
@@ -90,3 +107,9 @@ def _describe(field: pa.Field) -> dict[str, Any]:
         for key, value in (field.metadata or {}).items()
     }
     return {"metadata": metadata, "name": field.name, "nullable": field.nullable, "type": kind}
+
+
+def kind_of(data_type: pa.DataType) -> str:
+    """Return the kind of a type in normal form, in which widths are alike."""
+    kind = _KINDS[data_type.id]
+    return "timestamp" if kind == "timestamp_ntz" and data_type.tz else kind

@@ -11,7 +11,8 @@ from functools import lru_cache
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.schema.normal_form import children_of, kind_of
+from segstore_ds.format.schema.codec import kind_of
+from segstore_ds.format.schema.normal_form import children_of
 
 FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
@@ -40,22 +39,6 @@ _PLAIN = {
 _KEPT = frozenset(
     (*INTEGERS, *FLOATS, pa.bool_(), pa.null(), pa.string(), pa.binary(), pa.date32())
 )
-_KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids are computed from.
-    **dict.fromkeys((kind.id for kind in INTEGERS), "int"),
-    **dict.fromkeys((kind.id for kind in FLOATS), "float"),
-    lib.Type_NA: "null",
-    lib.Type_BOOL: "bool",
-    lib.Type_DECIMAL128: "decimal",
-    lib.Type_STRING: "string",
-    lib.Type_BINARY: "binary",
-    lib.Type_DATE32: "date",
-    lib.Type_TIME64: "time",
-    lib.Type_TIMESTAMP: "timestamp_ntz",
-    lib.Type_DURATION: "duration",
-    lib.Type_STRUCT: "struct",
-    lib.Type_MAP: "map",
-    lib.Type_LIST: "list",
-}
 
 
 def normalise_schema(schema: pa.Schema) -> pa.Schema:
@@ -192,12 +175,6 @@ _RULES: tuple[
     (t.is_map, _normalise_map),
     (_is_list, _normalise_list),
 )
-
-
-def kind_of(data_type: pa.DataType) -> str:
-    """Return the kind of a type in normal form, in which widths are alike."""
-    kind = _KINDS[data_type.id]
-    return "timestamp" if kind == "timestamp_ntz" and data_type.tz else kind
 
 
 def children_of(data_type: pa.DataType) -> list[pa.Field]:
