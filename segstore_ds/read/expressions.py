@@ -32,7 +32,6 @@ _OPERATORS = {
     "less_equal": "<=",
     "greater": ">",
     "greater_equal": ">=",
-    "is_null": "is null",
 }
 
 

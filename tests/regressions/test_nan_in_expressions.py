@@ -27,6 +27,8 @@ _EXPRESSIONS: dict[str, Callable[[], pc.Expression]] = {
     "greater": lambda: ~(d >= nan),
     "a NaN is not greater": lambda: ~(d > 5.0),
     "a NaN is not greater or equal": lambda: ~((d >= 5.0) & (n > 0)),
+    "null or NaN": lambda: d.is_null(nan_is_null=True),
+    "neither null nor NaN": lambda: ~d.is_null(nan_is_null=True),
     "nor turned": lambda: ~(pc.scalar(5.0) <= d),
 }
 
