@@ -1,7 +1,7 @@
 """Prefetch: compute the next values of an iterator while the current one is used.
 
-What is held is bounded, since a frame may take up to 2 GiB: by one value beside the one in use, or
-by a count and by bytes. One value is always computed, whatever its size.
+The values held are bounded by a count and by bytes, since a frame may take up to 2 GiB. One value
+is always computed, whatever its size.
 """
 
 import os
@@ -10,26 +10,44 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import pyarrow as pa
+
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.arrow.frame import Frame
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+AHEAD = 4  # values that one thread makes ahead
 AHEAD_BYTES = 256 << 20  # more than ordinary frames add up to
 
 
 def read_ahead(values: Iterator[T]) -> Iterator[T]:
-    """Yield the values of an iterator, of which another thread makes the next one meanwhile.
+    """Yield the values of an iterator, of which another thread makes the next few meanwhile.
 
-    Decoding, checksums and compression release the GIL, so reading and writing use two cores. An
-    error of the iterator is raised here, in its order. The thread ends with the iteration, also
-    when the iteration is broken off. No value may be None.
+    Decoding, checksums and compression release the GIL, so reading and writing use two cores. After
+    a heavy value only one is made ahead. An error of the iterator is raised here, in its order. The
+    thread ends with the iteration, also when the iteration is broken off. No value may be None.
     """
+    pending: deque[Future[T | None]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="segstore-read-ahead") as pool:
-        pending = pool.submit(next, values, None)
-        while (value := pending.result()) is not None:
-            pending = pool.submit(next, values, None)
-            yield value
+        try:
+            value = next(values, None)
+            while value is not None:
+                ahead = 1 if _bytes_of(value) > AHEAD_BYTES // AHEAD else AHEAD
+                while len(pending) < ahead:
+                    pending.append(pool.submit(next, values, None))
+                yield value
+                value = pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _bytes_of(value: object) -> int:
+    if isinstance(value, pa.RecordBatch):
+        return int(value.get_total_buffer_size())
+    return value.data.size if isinstance(value, Frame) else 0
 
 
 def map_ahead(

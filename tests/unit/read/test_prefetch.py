@@ -5,10 +5,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.prefetch import map_ahead, read_ahead
+from segstore_ds.read import prefetch
+from segstore_ds.read.prefetch import AHEAD, map_ahead, read_ahead
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -34,13 +36,30 @@ def test_errors_come_in_their_turn() -> None:
 
 
 def test_breaking_off_ends_the_thread() -> None:
-    """No more than one was made ahead."""
+    """No more than a few were made ahead."""
     seen: list[int] = []
     running = read_ahead(_values(100, seen))
     assert next(running) == 1
     running.close()  # type: ignore[attr-defined]
-    assert len(seen) <= 2
+    assert len(seen) <= 1 + AHEAD
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
+
+
+def test_of_heavy_values_one_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many fit of others."""
+    monkeypatch.setattr(prefetch, "AHEAD_BYTES", 400)
+    heavy = pa.record_batch({"n": pa.array(range(100), pa.int64())})
+    seen: list[int] = []
+
+    def values() -> Iterator[pa.RecordBatch]:
+        for _ in _values(20, seen):
+            yield heavy
+
+    running = read_ahead(values())
+    for taken in range(1, 10):
+        next(running)
+        assert len(seen) <= taken + 1
+    running.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
