@@ -89,7 +89,7 @@ TABLE: tuple[Option, ...] = (
     Option("expectedVersion", "int", (WRITE,)),
     Option("compression", "choice", _WRITES, default="zstd", choices=COMPRESSIONS),
     Option("compressionLevel", "int", (PYTHON,), default=2, least=1),
-    Option("frameRows", "int", _WRITES, default=65_536, least=1),
+    Option("frameRows", "int", _WRITES, default=262_144, least=1),
     Option("segmentRows", "int", (PYTHON,), least=1),
     Option("segmentBytes", "bytes", _WRITES, default=512 << 20, least=1),
     Option("segmentFormat", "choice", _WRITES, default="auto", choices=SEGMENT_FORMATS),

@@ -133,7 +133,7 @@ class Scan:
         """Return the events as a reader of batches, which DuckDB, Polars and pandas take.
 
         Threads decode up to four frames at once; the order stays. Up to eight decoded frames may be
-        held, and the one in use. That is 144 MiB if frames have 16 MiB, as most have. Of larger
+        held, and the one in use. That is 72 MiB if frames have 8 MiB, as most have. Of larger
         frames, at most 256 MiB or one frame is held.
 
         The threads end with the last frame, or when nothing refers to the reader any more. Its
