@@ -22,6 +22,9 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
+# Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
+_FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
+_NUMBER = r"^[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?$"
 
 
 class Format(StrEnum):
@@ -147,19 +150,44 @@ def _open_arrow(source: BinaryIO) -> Any:
     return pa.ipc.open_stream(source)
 
 
+def _prefix_formulas(rows: Any) -> Any:
+    """Return a table or batch with `'` before each name and text that a spreadsheet would run.
+
+    Texts that are numbers stay: they mean the same to it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def prefixed(cells: Any) -> Any:
+        kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
+        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        kind = plain.get(kind, kind)
+        if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            return cells
+        cells = cells.cast(kind)
+        is_formula = pc.match_substring_regex(cells, _FORMULA)
+        runs = pc.and_not(is_formula, pc.match_substring_regex(cells, _NUMBER))
+        quote, none = (pa.scalar(text).cast(kind) for text in ("'", ""))
+        return pc.binary_join_element_wise(pc.if_else(runs, quote, none), cells, none)
+
+    names = prefixed(pa.array(rows.schema.names, pa.string())).to_pylist()
+    return type(rows).from_arrays([prefixed(column) for column in rows.columns], names=names)
+
+
 @contextmanager
 def open_sink(
-    name: str, form: Format, schema: Any, *, force: bool = False
+    name: str, form: Format, schema: Any, *, force: bool = False, raw: bool = False
 ) -> Iterator[Callable[[Any], object]]:
     """Open a file, or standard output for "-", and yield what writes a batch to it.
 
-    The file has its name only when all of it is written.
+    The file has its name only when all of it is written. `raw` leaves cells of CSV that a
+    spreadsheet would run.
     """
     if name == PIPE:
         shown = sys.stdout.isatty()
         if shown and form in (Format.PARQUET, Format.ARROW):
             raise typer.BadParameter(f"{form} is not for a terminal: name a file, or use a pipe")
-        with _ended(_Terminal() if shown else sys.stdout.buffer, form, schema) as write:
+        with _ended(_Terminal() if shown else sys.stdout.buffer, form, schema, raw=raw) as write:
             yield write
         sys.stdout.buffer.flush()
         return
@@ -168,7 +196,7 @@ def open_sink(
         raise typer.BadParameter(f"{name} exists: give --force to replace it")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as sink, _ended(sink, form, schema) as write:
+        with part.open("wb") as sink, _ended(sink, form, schema, raw=raw) as write:
             yield write
         part.replace(path)
     finally:
@@ -176,10 +204,10 @@ def open_sink(
 
 
 @contextmanager
-def _ended(sink: Any, form: Format, schema: Any) -> Iterator[Callable[[Any], object]]:
+def _ended(sink: Any, form: Format, schema: Any, *, raw: bool) -> Iterator[Callable[[Any], object]]:
     """Yield what writes a batch; a failure leaves out the end, so that no part passes for all."""
     held = _Sink(sink)
-    write, close = _writer(held, form, schema)
+    write, close = _writer(held, form, schema, raw=raw)
     try:
         yield write
     except BaseException:
@@ -189,7 +217,7 @@ def _ended(sink: Any, form: Format, schema: Any) -> Iterator[Callable[[Any], obj
 
 
 def _writer(
-    sink: Any, form: Format, schema: Any
+    sink: Any, form: Format, schema: Any, *, raw: bool
 ) -> tuple[Callable[[Any], object], Callable[[], object]]:
     """Return what writes a batch, and what ends the file."""
     import pyarrow as pa
@@ -203,8 +231,9 @@ def _writer(
         case Format.CSV:
             from pyarrow import csv
 
-            writer = csv.CSVWriter(sink, schema)
-            return writer.write, writer.close
+            names = schema if raw else _prefix_formulas(schema.empty_table()).schema
+            writer = csv.CSVWriter(sink, names)
+            return lambda rows: writer.write(rows if raw else _prefix_formulas(rows)), writer.close
         case Format.JSON:
             return partial(_write_json, sink), lambda: None
         case Format.ARROW:

@@ -168,12 +168,13 @@ def export(
     *,
     form: Form = None,
     force: Annotated[bool, "Replace the file."] = False,
+    raw: Annotated[bool, "Leave CSV cells that a spreadsheet would run."] = False,
 ) -> None:
     """Write the events between two cuts to a file or a pipe."""
     rows = run.read(url).read(**chosen)
     written = 0
     with (
-        open_sink(file, find_format(file, form), rows.schema, force=force) as write,
+        open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as write,
         counted(rows, "exported") as batches,
     ):
         for batch in batches:

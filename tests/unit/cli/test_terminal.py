@@ -1,4 +1,4 @@
-"""What commands print can't steer a terminal."""
+"""What commands print can't steer a terminal, and CSV cells can't run in a spreadsheet."""
 
 import csv
 import io
@@ -18,6 +18,8 @@ from segstore_ds.cli.main import main
 # Colours, a C1 sequence, a title, a deleted character, a forged line, and marks of direction.
 HOSTILE = "a\x1b[31m\x9b2J\x1b]0;t\x07\x7f\r\nsealed yes \u202eb\u2066c\u2028\u061c\U000e0041"
 BIDI = "\u202egpj"
+FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1", '=cmd|"/c x"!A0']
+HARMLESS = ["", "ada", "-5", "+3.25", "-1e9", "a=1", " =1", "'=1", None]
 
 
 def unsafe(text):
@@ -163,3 +165,34 @@ def test_pages_hold_no_control_characters(stream, capsys):
     assert main(["show", stream.url, "-o", "-"]) == 0
     assert unsafe(capsys.readouterr().out) == []
     assert unsafe(stream._repr_html_()) == []
+
+
+def exported(stream, tmp_path, *flags):
+    """Return the rows of a CSV export."""
+    file = tmp_path / "rows.csv"
+    assert main(["export", stream.url, str(file), "--force", *flags]) == 0
+    with file.open(encoding="utf-8", newline="") as rows:
+        return [*csv.reader(rows)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_csv_prefixes_what_a_spreadsheet_would_run(tmp_path, kind):
+    texts = [*FORMULAS, *HARMLESS]
+    table = pa.table({"=x": pa.array(texts, pa.string()).cast(kind), "n": [-1] * len(texts)})
+    stream = segstore.create(tmp_path / "s", table.schema)
+    stream.append(table)
+    exact = [["=x", "n"], *([text or "", "-1"] for text in texts)]
+    safe = [["'=x", "n"], *([f"'{text}", "-1"] for text in FORMULAS)]
+    safe += [[text or "", "-1"] for text in HARMLESS]
+    assert exported(stream, tmp_path) == safe
+    assert exported(stream, tmp_path, "--raw") == exact
