@@ -76,6 +76,7 @@ OWNERS = {
     "fastavro": {"publish"},
     "pyiceberg": {"publish"},
     "pandas": {"cli", "stream"},
+    "matplotlib": {"observe", "stream"},
     "jdk": {"cli"},
     "argparse": {"cli"},
     "typer": {"cli"},

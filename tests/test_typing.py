@@ -16,7 +16,7 @@ CONFIG = """
 strict = True
 [mypy-segstore_ds.*]
 follow_imports = silent
-[mypy-pyarrow.*,pandas.*,fsspec.*]
+[mypy-pyarrow.*,pandas.*,matplotlib.*,fsspec.*]
 ignore_missing_imports = True
 """
 

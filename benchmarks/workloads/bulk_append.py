@@ -104,7 +104,7 @@ def _share(found: Race, ours: str, rival: str) -> float:
     "flights are a year, three times over: nineteen narrow columns that dictionaries suit",
     "weather is so small that its times are mostly Spark's own",
     SYNCED,
-    "against us: row groups hold 262,144 rows, each column with checksums and statistics of its own",
+    "against us: a row group holds 262,144 rows, its columns have checksums and statistics",
     "against us: pyarrow.dataset checks no checksums",
     rows=20_000_000,
     tiny_rows=20_000,
