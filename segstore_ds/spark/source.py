@@ -44,7 +44,8 @@ from segstore_ds.stream.connector.reads import (
 NO_PATH = (
     "give the stream's location: load(path), save(path) or the option path. Spark forgets a "
     "catalog table's options, so in SQL name it at each mention: SELECT ... FROM t "
-    "WITH (path = '...'), INSERT INTO t WITH (path = '...') ...; or once, in a view of that SELECT"
+    "WITH (path = '...'), INSERT INTO t WITH (path = '...') ...; or once: "
+    "segstore.spark.create_view(spark, name, url)"
 )
 
 

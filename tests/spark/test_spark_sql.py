@@ -1,11 +1,15 @@
 """SQL: views, tables with a path at query time, and tables without one."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from process_kit import spark_environment
 from pyspark.errors import AnalysisException
 
 import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
 
 SENTENCE = "Spark forgets a catalog table's options"
 
@@ -137,3 +141,46 @@ def test_statements_that_change_rows_are_refused_by_spark(spark, url, append, ta
 def _files(*folders: Path) -> set[str]:
     found = (path for folder in folders for path in folder.glob("**/log/*"))
     return {str(path) for path in found if ".git" not in path.parts and ".venv" not in path.parts}
+
+
+@pytest.fixture
+def views(spark):
+    """Drop what `create_view` makes."""
+    yield
+    for name in ("late", "early"):
+        spark.sql(f"DROP VIEW IF EXISTS {name}")
+        spark.sql(f"DROP TABLE IF EXISTS {name}__columns")
+
+
+@pytest.mark.smoke
+def test_a_view_of_its_own_names_a_stream(spark, url, append, views):
+    append(spark.range(5))
+    segstore.spark.create_view(spark, "late", url, startCut=3, offsetColumn="it's")
+    filters = [["id", "<", 2], ["id", "!=", 0]]
+    segstore.spark.create_view(spark, "early", url, endCut=3, filters=filters)
+    append(spark.range(5, 6))
+    assert sorted(map(tuple, spark.table("late").collect())) == [(3, 3), (4, 4), (5, 5)]
+    both = "SELECT * FROM (SELECT id FROM late UNION ALL SELECT id FROM early) ORDER BY id"
+    assert [row.id for row in spark.sql(both).collect()] == [1, 3, 4, 5]
+    with pytest.raises(AnalysisException, match="ALREADY_EXISTS"):
+        segstore.spark.create_view(spark, "late", url)
+    segstore.spark.create_view(spark, "late", url, replace=True)
+    spark.sql(f"INSERT INTO late__columns WITH (path = '{url}') VALUES (9)")
+    assert sorted(row.id for row in spark.table("late").collect()) == [0, 1, 2, 3, 4, 5, 9]
+    for refused in ({"versionAsOf": 1}, {"storageOptions": {"key": "k"}}, {"path": url}):
+        with pytest.raises(InvalidInputError, match="a view can't keep the option"):
+            segstore.spark.create_view(spark, "none", url, **refused)
+
+
+@pytest.mark.slow
+def test_a_view_lasts_in_a_persistent_catalog(tmp_path):
+    for events in (3, 6):
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("view_driver.py")), str(tmp_path)],
+            env=spark_environment(PYTHONPATH=str(Path(__file__).parents[2])),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.split() == [str(events)], done.stderr[-3000:]

@@ -1,0 +1,73 @@
+"""`create_view`: a name for a stream in SQL that later sessions of the catalog know as well.
+
+Spark keeps no option of a catalog table, and a view over `WITH (path = ...)` keeps its text. So a
+name is a view over a table that has the stream's columns and nothing else. Each view has a table of
+its own, since Spark may plan all mentions of a table in a statement with the options of one.
+"""
+
+import os
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.boundary import translate_errors
+from segstore_ds.spark.option_texts import as_location, as_texts
+
+TABLE_SUFFIX = "__columns"
+_REFUSED = ("path", "versionAsOf", "timestampAsOf", "storageOptions")
+
+
+@translate_errors
+def create_view(
+    spark: SparkSession,
+    name: str,
+    url: str | os.PathLike[str],
+    *,
+    replace: bool = False,
+    **options: Any,
+) -> None:
+    """Create a view of a stream that lasts as long as the catalog: ``SELECT * FROM clicks``.
+
+    Each query reads the newest events, in this and in later sessions, which need the package
+    installed, or `register`. The view has the columns that the stream has now; for new ones create
+    it again. Beside it lies a table with these columns and no rows, ``clicks__columns``: through it
+    rows are written, ``INSERT INTO clicks__columns WITH (path = '...') ...``.
+
+    Args:
+        spark: The session. Without a persistent catalog, such as Hive's, views end with it.
+        name: As in SQL, also qualified: ``clicks``, ``db.clicks``.
+        url: The stream.
+        replace: Drop a view of this name, and its table, first; streams stay.
+        options: Those of reads in docs/options.md, which the view's text keeps, for example
+            ``startCut=10``.
+
+    Raises:
+        InvalidInputError: An option can't be kept.
+        pyspark.errors.AnalysisException: There is such a view or table already, or no stream.
+    """
+    url, given = as_location(url), as_texts(options)
+    if refused := [option for option in _REFUSED if option in given]:
+        raise InvalidInputError(
+            "a view can't keep the option",
+            remedy='name a version as endCut="version:3"; storage options are given to register',
+            options=refused,
+        )
+    quoted = name.endswith("`")
+    table = f"{name.removesuffix('`')}{TABLE_SUFFIX}{'`' * quoted}"
+    schema = spark.read.format("segstore").options(**given).load(url).schema
+    if replace:
+        spark.sql(f"DROP VIEW IF EXISTS {name}")
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
+    spark.catalog.createTable(table, source="segstore", schema=schema)
+    kept = ", ".join(f"{key} = {_quote(value)}" for key, value in {"path": url, **given}.items())
+    spark.sql(f"CREATE VIEW {name} AS SELECT * FROM {table} WITH ({kept})")  # noqa: S608 - quoted
+
+
+def _quote(text: str) -> str:
+    r"""Return a text as a literal of Spark's SQL.
+
+    >>> _quote("it's")
+    "'it\\'s'"
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
