@@ -48,6 +48,7 @@ def _public() -> Any:
 
 def _spark() -> Any:
     try:
+        import_module("pyspark.sql.datasource")
         return import_module(f"{__name__}.spark")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):

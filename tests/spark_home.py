@@ -62,7 +62,7 @@ _GIVEN = os.environ[VARIABLE]
 def environment() -> dict[str, str]:
     """Return the variables of a driver that is to start quickly."""
     file = _classes()
-    mapped = f" -XX:SharedArchiveFile={file}" if file.exists() else ""
+    mapped = f" -XX:SharedArchiveFile={file} -Xlog:cds*=off" if file.exists() else ""
     return {"SPARK_HOME": str(spark_home()), VARIABLE: _GIVEN + mapped}
 
 

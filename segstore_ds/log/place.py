@@ -39,6 +39,7 @@ _TABLES = (
     (".metadata.json", "an Iceberg table", 'spark.read.format("iceberg")'),
     ("_versions/", "a Lance dataset", "lance.dataset"),
     (".parquet", "a Parquet table", "spark.read.parquet"),
+    ("offsets/", "a streaming query's checkpoint", ""),
 )
 
 
@@ -115,7 +116,7 @@ def _foreign(
     )
     kind, reader = next(kinds, ("", ""))
     seen = {"looks_like": kind} if kind else {}
-    advice = f"; {reader} reads what is here" if kind else ""
+    advice = f"; {reader} reads what is here" if reader else ""
     holds = [*found[:_TOLD]]
     return error(fact, remedy=remedy + advice, url=storage.url, **seen, holds=holds)
 
@@ -192,9 +193,14 @@ def _is_own(storage: Storage, name: str) -> bool:
 
 
 def _first_files(storage: Storage, found: Iterable[str]) -> Iterator[str]:
-    """Yield the names in `metadata/`, in the first partition, in the first one there, and so on."""
+    """Yield names in `metadata/`, and in the first partition, in the first one there, and so on.
+
+    Of other folders the offsets of a checkpoint: many a query has its own inside its table.
+    """
     if "metadata/" in found:
         yield from storage.peek("metadata", _LOOKED_AT) or ()
+    for name in [name for name in found if name.endswith("/")][:_TOLD]:
+        yield from {"offsets/"}.intersection(storage.peek(name[:-1], _LOOKED_AT) or ())
     folder = ""
     for _ in range(_DEEP):
         inner = next((name for name in sorted(found) if name.endswith("/") and "=" in name), None)

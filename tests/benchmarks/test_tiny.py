@@ -13,9 +13,11 @@ from process_kit import spark_environment
 pytestmark = FETCHES
 
 REPOSITORY = Path(__file__).parents[2]
-SPARK = ("bulk_append", "segment_formats", "hybrid_scan", "idle_minute")
+SPARK = ("bulk_append", "idle_minute")
 # Each starts Spark and several queries: a minute and more.
 LONG = (
+    "segment_formats",
+    "hybrid_scan",
     "bulk_scan",
     "copy_events",
     "task_memory",
