@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.status.table import SEGMENTS
@@ -128,7 +128,6 @@ def _same(found: list[Any], expected: list[Any]) -> bool:
     ]
 
 
-@settings(max_examples=settings.default.max_examples * 2, deadline=None)
 @given(
     first=st.sampled_from(_TYPES),
     steps=_STEPS,

@@ -202,6 +202,7 @@ def test_query_in_spark_keeps_its_limits_over_restarts(
     assert batches == expected
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_available_now_ends_with_what_was_there(
     spark: SparkSession, stream: Stream, url: str

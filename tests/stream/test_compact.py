@@ -366,6 +366,9 @@ def test_appends_in_python_may_ask_for_it() -> None:
     assert stream.refresh().tail == 400
 
 
+@pytest.mark.parametrize(
+    "each_format", [pytest.param("arrow", marks=pytest.mark.slow), "parquet"], indirect=True
+)
 def test_two_hundred_commits_stay_few_segments() -> None:
     """With `auto`, micro-batches stay bounded in segments, and no commit rewrites much."""
     stream, storage = make_stream(0)

@@ -116,7 +116,7 @@ def lose(pair: Pair, name: str, victim: str, lose_at: int) -> bool:
 
 
 @pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("which", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in IN_A_CHANGE)) for name in STEPS],

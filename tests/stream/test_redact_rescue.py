@@ -66,7 +66,7 @@ def _expected(count: int = 80) -> list[str | None]:
     return [None if f"s{n}" in SECRETS else f"s{n}" for n in range(count)]
 
 
-@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("loss", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("how", ["gone", pytest.param("cut", marks=pytest.mark.slow)])
 def test_a_repair_brings_no_redacted_value_back(
     how: str, loss: bool, monkeypatch: pytest.MonkeyPatch
