@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Condition
 from typing import TypeVar
 
 import pyarrow as pa
@@ -25,23 +26,36 @@ AHEAD_BYTES = 256 << 20  # more than ordinary frames add up to
 def read_ahead(values: Iterator[T]) -> Iterator[T]:
     """Yield the values of an iterator, of which another thread makes the next few meanwhile.
 
-    Decoding, checksums and compression release the GIL, so reading and writing use two cores. After
-    a heavy value only one is made ahead. An error of the iterator is raised here, in its order. The
-    thread ends with the iteration, also when the iteration is broken off. No value may be None.
+    Decoding, checksums and compression release the GIL, so reading and writing use two cores. While
+    the values made ahead hold `AHEAD_BYTES` or more, no other one is begun. An error of the
+    iterator is raised here, in its order. The thread ends with the iteration, also when the
+    iteration is broken off. No value may be None.
     """
-    pending: deque[Future[T | None]] = deque()
+    changed, held, ended = Condition(), 0, False
+
+    def take(weight: int) -> None:
+        nonlocal held
+        with changed:
+            held += weight
+            changed.notify()
+
+    def make() -> T | None:
+        with changed:
+            changed.wait_for(lambda: ended or held < AHEAD_BYTES)
+        value = None if ended else next(values, None)
+        take(_bytes_of(value))
+        return value
+
     with ThreadPoolExecutor(1, thread_name_prefix="segstore-read-ahead") as pool:
+        pending: deque[Future[T | None]] = deque(pool.submit(make) for _ in range(AHEAD))
         try:
-            value = next(values, None)
-            while value is not None:
-                ahead = 1 if _bytes_of(value) > AHEAD_BYTES // AHEAD else AHEAD
-                while len(pending) < ahead:
-                    pending.append(pool.submit(next, values, None))
+            while (value := pending.popleft().result()) is not None:
+                take(-_bytes_of(value))
+                pending.append(pool.submit(make))
                 yield value
-                value = pending.popleft().result()
         finally:
-            for future in pending:
-                future.cancel()
+            ended = True
+            take(0)
 
 
 def _bytes_of(value: object) -> int:

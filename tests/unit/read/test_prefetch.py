@@ -45,21 +45,26 @@ def test_breaking_off_ends_the_thread() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
 
 
-def test_of_heavy_values_one_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many fit of others."""
-    monkeypatch.setattr(prefetch, "AHEAD_BYTES", 400)
-    heavy = pa.record_batch({"n": pa.array(range(100), pa.int64())})
-    seen: list[int] = []
+@pytest.mark.parametrize(("rows", "ahead"), [(1, 4), (3, 4), (5, 3), (7, 2), (99, 1)])
+def test_values_held_are_bounded_by_bytes(
+    rows: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they weigh is known only once they were made: one begins while less is held."""
+    monkeypatch.setattr(prefetch, "AHEAD_BYTES", 100)
+    made = [threading.Event() for _ in range(30)]
 
     def values() -> Iterator[pa.RecordBatch]:
-        for _ in _values(20, seen):
-            yield heavy
+        for event in made:
+            event.set()
+            yield pa.record_batch({"n": pa.array(range(rows), pa.int64())})
 
     running = read_ahead(values())
-    for taken in range(1, 10):
+    for taken in range(20):
         next(running)
-        assert len(seen) <= taken + 1
+        assert made[taken + ahead].wait(timeout=300)
+        assert not any(event.is_set() for event in made[taken + ahead + 1 :])
     running.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
