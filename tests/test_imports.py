@@ -330,13 +330,20 @@ import importlib, sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("pyspark", "py4j", "pyspark_segstore"):
-            raise ImportError("pyspark is blocked: " + name)
+            raise ModuleNotFoundError("pyspark is blocked: " + name, name=name)
 
 sys.meta_path.insert(0, Blocked())
 for name in sys.argv[1:]:
     importlib.import_module(name)
 import segstore_ds
 assert callable(segstore_ds.open)
+for name in ("read", "spark"):
+    try:
+        getattr(segstore_ds, name)
+    except segstore_ds.errors.InvalidInputError as error:
+        assert "pip install segstore-ds" in str(error)
+    else:
+        raise AssertionError(name)
 unasked = ("pyspark", "py4j", "duckdb", "pandas", "polars")
 assert not [name for name in sys.modules if name.split(".")[0] in unasked]
 """

@@ -134,7 +134,7 @@ class Destination:
     # The version that the first root gets. What is staged from now on is there when a root gets
     # that version: only a drop deletes it, and it leaves a later one.
     position: int = 0
-    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # of whoever commits
+    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # of the process that commits
 
     @property
     def log(self) -> StreamLog:

@@ -60,7 +60,7 @@ def launch(
     def run_row(number: int) -> bytes:
         return pickle.dumps([*run([pickle.loads(packed[number])])])  # noqa: S301 - our own
 
-    # Functions of Arrow batches need pandas, which a job has no other use for.
+    # Functions of Arrow batches need pandas; a job does not.
     task = udf(run_row, "binary", useArrow=False).asNondeterministic()
     done = numbers.select(task("id")).collect() if packed else []
     return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks

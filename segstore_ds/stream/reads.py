@@ -315,7 +315,7 @@ class Reads:
         return measure(self._context, storage=storage)
 
     def picture(self, *, storage: bool = True) -> Picture:
-        """Return a picture of the newest version, as a page.
+        """Return a picture of the newest version: a page, or a Figure of matplotlib.
 
         It says at the top what could not be read. Its size is bounded, however long the stream.
         Takes the requests of `metrics`, and a few for the tags and the newest 50,000 commits.
