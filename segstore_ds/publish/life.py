@@ -441,7 +441,8 @@ def _forget(
         storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
     )
     for path in codec.stale(storage, list_table(storage, codec), clean):
-        yield ended[path]
+        # One that another handle's checkpoint has superseded meanwhile has the whole grace.
+        yield ended.get(path, now_us + int(log_grace_s * 1e6))
     for info, due_us in unused.items():
         # It may be from before the redaction, as far as clocks may differ.
         if info.modified_us <= record.time_us + CLOCK_LIMIT_US:
