@@ -378,7 +378,7 @@ assert inspect.isfunction(segstore.read)
 assert segstore.read is segstore.spark.read
 for name in segstore.spark.__all__:
     assert not inspect.ismodule(getattr(segstore.spark, name)), name
-import segstore_ds.spark.query_listener, segstore_ds.read.filters
+import segstore_ds.spark.query_listener, segstore_ds.read.filters.conditions
 assert inspect.isfunction(segstore.spark.listener) and inspect.isfunction(segstore.read)
 """
 

@@ -40,7 +40,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.table import STITCH
 from segstore_ds.read.decode import read_frames
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task

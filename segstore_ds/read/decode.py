@@ -16,7 +16,7 @@ from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.commit_times import CommitTimes
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment

@@ -20,8 +20,8 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.read.filter_literals import NAN, Literal, expected_of, parse_literal
-from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.filters.conditions import Condition, Filters
+from segstore_ds.read.filters.literals import NAN, Literal, expected_of, parse_literal
 from segstore_ds.read.plan import Reading, ReadTask, plan_range
 from segstore_ds.read.prune import part_test
 from segstore_ds.read.scan import run_task

@@ -22,7 +22,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
 from segstore_ds.status.inline import with_inline

@@ -23,8 +23,8 @@ from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, 
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.stats import labels_of, lacking_epochs
 from segstore_ds.format.root import PartRef
-from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
-from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.filters.conditions import Condition, Filters
+from segstore_ds.read.filters.literals import Literal, parse_literal, typed_array
 from segstore_ds.status.parts import WHOLE_SEGMENTS
 from segstore_ds.status.table import stats_of
 from segstore_ds.status.table_status import Run

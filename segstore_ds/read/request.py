@@ -13,8 +13,8 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut, resolve_end
 from segstore_ds.read.event_time import EventTime, time_conditions
-from segstore_ds.read.filter_input import FilterLike, parse_filters
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.epochs import epoch_schema
 

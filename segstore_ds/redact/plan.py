@@ -16,8 +16,8 @@ from segstore_ds.format.redactions import MOST_REASON
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.widening import merge_type
 from segstore_ds.format.statistics import parse_stats
-from segstore_ds.read.filter_input import FilterLike, parse_filters
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.status.table_status import PlacedSegment
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
-from segstore_ds.read.expressions import columns_needed
+from segstore_ds.read.filters.expressions import columns_needed
 from segstore_ds.stream.scan import Scan
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None

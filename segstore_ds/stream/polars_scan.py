@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.polars_predicate import implied_by
 from segstore_ds.read.frames import check_texts, load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.read.polars_predicate import implied_by
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream.scan import Scan
 

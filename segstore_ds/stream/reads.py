@@ -27,7 +27,7 @@ from segstore_ds.read.cuts import (
     root_as_of,
 )
 from segstore_ds.read.event_time import EventTime
-from segstore_ds.read.filter_input import FilterLike
+from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table
 from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify

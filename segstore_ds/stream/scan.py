@@ -15,8 +15,8 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.cuts import AsOf
 from segstore_ds.read.event_time import EventTime
-from segstore_ds.read.filter_input import FilterLike, parse_filters
-from segstore_ds.read.filters import Filters, all_of
+from segstore_ds.read.filters.conditions import Filters, all_of
+from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.frames import load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, split_reading

@@ -22,7 +22,7 @@ from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.life import forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
-from segstore_ds.read.filter_input import FilterLike
+from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.schema.conversion import lift
-from segstore_ds.read.filter_input import parse_filters
+from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.prune import find_keys, may_match
 
 _DAY = dt.date(2026, 1, 1)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import segstore_ds as segstore
-from segstore_ds.read.filters import Filters
-from segstore_ds.read.polars_predicate import implied_by
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.polars_predicate import implied_by
 from segstore_ds.write.layout import Layout
 
 AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)

@@ -13,7 +13,7 @@ import segstore_ds as segstore
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root
-from segstore_ds.read.filter_input import parse_filters
+from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.prune import part_test
 from segstore_ds.status.table import stats_of
 from segstore_ds.storage import open_storage

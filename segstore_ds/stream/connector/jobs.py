@@ -20,7 +20,7 @@ from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.life import forget_tables
 from segstore_ds.read.cuts import CutLike
-from segstore_ds.read.filter_input import FilterLike
+from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from segstore_ds.read.cuts import parse_cut
-from segstore_ds.read.filter_literals import NAN
-from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.filters.conditions import Condition, Filters
+from segstore_ds.read.filters.literals import NAN
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES, PLAN_SCHEMA
 from segstore_ds.read.parquet_files import ParquetFile

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, compute
-from segstore_ds.read.filter_input import parse_filters
+from segstore_ds.read.filters.given import parse_filters
 
 SCHEMA = pa.schema(
     [("n", pa.int32()), ("x", pa.float64()), ("user", pa.string()), ("at", pa.timestamp("us"))]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, compute, merge
-from segstore_ds.read.filter_input import parse_filters
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.given import parse_filters
 
 SCHEMA = pa.schema(
     [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.read.filter_input import parse_filters
+from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.plan import plan_frames, plan_tasks
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table_status import PlacedSegment, Run

@@ -13,7 +13,7 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.parts.stats import from_texts
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import parse_stats
-from segstore_ds.read.filter_input import parse_filters
+from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.prune import segments_to_read, time_bounds
 from segstore_ds.status.table_status import Run
 

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.expressions import bind
-from segstore_ds.read.filter_literals import Literal, parse_literal
-from segstore_ds.read.filter_text import parse_text
-from segstore_ds.read.filters import OPS, Condition, Filters, Operand, all_of, some_of
+from segstore_ds.read.filters.conditions import OPS, Condition, Filters, Operand, all_of, some_of
+from segstore_ds.read.filters.expressions import bind
+from segstore_ds.read.filters.literals import Literal, parse_literal
+from segstore_ds.read.filters.text import parse_text
 
 
 class ArrowExpression(Protocol):
@@ -83,7 +83,7 @@ def _bind_expression(filters: Any, schema: pa.Schema) -> Filters | None:
     polars = sys.modules.get("polars")  # who has an expression of it has loaded it
     if polars is None or not isinstance(filters, polars.Expr):
         return None
-    module: Any = import_module("segstore_ds.read.polars_predicate")
+    module: Any = import_module("segstore_ds.read.filters.polars_predicate")
     found: Filters = module.parse_predicate(filters, schema)
     return found
 

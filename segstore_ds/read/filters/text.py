@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.filters import OPPOSITE, TURNED, Filters, all_of, some_of
+from segstore_ds.read.filters.conditions import OPPOSITE, TURNED, Filters, all_of, some_of
 
 EXAMPLE = """n > 3 and user in ('ada', 'bob') and ts is not null"""
 

@@ -13,8 +13,15 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format.statistics import EXACT_FLOAT
-from segstore_ds.read.filter_literals import NAN, Literal, parse_literal, typed_array
-from segstore_ds.read.filters import OPPOSITE, TURNED, Condition, Filters, all_of, some_of
+from segstore_ds.read.filters.conditions import (
+    OPPOSITE,
+    TURNED,
+    Condition,
+    Filters,
+    all_of,
+    some_of,
+)
+from segstore_ds.read.filters.literals import NAN, Literal, parse_literal, typed_array
 
 # ("column", name), ("value", array), ("not", node), ("in", node, value, whether null equals null),
 # ("is nan", node), or an operator of `Condition`, "and" or "or" with two nodes.

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.filters import TURNED, Filters
-from segstore_ds.read.implied import UNKNOWN, Node, columns_of, implied_filters
+from segstore_ds.read.filters.conditions import TURNED, Filters
+from segstore_ds.read.filters.implied import UNKNOWN, Node, columns_of, implied_filters
 
 _LINE = re.compile(r"(call|end|field_ref|nested_field_ref|literal|options): '(.*)'")
 _OPERATORS = {

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read.expressions import no_rows
-from segstore_ds.read.filters import Filters
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.expressions import no_rows
+from segstore_ds.read.filters.implied import UNKNOWN, Node, implied_filters
 from segstore_ds.read.frames import check_texts, load
-from segstore_ds.read.implied import UNKNOWN, Node, implied_filters
 
 _OPERATORS = {
     "Eq": "==",

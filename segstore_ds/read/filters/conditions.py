@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.format.statistics import ColumnStats, Stats, in_type
-from segstore_ds.read.filter_literals import NAN, Literal, typed_array
+from segstore_ds.read.filters.literals import NAN, Literal, typed_array
 
 Operand = Literal | tuple[Literal | None, ...] | None
 
