@@ -86,9 +86,10 @@ def draw_stream(found: Description) -> str:
     words = f"{figures.events:,} events in {figures.segments:,} segments by offset"
     ended = " (sealed)" if figures.sealed else ""
     ends = [f"head {figures.head:,}", f"tail {figures.tail:,}{ended}"]
-    if figures.head > 0:
-        hidden = " or hidden" if found.start < figures.head else ""
-        ends.insert(1, f"{figures.head:,} earlier events are dropped{hidden}")
+    if found.start < figures.head:
+        ends.insert(0, f"offset {found.start:,}")
+    elif figures.head > 0:
+        ends.insert(1, f"{figures.head:,} earlier events are dropped")
     sizes = [bar.bytes / bar.segments for bar in found.bars]
     least, most = _powers(sizes)
     scale = (
@@ -159,8 +160,8 @@ def _box(span: tuple[float, float], height: float, style: str, title: str) -> st
 
 
 def _powers(sizes: Sequence[float]) -> tuple[int, int]:
-    """Return the powers of ten around some sizes, the lower one below the least."""
-    least = math.ceil(math.log10(max(min(sizes, default=1), 1))) - 1
+    """Return the powers of ten around some sizes, the lower one at most half of the least."""
+    least = math.floor(math.log10(max(min(sizes, default=2), 2) / 2))
     return least, max(math.ceil(math.log10(max([*sizes, 1]))), least + 1)
 
 
