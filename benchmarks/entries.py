@@ -26,17 +26,17 @@ from segstore_ds.write.request import WriteRequest
 FINAL = 65_000
 
 
-def columns(first: int, count: int, form: str = "arrow") -> SegmentColumns:
-    """Return made-up segments: about a thousand rows each, random checksums and tokens."""
+def columns(first: int, count: int, form: str = "arrow", rows: int = 1000) -> SegmentColumns:
+    """Return made-up segments of about so many rows each, with random checksums and tokens."""
     chance = np.random.default_rng(7 + first)
     zeros = np.zeros(count, np.int64)
-    rows = chance.integers(900, 1100, count)
+    counts = chance.integers(rows * 9 // 10, rows * 11 // 10, count)
     numbers = np.arange(first, first + count)
     integers = {
         "epochs": zeros,
         "numbers": numbers,
-        "rows": rows,
-        "bytes": rows * 40 + chance.integers(0, 800, count),
+        "rows": counts,
+        "bytes": counts * 40 + chance.integers(0, 800, count),
         "footer_bytes": chance.integers(160, 260, count),
         "crcs": chance.integers(0, 2**32, count),
         "versions": numbers + numbers // 64,
@@ -44,7 +44,7 @@ def columns(first: int, count: int, form: str = "arrow") -> SegmentColumns:
         "attempts": zeros,
         "places": zeros,
         "frames": zeros + 1,
-        "frame_raws": -(-rows * 60 // (64 << 10)),
+        "frame_raws": -(-counts * 60 // (64 << 10)),
     }
     nonces = [chance.bytes(6) for _ in range(count)]
     template = f"{form} {{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}.{form}"

@@ -30,6 +30,7 @@ LEFT_OUT = ("spark_rivals", "kafka")
 PLAIN = (
     "table_status",
     "table_status_rivals",
+    "scale",
     "append_latency",
     "small_appends",
     "commit_rate",
