@@ -1,8 +1,9 @@
-"""Sizes and durations as people write them: `10g`, `7d`."""
+"""Sizes, durations and times as people write them: `10g`, `7d`, `2026-11-20T10:00:00Z`."""
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import date, datetime, time, timedelta
+from typing import TypeVar
 
 Size = int | str
 Duration = int | str | timedelta
@@ -17,6 +18,8 @@ DURATIONS_TAKEN = (
 )
 
 _TEXT = re.compile(r"\s*([0-9]{1,20})\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
+# Python parses at most six fractional digits and silently drops the rest.
+_TOO_FINE = re.compile(r"[.,]\d{7,}")
 _POWERS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _BYTES = {f"{letter}{rest}": by for letter, by in _POWERS.items() for rest in ("", "b", "ib")}
 _BYTES |= {"": 1, "b": 1}
@@ -55,6 +58,20 @@ def parse_duration(text: str) -> int | None:
     (604800, 129600, None)
     """
     return _parse(text, _SECONDS)
+
+
+_Moment = TypeVar("_Moment", datetime, date, time)
+
+
+def parse_moment(kind: type[_Moment], text: str) -> _Moment:
+    """Return what a text in ISO 8601 says; ValueError also if it is finer than microseconds.
+
+    >>> parse_moment(datetime, "2026-11-20T10:00:00.5"), parse_moment(time, "10:00")
+    (datetime.datetime(2026, 11, 20, 10, 0, 0, 500000), datetime.time(10, 0))
+    """
+    if _TOO_FINE.search(text):
+        raise ValueError(text)
+    return kind.fromisoformat(text)
 
 
 def _parse(text: str, units: Mapping[str, int]) -> int | None:

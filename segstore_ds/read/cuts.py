@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,8 +21,8 @@ from segstore_ds.format.root import SHOWN_TAGS, Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment, version_at
 from segstore_ds.log.seen import Seen, is_gone
+from segstore_ds.options import quantities
 from segstore_ds.options.arguments import check_whole, whole
-from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
 
@@ -127,18 +128,22 @@ def _parse_text(text: str) -> Cut:
 
 
 def _parse_time(text: str) -> Cut:
-    ago_s = parse_duration(text[1:]) if text.startswith("-") else None
+    ago_s = quantities.parse_duration(text[1:]) if text.startswith("-") else None
     if ago_s is not None:
         return Cut("ago", ago_s)
-    moment = _read_time(text)
-    if moment is None:
-        raise _not_a_cut(text)
+    try:
+        moment = quantities.parse_moment(dt.datetime, text)
+    except ValueError as error:
+        raise _not_a_cut(text) from error
     return Cut("time", _to_us(moment, text))
 
 
 def parse_moment(given: str | dt.datetime) -> int:
     """Return a user's datetime or ISO 8601 text, with a zone, as microseconds since 1970 UTC."""
-    moment = _read_time(given) if isinstance(given, str) else given
+    moment: object = given
+    if isinstance(given, str):
+        with suppress(ValueError):
+            moment = quantities.parse_moment(dt.datetime, given)
     if not isinstance(moment, dt.datetime):
         raise InvalidInputError(
             "not a time",
@@ -147,13 +152,6 @@ def parse_moment(given: str | dt.datetime) -> int:
             given=given,
         )
     return _to_us(moment, given)
-
-
-def _read_time(text: str) -> dt.datetime | None:
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = False) -> int:

@@ -20,6 +20,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options import quantities
 from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.literals import NAN, Literal, expected_of, parse_literal
 from segstore_ds.read.plan import Reading, ReadTask, plan_range
@@ -98,9 +99,9 @@ def _day(given: Any) -> Any:
     moment = given
     if isinstance(given, str):
         try:
-            return date.fromisoformat(given)
+            return quantities.parse_moment(date, given)
         except ValueError:
-            moment = datetime.fromisoformat(given)
+            moment = quantities.parse_moment(datetime, given)
     if not isinstance(moment, datetime):
         return moment
     moment = moment.replace(tzinfo=UTC) if moment.utcoffset() is None else moment

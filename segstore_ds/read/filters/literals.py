@@ -8,7 +8,6 @@ equal.
 
 import base64
 import math
-import re
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -18,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from segstore_ds.options.quantities import parse_moment
+
 NAN = "NaN"
 Literal = bool | int | float | str | bytes | Decimal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Python parses at most six fractional digits and silently drops the rest.
-_TOO_FINE = re.compile(r"[.,]\d{7,}")
 
 
 def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
@@ -112,14 +111,14 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
 
 
 def _date(value: Any, _: pa.DataType) -> int:
-    day = date.fromisoformat(value) if isinstance(value, str) else _require(value, date)
+    day = parse_moment(date, value) if isinstance(value, str) else _require(value, date)
     if isinstance(day, datetime):
         raise TypeError(value)
     return (day - _EPOCH.date()).days
 
 
 def _timestamp(value: Any, data_type: pa.DataType) -> int:
-    moment = datetime.fromisoformat(_fine(value)) if isinstance(value, str) else value
+    moment = parse_moment(datetime, value) if isinstance(value, str) else value
     moment = _require(moment, datetime)
     if (moment.utcoffset() is None) != (data_type.tz is None):
         raise ValueError(value)
@@ -132,7 +131,7 @@ def _timestamp(value: Any, data_type: pa.DataType) -> int:
 
 
 def _time(value: Any, _: pa.DataType) -> int:
-    moment = time.fromisoformat(_fine(value)) if isinstance(value, str) else _require(value, time)
+    moment = parse_moment(time, value) if isinstance(value, str) else _require(value, time)
     if moment.tzinfo is not None:
         raise ValueError(value)
     seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
@@ -146,12 +145,6 @@ def _duration(value: Any, _: pa.DataType) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(value)
     return number
-
-
-def _fine(text: str) -> str:
-    if _TOO_FINE.search(text):
-        raise ValueError(text)
-    return text
 
 
 _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}

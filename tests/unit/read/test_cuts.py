@@ -93,6 +93,7 @@ def test_a_cut_in_each_of_its_forms(given, cut):
         '{"stream":"s","generation":"1","offset":2}',
         "10:00:00Z",
         "2026-13-01T00:00:00Z",
+        "2026-11-20T10:00:00.1234567Z",
         "yesterday",
     ],
 )
