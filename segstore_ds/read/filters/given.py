@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
@@ -17,7 +18,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.read.filters.conditions import OPS, Condition, Filters, Operand, all_of, some_of
 from segstore_ds.read.filters.expressions import bind
 from segstore_ds.read.filters.literals import Literal, parse_literal
-from segstore_ds.read.filters.text import parse_text
+from segstore_ds.read.filters.text import EXAMPLE, parse_text
 
 
 class ArrowExpression(Protocol):
@@ -63,9 +64,14 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     conditions: Any = filters
     if isinstance(filters, str):
         text = filters.strip()
-        if text not in ("", "null") and text[0] not in "[{":
-            return parse_text(filters, partial(_parse_condition, schema))
-        conditions = _load(filters)
+        try:
+            if text not in ("", "null") and text[0] not in "[{":
+                return parse_text(filters, partial(_parse_condition, schema))
+            conditions = _load(filters)
+        except InvalidInputError as error:
+            if _PRINTED.match(text):
+                raise _printed(text) from error
+            raise
     if conditions is None:
         return Filters()
     if not isinstance(conditions, list | tuple):
@@ -74,6 +80,20 @@ def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
         return some_of([parse_filters(each, schema) for each in conditions])
     return all_of(
         [_bind_expression(each, schema) or _parse_condition(schema, each) for each in conditions]
+    )
+
+
+# How Polars prints its expressions, and pyarrow those that are no filter as a text anyway.
+_PRINTED = re.compile(
+    r"""\[\(|.*\bcol\("[^"]*"\)[.)\]]|.*\b\w+\([^'"]*\{|.*\binvert\(""", re.DOTALL
+)
+
+
+def _printed(text: str) -> InvalidInputError:
+    return InvalidInputError(
+        "an expression of Polars or pyarrow became a text",
+        remedy=f"options of Spark are texts: write {EXAMPLE}",
+        filters=text[:200],
     )
 
 

@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -169,3 +170,30 @@ def test_alternatives_read_the_columns_of_all_of_them():
 def test_half_an_alternative_is_an_error(filters):
     with pytest.raises(InvalidInputError, match=r"not \[column"):
         parse_filters(filters, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pl.col("n") > 3,
+        pl.col("n").is_in([1, 2]),
+        (pl.col("n") > 3) & ~pl.col("n").is_null(),
+        ~(pl.col("n") > 3),
+        pc.field("n").isin([1, 2]),
+        pc.field("n").is_null(),
+        ~(pc.field("n") > 3),
+        (pc.field("n") > 3) & pc.field("n").isin([1]),
+    ],
+    ids=str,
+)
+def test_an_expression_that_became_a_text_is_answered_with_a_text_that_works(expression):
+    """Spark makes texts of all options."""
+    with pytest.raises(InvalidInputError, match=r"became a text.*write n > 3 and"):
+        parse_filters(str(expression), SCHEMA)
+
+
+@pytest.mark.parametrize("text", ["[n > 3", "n >", 'col("n") >', "lower(user) == 'a{'"])
+def test_a_wrong_text_is_no_printed_expression(text):
+    """It is answered with what is wrong with it."""
+    with pytest.raises(InvalidInputError, match=r"not understood|not JSON"):
+        parse_filters(text, SCHEMA)
