@@ -10,6 +10,7 @@ Arrow values count as the Python values that they hold, at every level.
 import datetime as dt
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.widening import merge_type
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
@@ -105,19 +107,43 @@ def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
                 if name not in known and isinstance(name, str):
                     new.setdefault(name, []).append(event[name])
     for name, values in new.items():
-        try:
-            field = pa.field(name, pa.array(values).type)
-        except MemoryError:
-            raise
-        except _ERRORS as error:
-            raise SchemaMismatchError(
-                "values of a new column have no common type",
-                remedy="append them as a pyarrow.table whose schema says the type",
-                column=name,
-            ) from error
-        field, place = normalise_schema(pa.schema([field])).field(0), schema.get_field_index(name)
+        field, place = _inferred(name, values), schema.get_field_index(name)
         schema = schema.append(field) if place < 0 else schema.set(place, field)
     return schema
+
+
+def with_wider_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
+    """Return a stored schema whose columns are as wide as the events need, where types widen."""
+    misfits = dict[str, list[Any]]()
+    takers = {field.name: _taker(field) for field in schema}
+    for event in events:
+        if isinstance(event, Mapping):
+            for name in event.keys() & takers.keys():
+                try:
+                    if event[name] is not None:
+                        takers[name](event[name])
+                except SchemaMismatchError:
+                    misfits.setdefault(name, []).append(event[name])
+    for name, values in misfits.items():
+        place = schema.get_field_index(name)
+        with suppress(SchemaMismatchError):  # raised again by the value that does not fit
+            kind = merge_type(schema.field(place).type, _inferred(name, values).type, name)
+            schema = schema.set(place, schema.field(place).with_type(kind))
+    return schema
+
+
+def _inferred(name: str, values: list[Any]) -> pa.Field:
+    try:
+        field = pa.field(name, pa.array(values).type)
+    except MemoryError:
+        raise
+    except _ERRORS as error:
+        raise SchemaMismatchError(
+            "values of a new column have no common type",
+            remedy="append them as a pyarrow.table whose schema says the type",
+            column=name,
+        ) from error
+    return normalise_schema(pa.schema([field])).field(0)
 
 
 def _taker(field: pa.Field) -> _Take:

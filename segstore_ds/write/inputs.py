@@ -20,7 +20,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
-from segstore_ds.write.event_rows import EventRows, with_new_columns
+from segstore_ds.write.event_rows import EventRows, with_new_columns, with_wider_columns
 
 
 class ArrowStream(Protocol):
@@ -204,8 +204,17 @@ def _of_events(
     if events_schema is None:
         return ArrowInput((table := pa.Table.from_pylist(list(events))).schema, table.to_batches())
     schema = events_schema()
-    rows = EventRows(with_new_columns(schema, events) if new_columns else schema)
-    batches = list[pa.RecordBatch]()
+    if not new_columns:
+        return _of_rows(events, schema)
+    schema = with_new_columns(schema, events)
+    try:
+        return _of_rows(events, schema)
+    except SchemaMismatchError:
+        return _of_rows(events, with_wider_columns(schema, events))
+
+
+def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
+    rows, batches = EventRows(schema), list[pa.RecordBatch]()
     for place, event in enumerate(events):
         if not isinstance(event, Mapping):
             raise InvalidInputError(

@@ -131,6 +131,43 @@ def test_new_columns_of_events_are_added_with_merge_schema():
     assert stream.read(columns=["y", "n"]).read_all().to_pylist() == [{"y": True, "n": None}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "wider"),
+    [
+        (pa.int32(), [1, 1.5], pa.float64()),
+        (pa.int32(), [2**40, 1], pa.int64()),
+        (pa.int32(), [2**20, 1], pa.int32()),
+        (pa.float32(), [1e300], pa.float64()),
+        (pa.struct([("a", pa.int32())]), [{"a": 1, "b": "x"}], None),
+    ],
+)
+def test_values_of_events_widen_a_column_as_those_of_a_table_do(kind, values, wider):
+    """With merge_schema, and only where a value needs it."""
+    kind = pa.struct([("x", kind)]).field("x").type
+    stream, other = make(schema=pa.schema([("x", kind)])), make(schema=pa.schema([("x", kind)]))
+    events = [{"x": value} for value in values]
+    if wider != kind:
+        with pytest.raises(SchemaMismatchError, match="column='x'"):
+            stream.append(events)
+    stream.append(events, merge_schema=True)
+    other.append(pa.Table.from_pylist(events), merge_schema=True)
+    assert stream.read().read_all().to_pylist() == events
+    assert other.read().read_all().to_pylist() == events
+    found = stream.schema.field("x").type
+    assert found == (other.schema.field("x").type if wider is None else wider)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.int64(), 1.5), (pa.int32(), "a"), (pa.int64(), 1 << 64)]
+)
+def test_a_value_that_no_wider_type_holds_is_refused(kind, value):
+    """As it is without merge_schema: the error names the column and its type."""
+    stream = make(schema=pa.schema([("x", kind)]))
+    for merge in (False, True):
+        with pytest.raises(SchemaMismatchError, match=r"value does not fit.*column='x'"):
+            stream.append({"x": value}, merge_schema=merge)
+
+
 @pytest.mark.parametrize("values", [[1, "a"], [object()], [1, None, [2]]])
 def test_new_column_whose_values_have_no_common_type_is_refused(values):
     """Nothing is appended, and the error names the column."""
