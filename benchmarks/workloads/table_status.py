@@ -39,7 +39,8 @@ SIZES = (10**3, 10**4, 10**5, 10**6)
     "the opened stream rests; after a thousand commits within a second it takes 30 more gets",
     "the disk's own stalls are in p99 and max: hold them against those of the bare object",
     "against us: sizes, rows and checksums of the entries are random, tokens too",
-    "a clone's origin was opened before (3 requests); 6 more prove that no folder is in the other",
+    "a clone's origin was opened before (3 requests)",
+    "a clone also looks for its probe below each folder of its path, which is not counted",
     "the root at 10^7 is computed from parts that are not written",
     rows=10**6,
     tiny_rows=1000,
@@ -75,7 +76,8 @@ def table_status(settings: Settings) -> Found:
         "requests of that": (last["tail requests"], 3),
         "root at 10^7, KiB": (root_bytes / 1024, 64),
         "clone ms, largest / smallest": (last["clone ms"] / first["clone ms"], 2),
-        "requests of a clone at the origin, largest": (last["clone requests"], 15),
+        # A pin, a note that the clone is made, two hints, a probe, and four gets before them.
+        "requests of a clone at the origin, largest": (last["clone requests"], 10),
         "bytes of a clone, largest, KiB": (last["clone bytes"] / 1024, 128),
         "gzipped JSON / ours": (last["gzip B/segment"] / last["bytes/segment"], None),
     }
@@ -150,15 +152,15 @@ def _clone(folder: Path, size: int) -> dict[str, Any]:
     segstore.create(folder / "origin", EVENTS)
     fill(open_storage(folder / "origin"), size)
     stream = segstore.open(folder / "origin")
-    seconds = []
+    seconds, stats = [], stream._log.storage.stats
     before = folder_bytes(folder)
     for n in range(CLONES):
-        stream._log.storage.stats.reset()
+        stats.reset()
         clone = partial(stream.copy_to, folder / str(n), copy_id=f"c{n}", mode="clone")
         seconds.append(timed(clone))
     return {
         "clone ms": round(statistics.median(seconds) * 1e3, 2),
-        "clone requests": stream._log.storage.stats.total,
+        "clone requests": stats.total - stats.requests["info"],
         "clone bytes": round((folder_bytes(folder) - before) / CLONES),
     }
 
