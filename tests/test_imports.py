@@ -202,7 +202,8 @@ def test_no_circle_of_files() -> None:
 
 
 # Rooms that know no feature by name, and the files that may name one: a table of all operations,
-# what reads the objects that a clone shares, an option of reads, and tables that show all there is.
+# what reads the objects that a clone shares, an option of reads, why an object stays, and tables
+# that show all there is.
 FEATURES = re.compile(
     r"follower|(?<!Under)replica|publish|redact|clone|observe|monitor|picture", re.IGNORECASE
 )
@@ -212,7 +213,8 @@ NAMED = {
     "read/cuts.py": {"replica"},
     "read/metadata_tables.py": {"clone"},
     "read/parquet_files.py": {"clone"},
-    "read/storage_held.py": {"clone", "redact"},
+    "read/storage_held.py": {"clone"},
+    "status/deletable.py": {"clone", "redact"},
 }
 
 

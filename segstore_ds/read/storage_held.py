@@ -4,7 +4,6 @@ Metadata knows the sizes of what it lists only, so this table lists the folder.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,32 +11,16 @@ import pyarrow as pa
 
 from segstore_ds.errors import SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.clones import all_pins
-from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.table_columns import ints, texts, times
+from segstore_ds.status.deletable import find_deletable, plan_horizon
 from segstore_ds.status.references import read_references
 
 STORAGE_SCHEMA = pa.schema([*texts("why"), *ints("objects", "bytes"), *times("since", "until")])
-LISTED, LOG, STAGED = "listed", "commits", "staged, or left by jobs that died"
-_WORDS: Mapping[str, str] = {
-    Operation.COMPACT: "replaced by compactions",
-    Operation.REDACT: "replaced by redactions",
-    Operation.OVERWRITE: "overwritten",
-    Operation.TRUNCATE: "dropped by truncate or retention",
-    Operation.RESTORE: "replaced by a restore",
-}
-_METADATA = "replaced metadata"
+LISTED, LOG = "listed", "commits"
 _Held = tuple[int, int | None, int | None]  # an object's bytes, and since and until when it stays
-
-
-def name_reason(path: str, operation: str | None) -> str:
-    """Return why an object is no longer listed: what the commit that dropped it did. Pure."""
-    if path.startswith(names.STATUS_FOLDER):
-        return _METADATA
-    return _WORDS.get(operation or "", f"dropped by {operation or 'a commit'}")
 
 
 def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
@@ -48,24 +31,23 @@ def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
     refs = read_references(context.status, root, gone_before=root.version, gone_until_us=1 << 62)
     versions = {retired.version for retired in refs.retired.values()}
     operations = context.log.history.operations(root, versions)
-    pins = sorted((pin.version, name) for name, pin in all_pins(root).items())
+    horizon = plan_horizon(root, floor=0, until_us=context.clock.wall_us() - grace_us)
+    folders = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+    objects = [info for folder in folders for info in context.storage.list(folder)]
     found: dict[str, list[_Held]] = defaultdict(list)
-    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
-        for info in context.storage.list(folder):
-            retired = refs.retired.get(info.path)
-            if info.path in refs.live:
-                found[LISTED].append((info.size, None, None))
-            elif retired is None:
-                # The floor passes it a grace later, and a sweep follows another grace behind.
-                since_us = info.modified_us
-                found[STAGED].append((info.size, since_us, since_us + 2 * grace_us))
-            elif pins and pins[0][0] < retired.version:
-                held = (info.size, retired.time_us, None)
-                found[f"needed by the clone {pins[0][1]}"].append(held)
-            else:
-                why = name_reason(info.path, operations.get(retired.version))
-                until_us = retired.time_us + max(grace_us, keep_us)
-                found[why].append((info.size, retired.time_us, until_us))
+    found[LISTED] = [(info.size, None, None) for info in objects if info.path in refs.live]
+    for each in find_deletable(refs, horizon, objects, operations):
+        info, retired = each.info, each.retired
+        if retired is None:
+            # The floor passes it a grace later, and a sweep follows another grace behind.
+            until_us = info.modified_us + 2 * grace_us if names.is_object(info.path) else None
+            found[each.why].append((info.size, info.modified_us, until_us))
+        elif horizon.pin and horizon.is_pinned(retired):
+            held = (info.size, retired.time_us, None)
+            found[f"needed by the clone {horizon.pin[1]}"].append(held)
+        else:
+            until_us = retired.time_us + max(grace_us, keep_us)
+            found[each.why].append((info.size, retired.time_us, until_us))
     oldest = None
     with suppress(SnapshotExpiredError):
         oldest = context.log.history.moment(root, root.log_start)
@@ -76,7 +58,7 @@ def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
         for info in context.storage.list(names.LOG_FOLDER)
         if names.parse_log_name(info.path.rpartition("/")[2]) is not None
     ]
-    rows = [_row(why, held) for why, held in found.items()]
+    rows = [_row(why, held) for why, held in found.items() if held]
     return sorted(rows, key=lambda row: (-row["bytes"], row["why"]))
 
 

@@ -23,7 +23,7 @@ from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
-from segstore_ds.retention.deletion import run_erase
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.plan import Item, Maintenance
 
 # Takes a redaction's values out of published tables: what is left there, what it waits for, the
@@ -62,7 +62,9 @@ def run_forget(
     grace_s = 0 if short_grace else policy.grace_s
     PROCESS_CACHE.reset()
     published = list(tables(context, record, grace_s))  # first: their readers leave the old objects
-    report = run_erase(context, record.version, grace_s)
+    report = run_maintain(
+        context, keep_s=0, keep_from=record.version, grace_s=grace_s, short_grace=True
+    )
     root, now_us = context.log.root, context.storage.info(context.log.files.hint_path).modified_us
     left = list(_waiting(context.storage.url, report.kept, record.version))
     left += _versions(context.storage.url, context.log.files.numbers(), record.version)

@@ -9,8 +9,8 @@ same steps in small pieces, see `retention.upkeep`. The order is:
    name below it is missing, too.
 3. Read all that the newest root refers to. Unreadable metadata stops it: an unreadable list is not
    an empty one.
-4. Delete what `retention.plan` allows. Segments go before the parts that name them, so that a crash
-   leaves no segment that only a deleted list could name.
+4. Delete what `status.deletable` allows. Segments go before the parts that name them, so that a
+   crash leaves no segment that only a deleted list could name.
 5. Commit `retired` without what is deleted.
 
 Every step may be repeated, and two deletions may run at once.
@@ -31,20 +31,14 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.retention.plan import (
-    Horizon,
-    Item,
-    Maintenance,
-    plan_horizon,
-    plan_objects,
-    plan_temporaries,
-)
+from segstore_ds.retention.plan import Item, Maintenance, plan_objects, plan_temporaries
 from segstore_ds.retention.versions import (
     may_delete_below,
     plan_log_start,
     plan_policy_start,
     version_at,
 )
+from segstore_ds.status.deletable import Horizon, plan_horizon
 from segstore_ds.status.references import References, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo, Storage
@@ -104,15 +98,17 @@ def run_maintain(
     context: StreamContext,
     *,
     keep_s: int | None = None,
+    keep_from: int | None = None,
     min_versions: int = 1,
-    grace_s: int | None = None,
+    grace_s: float | None = None,
     short_grace: bool = False,
     dry_run: bool = False,
     progress: Progress = unheard,
 ) -> Maintenance:
     """Forget versions or delete objects of the ages given; without one, all by the stream's policy.
 
-    `Stream.maintain` describes it. If the storage fails, what was deleted stays deleted.
+    `Stream.maintain` describes it. Versions from `keep_from` on stay. If the storage fails, what
+    was deleted stays deleted.
     """
     if grace_s is not None and grace_s < LEAST_GRACE_S and not short_grace:
         raise InvalidInputError(
@@ -131,6 +127,7 @@ def run_maintain(
         start, grace_s = plan_policy_start(context, root, policy, now_us), policy.grace_s
     elif keep_s is not None:
         start = plan_log_start(context, root, keep_s, now_us)
+    start = start if keep_from is None else min(start, keep_from)
     aim = Aim(start) if grace_s is None else _aim_at_objects(context, start, now_us, grace_s)
     aim = replace(aim, keep=min_versions)
     done = run_deletion(context, aim, dry_run=dry_run, progress=progress)
@@ -144,13 +141,6 @@ def run_maintain(
             break
         merges += 1
     return replace(done, merges=merges, version=context.log.root.version)
-
-
-def run_erase(context: StreamContext, version: int, grace_s: float) -> Maintenance:
-    """Forget the versions before `version`, and delete all that may go."""
-    root, now_us = context.log.refresh(), store_now_us(context)
-    start = min(plan_log_start(context, root, 0, now_us), version)
-    return run_deletion(context, _aim_at_objects(context, start, now_us, grace_s))
 
 
 def _aim_at_objects(context: StreamContext, start: int, now_us: int, grace_s: float) -> Aim:

@@ -32,14 +32,9 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.deletion import FOLDERS, Aim, Gone, trim_log
-from segstore_ds.retention.plan import (
-    Horizon,
-    Item,
-    Maintenance,
-    plan_horizon,
-    plan_objects,
-)
+from segstore_ds.retention.plan import Item, Maintenance, plan_objects
 from segstore_ds.retention.versions import plan_policy_start, version_at
+from segstore_ds.status.deletable import Horizon, plan_horizon
 from segstore_ds.status.references import (
     References,
     find_unlisted,

@@ -19,7 +19,7 @@ from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.redact import forget
-from segstore_ds.retention.deletion import run_erase
+from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -129,7 +129,7 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = _secretive(pair, monkeypatch)
     _redact(stream)
     root = stream._log.root
-    report = run_erase(stream._context, root.version, DAY)
+    report = run_maintain(stream._context, keep_s=0, keep_from=root.version, grace_s=DAY)
     left = list(forget._copies(stream._context, report, root.version))[1]
     assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
     pair.world.lost.add(pair.follower)

@@ -113,7 +113,7 @@ def test_storage_says_what_takes_room_why_and_until_when():
         "listed": 1,
         "dropped by truncate or retention": 1,
         "needed by the clone c": 8,
-        "staged, or left by jobs that died": 1,
+        "never committed": 1,
     }
     folders = ("log/0", "segments/", "status/")
     kept = [info for info in storage.list("") if info.path.startswith(folders)]
@@ -127,7 +127,7 @@ def test_storage_says_what_takes_room_why_and_until_when():
         "dropped by truncate or retention": 2,
         "replaced by compactions": 6,
         "overwritten": 1,
-        "staged, or left by jobs that died": 1,
+        "never committed": 1,
     }
     merged = found["replaced by compactions"]
     assert merged["since"].timestamp() == compacted / 1e6

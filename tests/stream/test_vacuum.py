@@ -331,7 +331,7 @@ def test_pin_holds_back_what_its_version_lists():
     pin(stream, "c1", 2)
     report = stream.maintain(grace=DAY)
     assert report.deleted == ()
-    assert report.kept[0].why == f"{TRUNCATED}: a pin still needs it"
+    assert report.kept[0].why == f"{TRUNCATED}: the clone 'c1' still needs it"
     pin(stream, "c1", 4)
     assert paths(stream.maintain(grace=DAY)) == {first}
 
