@@ -1,6 +1,7 @@
 """Documents: what they list is what the code knows; what they name or link is there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,22 @@ def test_links_of_pages_resolve(page):
         target = (page.parent / path) if path else page
         assert target.is_file(), link
         assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def pages_of(item: object) -> list[str]:
+    """Return the pages of a part of the site's navigation."""
+    if isinstance(item, str):
+        return [item]
+    parts = item.values() if isinstance(item, dict) else item
+    return [page for part in parts for page in pages_of(part)]
+
+
+def test_site_lists_every_page_once():
+    site = tomllib.loads((ROOT / "segstore_ds/docs/zensical.toml").read_text())
+    ours = [page.relative_to(ROOT / "segstore_ds") for page in [*PAGES, *RULES]]
+    ours.remove(Path("data/README.md"))
+    others = ["index.md", "contributing.md", "DESIGN.md"]
+    assert sorted(pages_of(site["project"]["nav"])) == sorted([*map(str, ours), *others])
 
 
 def test_tests_that_design_names_exist():
