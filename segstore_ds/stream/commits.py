@@ -45,7 +45,7 @@ class Commits:
         """Plan a write, stage its rows in this process, and commit them."""
         try:
             job = plan_job(self._context, request)
-            return self.commit(job, [job.stage(0, "0", data)])
+            return self.commit(job, job.stage_all(data))
         except SegstoreError as error:
             data.explain(error)
             raise

@@ -1,9 +1,9 @@
 """Input from callers: Arrow data in any form, and the key of an idempotent write."""
 
-import itertools
 import re
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
@@ -64,6 +64,7 @@ Data: TypeAlias = (
     | Iterable[Mapping[str, Any] | ArrowArray]
 )
 
+PART_BYTES, PART_ROWS = 32 << 20, 1 << 20  # of a write that several threads encode, at least
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 # After these errors the data may be committed, so the caller must not give it again as it is.
@@ -115,6 +116,22 @@ class ArrowInput:
                     first=self.schema.names,
                 )
             yield check_batch(batch, place)
+
+    def parts(self, most: int) -> list[Self]:
+        """Return the rows in at most so many even parts; itself if they are few, or not in memory.
+
+        A slice counts the bytes of the whole that it lies in, therefore rows count as well.
+        """
+        held = self._batches if isinstance(self._batches, list) else []
+        rows = sum([batch.num_rows for batch in held])
+        size = sum([batch.get_total_buffer_size() for batch in held])
+        count = min(most, rows // PART_ROWS, size // PART_BYTES)
+        if count < 2:
+            return [self]
+        table = pa.Table.from_batches(held, self.schema)
+        borders = [rows * place // count for place in range(count + 1)]
+        slices = [table.slice(start, end - start) for start, end in pairwise(borders)]
+        return [type(self)(self.schema, part.to_batches()) for part in slices]
 
     def explain(self, error: SegstoreError) -> None:
         """Mark an error as not retryable with the same input, if the input is used up."""
@@ -190,7 +207,7 @@ def as_input(
     if not isinstance(first, pa.RecordBatch):
         raise _not_arrow(data)
     _remember(source)
-    return ArrowInput(first.schema, itertools.chain([first], items)).once(source)
+    return ArrowInput(first.schema, chain([first], items)).once(source)
 
 
 def is_lazy(data: Any) -> bool:

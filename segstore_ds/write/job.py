@@ -1,6 +1,8 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -22,9 +24,12 @@ from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
+from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.request import Target, WriteRequest
-from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.staged import StagedTask, delete_staged
 from segstore_ds.write.task_writer import TaskWriter
+
+STAGE_THREADS = 4  # of one large write, each with a segment and buffers of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,24 @@ class WriteJob:
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
         """Stage all rows of a task; if that fails, nothing is left of the attempt."""
         return self.open_task(task, attempt).stage(batches)
+
+    def stage_all(self, data: ArrowInput) -> list[StagedTask]:
+        """Stage all rows of the job here, as tasks of their own if they are many and in memory.
+
+        Each has a thread and its own buffers; if one fails, nothing is left of any.
+        """
+        parts = data.parts(min(os.cpu_count() or 1, STAGE_THREADS))
+        if len(parts) == 1:
+            return [self.stage(0, "0", data)]
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="segstore-stage") as pool:
+            staging = [pool.submit(self.stage, n, "0", part) for n, part in enumerate(parts)]
+        errors = [error for task in staging if (error := task.exception()) is not None]
+        if not errors:
+            return [task.result() for task in staging]
+        for task in staging:
+            if task.exception() is None:
+                delete_staged(self.storage, task.result().segments)
+        raise errors[0]
 
 
 def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
