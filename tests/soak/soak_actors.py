@@ -91,7 +91,7 @@ def follow(plan: Plan) -> None:
     Ends when it shall, and all is read.
     """
     stream = insist(plan.open)
-    reader = insist(stream.reader, "soak", owner=plan.role, start="head")
+    reader = insist(stream.readers.register, "soak", owner=plan.role, start="head")
     while True:
         last = plan.ended
         position, expected = plan.journal([0, {}])
