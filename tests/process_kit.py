@@ -24,7 +24,7 @@ def spark_environment(**more: str) -> dict[str, str]:
     """Return the same for a program that starts the Spark of this environment, quickly."""
     from spark_home import environment
 
-    return plain_environment(**environment(), PYSPARK_PYTHON=sys.executable, **more)
+    return plain_environment(**{**environment(), "PYSPARK_PYTHON": sys.executable, **more})
 
 
 def forkserver() -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import quick_python
 from pyspark.sql import DataFrame, SparkSession
 from sessions import Sessions
 
@@ -25,9 +26,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Python for Spark's workers, whose processes start quickly."""
+    with quick_python.running(tmp_path_factory.mktemp("python")) as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory: pytest.TempPathFactory, worker_python: str) -> Iterator[Sessions]:
     """The one running session; its kind changes on demand."""
-    running = Sessions(tmp_path_factory.mktemp("spark"))
+    running = Sessions(tmp_path_factory.mktemp("spark"), worker_python)
     try:
         yield running
     finally:

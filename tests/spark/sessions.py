@@ -34,10 +34,11 @@ _MASTERS = {"classic": "local[2,3]", "cluster": "local-cluster[2,1,1024]", "conn
 
 
 class Sessions:
-    """Starts sessions by kind and ends them."""
+    """Starts sessions by kind and ends them; their workers are processes of `python`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
+        self._python = python
         self.kind: str | None = None
         self.spark: SparkSession | None = None
         self._gateway = None
@@ -86,8 +87,9 @@ class Sessions:
     def _start(self, kind: str, settings: dict[str, str]) -> None:
         self.events.mkdir(exist_ok=True)
         settings["spark.sql.warehouse.dir"] = str(self.folder / "warehouse")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
+        # A worker of a standalone cluster is a machine: it is lost with all its processes.
+        os.environ["PYSPARK_PYTHON"] = sys.executable if kind == "standalone" else self._python
         os.environ |= environment()
         settings["spark.executor.extraJavaOptions"] = os.environ[VARIABLE]
         if kind == "cluster":

@@ -55,8 +55,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class Job:
     """The page's code as a program of its own, in a folder of its own."""
 
-    def __init__(self, broker: str, topic: str, folder: Path) -> None:
+    def __init__(self, broker: str, topic: str, folder: Path, python: str) -> None:
         self.folder = folder
+        self._python = python
         self._names = {"localhost:9092": broker, '"clicks"': f'"{topic}"', "/tmp/": f"{folder}/"}  # noqa: S108
 
     @contextmanager
@@ -65,7 +66,7 @@ class Job:
         for name, ours in self._names.items():
             code = code.replace(name, ours)
         (self.folder / "job.py").write_text(code)
-        inside = spark_environment(PYTHONPATH=str(ROOT))
+        inside = spark_environment(PYTHONPATH=str(ROOT), PYSPARK_PYTHON=self._python)
         with (self.folder / "log").open("ab") as log:
             job = subprocess.Popen(
                 [sys.executable, str(self.folder / "job.py")],
@@ -123,8 +124,10 @@ def to_the_end(code: str) -> str:
     return ended
 
 
-def test_every_event_is_there_once_and_in_order_after_kills(broker: str, tmp_path: Path) -> None:
-    job = Job(broker, "clicks", tmp_path)
+def test_every_event_is_there_once_and_in_order_after_kills(
+    broker: str, tmp_path: Path, worker_python: str
+) -> None:
+    job = Job(broker, "clicks", tmp_path, worker_python)
     values = f"'concat(\"v\", id) value', 'cast(id % {PARTITIONS} as int) partition'"
     code = KEEP.replace("100_000", str(A_BATCH))
     rows = f"spark.range({EVENTS}).selectExpr('cast(id as string) key', {values})"
@@ -170,7 +173,7 @@ def running_registry(schemas: dict[int, Any]) -> Iterator[str]:
 
 
 def test_payloads_of_a_registry_are_read_and_the_others_are_kept(
-    broker: str, tmp_path: Path
+    broker: str, tmp_path: Path, worker_python: str
 ) -> None:
     fields = [{"name": "user", "type": "string"}, {"name": "n", "type": "long"}]
     schema = {"type": "record", "name": "Visit", "fields": fields}
@@ -181,7 +184,7 @@ def test_payloads_of_a_registry_are_read_and_the_others_are_kept(
         payloads.append(struct.pack(">bI", 0, 7) + body.getvalue())
     damaged = [b"", b"{}", payloads[0][:6], struct.pack(">bI", 0, 8) + payloads[0][5:]]
     values = ", ".join(f"('{payload.hex()}')" for payload in payloads + damaged)
-    job = Job(broker, "payloads", tmp_path)
+    job = Job(broker, "payloads", tmp_path, worker_python)
     rows = f'spark.sql("select unhex(v) value from values {values} as t(v)")'
     start = KEEP.split("\nsink = ")[0].replace(":4.2.0", f":4.2.0,{AVRO}", 1)
     with running_registry({7: schema}) as registry:

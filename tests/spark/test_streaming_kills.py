@@ -30,8 +30,9 @@ START_LIMIT_S = 600.0
 class Chain:
     """A source of numbers, a stream behind it, and another one behind that."""
 
-    def __init__(self, folder: Path, *, rows: int) -> None:
+    def __init__(self, folder: Path, python: str, *, rows: int) -> None:
         self.folder = folder
+        self.python = python
         self.rows = rows
         self.streams = [f"file://{folder}/{name}" for name in ("first", "second", "third")]
         self.checkpoints = [folder / "checkpoint-1", folder / "checkpoint-2"]
@@ -55,7 +56,9 @@ class Chain:
         with (self.folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, DRIVER, trigger, str(self.rows), self.ready, *hops],
-                env=spark_environment(PYTHONPATH=os.pathsep.join(paths)),
+                env=spark_environment(
+                    PYTHONPATH=os.pathsep.join(paths), PYSPARK_PYTHON=self.python
+                ),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -134,9 +137,9 @@ def run_killed(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.timeout(1800)
-def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path) -> None:
+def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path, worker_python: str) -> None:
     """SIGKILL at random moments of the whole group: driver, JVM and workers."""
-    chain = Chain(tmp_path, rows=20)
+    chain = Chain(tmp_path, worker_python, rows=20)
     run_killed(chain, 1, forget=False, seed=7)
     run_rounds(chain, 1, forget=True, seed=8)
 
@@ -144,9 +147,14 @@ def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.sweep
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("forget", [False, True], ids=["killed", "killed-and-commits-deleted"])
-def test_driver_killed_thirty_times(tmp_path: Path, forget: bool) -> None:
+def test_driver_killed_thirty_times(tmp_path: Path, worker_python: str, forget: bool) -> None:
     """The long form."""
-    run_rounds(Chain(tmp_path, rows=7), 30, forget=forget, seed=int(os.environ.get("SEED", "1")))
+    run_rounds(
+        Chain(tmp_path, worker_python, rows=7),
+        30,
+        forget=forget,
+        seed=int(os.environ.get("SEED", "1")),
+    )
 
 
 def keep_in_order(
@@ -177,9 +185,9 @@ def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_upkeep_during_driver_kills_loses_nothing(tmp_path: Path) -> None:
+def test_upkeep_during_driver_kills_loses_nothing(tmp_path: Path, worker_python: str) -> None:
     """Both sources are compacted, truncated up to their reader and vacuumed at the same time."""
-    chain = Chain(tmp_path, rows=20)
+    chain = Chain(tmp_path, worker_python, rows=20)
     context = multiprocessing.get_context("spawn")
     stop, done = context.Event(), context.Queue()
     keeper = context.Process(target=keep_in_order, args=(chain.streams[:2], stop, done))
@@ -205,9 +213,9 @@ def test_upkeep_during_driver_kills_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_lost_races_repeat_and_lose_nothing(tmp_path: Path) -> None:
+def test_lost_races_repeat_and_lose_nothing(tmp_path: Path, worker_python: str) -> None:
     """Three writers append to the same stream all the while, and the driver is killed once."""
-    chain = Chain(tmp_path, rows=1000)
+    chain = Chain(tmp_path, worker_python, rows=1000)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     others = [
