@@ -30,7 +30,7 @@ PAGE_NAMES = [name for name in TEXTS if name != "README"]
 SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies", "recipes")
 # Also run on the lowest versions, as README is.
 SMOKE_PAGES = {"python", "retention", "followers", "parquet_files"}
-SMOKE_PAGES |= {"compaction", "copies", "reference_python"}
+SMOKE_PAGES |= {"compaction", "copies", "reference"}
 _WRITES_TO = "/tmp/"  # noqa: S108 - what the pages say; the tests put a folder of theirs there
 # The release check gives an environment that holds the wheel alone, and nothing of the checkout.
 _INSTALLED = os.environ.get("SEGSTORE_README_PYTHON", "")

@@ -5,72 +5,80 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
 import typer
 
 import segstore_ds as segstore
-from segstore_ds import errors, options
+from segstore_ds import errors, options, public
 from segstore_ds.cli.app import build_app
 from segstore_ds.cli.status import MEANINGS
+from segstore_ds.stream import namespaces
+from segstore_ds.write.appender import LiveAppender
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "segstore_ds/docs"
-HIDDEN = {"self", "clock", "spark_schema"}  # of tests and of connectors
-# Shown in an example.
-IN_EXAMPLES = {"plan_write", "commit"}
-NO_VALUES = {"Stream", "SegstoreError"}  # described in the text
-
-
-REFERENCE = (DOCS / "reference_python.md").read_text()
-FUNCTIONS, METHODS = REFERENCE.split("| `stream.` |")
+HIDDEN = {"self", "clock", "spark_schema", "client", "how"}  # of tests and of connectors
+REFERENCE = (DOCS / "reference.md").read_text()
 ERRORS = (DOCS / "errors.md").read_text()
 COMMANDS = (DOCS / "command_line.md").read_text()
 
 
-def public(cls: type) -> dict[str, object]:
-    names = (name for name in dir(cls) if not name.startswith("_"))
-    return {name: inspect.getattr_static(cls, name) for name in names}
+def public_names() -> dict[str, object]:
+    """Return what is public, by the name that the reference shows it under."""
+    found = {f"segstore_ds.{name}": getattr(public, name) for name in public.__all__}
+    for room in (segstore.reports, segstore.spark):
+        found |= {f"{room.__name__}.{name}": getattr(room, name) for name in room.__all__}
+    return found
 
 
-def shown(name: str, function: object) -> str:
-    """Return a call as the reference shows it: what has a name ends with `=`."""
-    texts = []
-    for one in inspect.signature(function).parameters.values():
-        named = one.default is not one.empty or one.kind is one.KEYWORD_ONLY
-        stars = {one.VAR_KEYWORD: "**", one.VAR_POSITIONAL: "*"}.get(one.kind)
-        text = f"{stars}{one.name}" if stars else f"{one.name}{'=' * named}"
-        texts += [text] * (one.name not in HIDDEN)
-    return f"| `{name}({', '.join(texts)})` |"
+def test_reference_has_every_public_name_once():
+    shown = re.findall(r"^::: (.+)$", REFERENCE, re.MULTILINE)
+    assert len(shown) == len({*shown})
+    assert {*public_names()} <= {*shown}
+    methods = ("stream.namespaces", "write.appender")
+    rest = {name for name in shown if name not in public_names()}
+    assert all(name.startswith(tuple(f"segstore_ds.{room}." for room in methods)) for name in rest)
 
 
-def test_every_public_name_is_listed():
-    rooms = (segstore, segstore.spark, segstore.reports)
-    for name, found in ((name, getattr(room, name)) for room in rooms for name in room.__all__):
-        if inspect.isfunction(found):
-            assert shown(name, found) in FUNCTIONS
-        elif inspect.isclass(found) and name not in NO_VALUES:
-            assert f"| `{name}` |" in METHODS, name
+def described(text: str, section: str) -> list[str]:
+    """Return the names that a section of a docstring describes."""
+    lines = inspect.cleandoc(text).split(f"\n{section}:\n")[1:]
+    body = "".join(lines).split("\n\n")[0]
+    return re.findall(r"^ {4}(\w+): ", body, re.MULTILINE)
 
 
-def test_every_stream_method_is_listed_with_its_arguments():
-    for name, found in public(segstore.Stream).items():
-        if isinstance(found, property):
-            assert f"`{name}`" in FUNCTIONS, name
-        elif name in IN_EXAMPLES:
-            assert re.search(rf"\b{name}\b", METHODS), name
-        else:
-            assert shown(name, found) in METHODS
+def called() -> dict[str, object]:
+    """Return the public functions, and the methods of a stream and of its parts."""
+    found = {name: each for name, each in public_names().items() if inspect.isfunction(each)}
+    named = (namespaces.Tags, namespaces.Readers, namespaces.Followers, namespaces.Settings)
+    for cls in (segstore.Stream, segstore.Scan, segstore.NamedReader, LiveAppender, *named):
+        found |= {
+            f"{cls.__name__}.{name}": method
+            for name, method in inspect.getmembers(cls, inspect.isfunction)
+            if not name.startswith("_") and "segstore_ds" in inspect.getmodule(method).__name__
+        }
+    return found
 
 
-def test_values_are_listed_with_their_fields():
-    for name, fields in re.findall(r"^\| `(\w+)` \| `([\w, ]+)` \|", METHODS, re.MULTILINE):
-        cls = getattr(segstore.reports, name, None) or getattr(segstore, name)
-        if issubclass(cls, segstore.OutcomeState):
-            found = {member.name for member in cls}
-        else:
-            found = {key for key, one in public(cls).items() if isinstance(one, property)}
-            if dataclasses.is_dataclass(cls):
-                found |= {field.name for field in dataclasses.fields(cls)}
-        assert {*fields.split(", ")} == found
+@pytest.mark.parametrize("name", called())
+def test_docstring_describes_the_arguments_in_their_order(name):
+    function = called()[name]
+    parameters = [each for each in inspect.signature(function).parameters if each not in HIDDEN]
+    shown = [each for each in described(function.__doc__, "Args") if each not in HIDDEN]
+    # Few arguments may be described by the sentences, or be those of another call.
+    assert shown in (parameters, []), (shown, parameters)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [each for each in public_names().values() if dataclasses.is_dataclass(each)],
+    ids=lambda value: value.__name__,
+)
+def test_docstring_describes_the_fields_in_their_order(value):
+    fields = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]
+    text = value.__doc__
+    shown = described(text, "Attributes")
+    assert shown == fields or (not shown and len(fields) < 7), (shown, fields)
 
 
 def test_layout_has_the_options_that_say_how_bytes_are_laid_out():
@@ -79,9 +87,6 @@ def test_layout_has_the_options_that_say_how_bytes_are_laid_out():
         re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", option.name) for option in options.TABLE
     }
     assert {field.name for field in dataclasses.fields(segstore.Layout)} <= snake
-    flush = (options.FLUSH_BYTES, options.FLUSH_ROWS, options.FLUSH_SECONDS)
-    assert flush == (64 << 20, 1_000_000, 10)
-    assert "Flushes at 64 MiB, a million events or 10 seconds" in METHODS
 
 
 def error_rows() -> list[str]:

@@ -35,8 +35,12 @@ class RetentionPolicy:
         max_age: Drop events committed longer ago.
         min_bytes: Keep at least so many encoded bytes, whatever else allows dropping them.
         min_age: Keep events committed within that time.
-        max_event_age: Drop what lies before the first event whose own time is within that time.
         respect_readers: Keep events that a tag or a live reader needs.
+        max_event_age: Drop what lies before the first event whose own time is within that time.
+
+    Examples:
+        >>> segstore.RetentionPolicy(max_bytes="10g", min_age="7d").min_age
+        604800
     """
 
     max_bytes: int | None
@@ -148,6 +152,11 @@ class UpkeepPolicy:
         keep_versions: Keep at most this many versions.
         grace_s: Delete objects this many seconds after they were dropped (at least a day); also how
             long a job may stage before it commits.
+
+    Examples:
+        >>> stream.settings.update(upkeep=segstore.UpkeepPolicy(keep_s=3600))
+        >>> stream.settings.upkeep.keep_s
+        3600
     """
 
     keep_s: int = DAY_S

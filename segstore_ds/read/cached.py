@@ -24,7 +24,12 @@ os.register_at_fork(after_in_child=PROCESS_CACHE.reset)
 
 
 def read_cache_counters() -> ReadCounters:
-    """Return what the read cache of this process did so far, and what it holds now."""
+    """Return what the read cache of this process did so far, and what it holds now.
+
+    Examples:
+        >>> segstore.read_cache_counters().misses
+        0
+    """
     return PROCESS_CACHE.counters
 
 

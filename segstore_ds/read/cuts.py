@@ -49,6 +49,11 @@ class Position:
         offset: The cut's offset, counted in events.
         version: The newest version seen when the position was taken.
         transaction: That version's; "" if unknown: then a later loss of commits goes unnoticed.
+
+    Examples:
+        >>> position = stream.position(2)
+        >>> stream.scan(position).count()  # refused on another stream
+        1
     """
 
     stream_id: str

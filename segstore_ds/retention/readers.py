@@ -104,6 +104,12 @@ class NamedReader:
             CommitUnknownError: The storage never said whether the record was written.
             FormatError: A record can't be read.
             StorageError: The storage failed.
+
+        Examples:
+            >>> reader = stream.readers.register("warehouse")
+            >>> reader.publish(2)
+            >>> reader.offset
+            2
         """
         if type(offset) is not int or offset < 0:
             raise InvalidInputError(
@@ -141,8 +147,10 @@ class NamedReader:
     def release(self) -> None:
         """Release the reader: it holds nothing back and its name is free. Safe to repeat.
 
-        Raises:
-            As `publish`.
+        Its errors are those of `publish`.
+
+        Examples:
+            >>> stream.readers.register("warehouse").release()
         """
         self._seen = add_record(
             self._context, self._seen, lambda seen: replace(self._own(seen), released=True)

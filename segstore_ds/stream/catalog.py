@@ -31,6 +31,10 @@ def list_streams(
     Raises:
         NotFoundError: There is no such folder.
         StorageError: A folder could not be listed; names it, and the streams found elsewhere.
+
+    Examples:
+        >>> [url.rpartition("/")[2] for url in segstore.list_streams(".")]
+        ['hello']
     """
     depth = check_whole("depth", depth)
     storage = open_storage(url, storage_options, single_writer=True)
@@ -56,6 +60,10 @@ def streams(
 
     Raises:
         NotFoundError: There is no such folder.
+
+    Examples:
+        >>> segstore.streams(".").select(["path", "tail"]).to_pylist()
+        [{'path': 'hello', 'tail': 3}]
     """
     depth = check_whole("depth", depth)
     return read_streams(open_storage(url, storage_options, single_writer=True), depth=depth)
@@ -96,6 +104,10 @@ def drop(
             was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.
+
+    Examples:
+        >>> segstore.drop("hello", confirm="hello").kept
+        ()
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     named = open_storage(confirm, storage_options, single_writer=True)

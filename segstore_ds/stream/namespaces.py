@@ -83,6 +83,12 @@ class Tags(dict[str, Tag]):
         Raises:
             AlreadyExistsError: The tag names another cut.
             InvalidInputError: Not a name or not a cut, or too many tags.
+
+        Examples:
+            >>> stream.tags.set("launch", 1).offset
+            1
+            >>> stream.scan("tag:launch").count()
+            2
         """
         return run_tag(self._context, name, parse_cut(cut), move=move)
 
@@ -91,6 +97,10 @@ class Tags(dict[str, Tag]):
 
         Raises:
             NotFoundError: There is no such tag.
+
+        Examples:
+            >>> _ = stream.tags.set("launch", 1)
+            >>> stream.tags.delete("launch")
         """
         run_untag(self._context, name)
 
@@ -141,6 +151,12 @@ class Readers:
 
         Raises:
             ReaderConflictError: The name belongs to another owner.
+
+        Examples:
+            >>> reader = stream.readers.register("warehouse")
+            >>> reader.publish(2)  # events below 2 are done
+            >>> stream.scan("reader:warehouse").count()
+            1
         """
         root = self._context.log.refresh()
         offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
@@ -155,7 +171,12 @@ class Readers:
         )
 
     def release(self, name: str) -> bool:
-        """Release a named reader, whatever its owner; False if there is none to release."""
+        """Release a named reader, whatever its owner; False if there is none to release.
+
+        Examples:
+            >>> stream.readers.release("nobody")
+            False
+        """
         return release_reader(self._context, name)
 
     def _repr_html_(self) -> str:
@@ -191,11 +212,21 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
                 one that can't be opened.
             FencedError: This folder is a follower itself.
             FormatError: An object that must be copied is damaged.
+
+        Examples:
+            >>> stream.followers.add("second")
+            >>> segstore.open("second").tail
+            3
         """
         run_add_follower(self._context, url)
 
     def remove(self, url: str) -> None:
-        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat."""
+        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat.
+
+        Examples:
+            >>> stream.followers.add("second")
+            >>> stream.followers.remove("second")
+        """
         run_remove_follower(self._context, url)
 
     def promote(self) -> int:
@@ -211,6 +242,11 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 
         Raises:
             FencedError: Another follower was promoted; one that can't be reached is not asked.
+
+        Examples:
+            >>> stream.followers.add("second")
+            >>> segstore.open("second").followers.promote()
+            1
         """
         return run_promote(self._context).root.generation
 
@@ -229,6 +265,11 @@ class Pins(dict[str, Pin]):
 
         Raises:
             NotFoundError: There is no such pin.
+
+        Examples:
+            >>> _ = stream.copy_to("clone", copy_id="test", mode="clone")
+            >>> for name in stream.refresh().pins:
+            ...     stream.pins.release(name)
         """
         run_unpin(self._context, name)
 
@@ -265,6 +306,11 @@ class PublishedTables(Mapping[TableFormat, Published]):
 
         Raises:
             InvalidInputError: The table is not the stream's; nothing was deleted.
+
+        Examples:
+            >>> _ = stream.publish("iceberg", settle=True)
+            >>> stream.published.remove("iceberg") > 0
+            True
         """
         codec_of(format)
         run_set_auto_publish(self._context, format, on=False)
@@ -336,6 +382,11 @@ class Settings:
             publish: The formats whose tables commits keep up to date, as `publish(auto=True)`.
 
         Results of reads never depend on key columns or the time column.
+
+        Examples:
+            >>> stream.settings.update(key_columns=["user"], retention={"max_age": "30d"})
+            >>> stream.settings.key_columns, stream.settings.retention.max_age
+            (('user',), 2592000)
         """
         context = self._context
         root = context.log.refresh()

@@ -72,6 +72,11 @@ def create(
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
+
+    Examples:
+        >>> events = segstore.create("clicks", like={"user": "ada", "n": 1})
+        >>> events.schema.names, events.tail
+        (['user', 'n'], 0)
     """
     if schema is not None and like is not None:
         raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
@@ -122,6 +127,10 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
         NotFoundError: There is no stream; never an empty answer.
         MissingObjectError: The newest commits are gone, as the hint proves.
         FormatError: The newest root can't be read.
+
+    Examples:
+        >>> segstore.open("hello").tail
+        3
     """
     log = StreamLog(open_storage(url, storage_options, single_writer=single_writer), clock=clock)
     log.open()
@@ -129,6 +138,11 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
 
 
 def exists(url: UrlLike, *, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether there is a stream. A read error is raised, and never means "no"."""
+    """Tell whether there is a stream. A read error is raised, and never means "no".
+
+    Examples:
+        >>> segstore.exists("hello"), segstore.exists("nowhere")
+        (True, False)
+    """
     storage = open_storage(url, storage_options, single_writer=True)
     return first_version(StreamLog(storage).files) is None

@@ -96,6 +96,13 @@ class Reads:
 
         Raises:
             MissingObjectError: Commits that this handle has seen are gone from the log.
+
+        Examples:
+            >>> other = segstore.open("hello")
+            >>> stream.append({"user": "ada", "n": 4}).end
+            4
+            >>> other.tail, other.refresh().tail
+            (3, 4)
         """
         self._log.refresh()
         return self
@@ -104,6 +111,10 @@ class Reads:
         """Return a cut together with its stream, for a checkpoint.
 
         With `replicated` it is a position of the newest version that every follower has.
+
+        Examples:
+            >>> stream.position("tail").offset
+            3
         """
         root = self._log.acknowledged() if replicated else self._log.root
         return Position.of(root, resolve_cut(self._context, root, parse_cut(cut)))
@@ -120,6 +131,11 @@ class Reads:
 
         Raises:
             UnderReplicatedError: It is committed, but a follower can't be brought up to date.
+
+        Examples:
+            >>> commit = stream.append({"user": "ada", "n": 4})
+            >>> stream.outcome(commit.transaction).state.name
+            'COMMITTED'
         """
         return find_outcome(self._log, transaction, version)
 
@@ -170,6 +186,12 @@ class Reads:
 
         Raises:
             NotFoundError: There is no such version.
+
+        Examples:
+            >>> stream.scan(1, "tail", columns=["n"], offset_column="at").to_arrow().to_pylist()
+            [{'n': 2, 'at': 1}, {'n': 3, 'at': 2}]
+            >>> stream.scan(filters="n > 1 and user != 'eve'").count()
+            1
         """
         self._log.refresh()
         root = root_as_of(self._context, as_of, replicated=replicated)
@@ -192,7 +214,12 @@ class Reads:
     def read(
         self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
     ) -> pa.RecordBatchReader:
-        """Return the reader of a `scan` with the same arguments."""
+        """Return the reader of a `scan` with the same arguments.
+
+        Examples:
+            >>> stream.read(filters=[["n", ">", 1]]).read_all()["user"].to_pylist()
+            ['bob', 'eve']
+        """
         return self.scan(start, end, **how).to_reader()
 
     def __len__(self) -> int:
@@ -269,6 +296,10 @@ class Reads:
 
         Raises:
             ReaderConflictError: The name belongs to another owner, at once or while publishing.
+
+        Examples:
+            >>> [batch["n"].to_pylist() for batch in stream.follow(start="head", timeout=0)]
+            [[1, 2, 3]]
         """
         check_seconds("poll_s", poll_s, positive=True)
         return Follow(
@@ -295,6 +326,11 @@ class Reads:
 
         `segments` counts all segments, `root_segments` those that the newest commit file lists
         itself, and `inline_segments` those of them whose events lie in that file.
+
+        Examples:
+            >>> info = stream.info()
+            >>> info["head"], info["tail"], info["versions"]
+            (0, 3, 2)
         """
         row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
         return row
@@ -311,6 +347,11 @@ class Reads:
         Returns:
             Plain values, which `segstore metrics` prints and `listener` exports. `damaged` says
             what could not be read; the figures are of the rest.
+
+        Examples:
+            >>> figures = stream.metrics()
+            >>> figures.events, figures.segments, figures.damaged
+            (3, 1, ())
         """
         return measure(self._context, storage=storage)
 
@@ -322,11 +363,21 @@ class Reads:
 
         Args:
             storage: Also show what holds storage, by reason; lists the whole stream.
+
+        Examples:
+            >>> page = stream.picture().to_html()  # or .plot(), a Figure of matplotlib
+            >>> page[:15]
+            '<!doctype html>'
         """
         return Picture(describe(self._context, storage=storage))
 
     def segments(self) -> Rows:
-        """Return the segments that hold kept events, one row each, in offset order."""
+        """Return the segments that hold kept events, one row each, in offset order.
+
+        Examples:
+            >>> pa.table(stream.segments()).select(["start", "end", "format"]).to_pylist()
+            [{'start': 0, 'end': 3, 'format': 'arrow'}]
+        """
         return self.metadata("segments")
 
     def history(self, start: int = 0, end: int | None = None) -> Rows:
@@ -339,6 +390,10 @@ class Reads:
         Args:
             start: First version.
             end: The version after the last; None for all.
+
+        Examples:
+            >>> [batch["operation"].to_pylist() for batch in stream.history()]
+            [['create', 'append']]
         """
         start = check_whole("start", start)
         end = check_whole("end", end, optional=True)
@@ -360,6 +415,10 @@ class Reads:
         Args:
             table: The table's name.
             as_of: As for `scan`.
+
+        Examples:
+            >>> stream.metadata("frames").read_all().num_rows
+            1
         """
         schema = find_table(table).schema
         self._log.refresh()
@@ -377,6 +436,10 @@ class Reads:
         Raises:
             NotFoundError: The stream is gone.
             StorageError: The storage failed, so nothing can be said about the stream.
+
+        Examples:
+            >>> stream.verify().ok
+            True
         """
         return run_verify(self._context, progress=progress)
 

@@ -60,6 +60,10 @@ def repair(
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: A redaction may be lost, and that is not allowed.
         StorageError: Also if another folder can't be asked whether it was promoted.
+
+    Examples:
+        >>> segstore.repair("hello").ok
+        True
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     return run_repair(
@@ -90,6 +94,10 @@ def verify(
     Raises:
         NotFoundError: There is no stream.
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
+
+    Examples:
+        >>> segstore.verify("hello").check().rows  # `check` raises what is wrong
+        3
     """
     storage = open_storage(url, storage_options, single_writer=True)
     log, damage = StreamLog(storage, clock=clock), None
@@ -133,6 +141,10 @@ def salvage(
         AlreadyExistsError: There is a stream at the new location.
         CorruptionError: Something can't be read, and must not be skipped.
         FormatError: The newest schema can't be read.
+
+    Examples:
+        >>> segstore.salvage("hello", "rescued", skip_damaged=True).lost
+        []
     """
     old = open_storage(url, storage_options, single_writer=True)
     new = open_storage(new_url, storage_options)

@@ -63,6 +63,11 @@ class ScanTask:
         """Return the events of this part in offset order.
 
         Errors are raised while it is read, as by a reader of the scan.
+
+        Examples:
+            >>> (task,) = stream.scan(columns=["n"]).tasks(n=1)
+            >>> task.to_reader().read_all()["n"].to_pylist()
+            [1, 2, 3]
         """
         return open_reader(self._reading, [self._task])
 
@@ -140,6 +145,10 @@ class Scan:
         `close` and `with` are pyarrow's and do nothing. Those of
         `pa.RecordBatchReader.from_stream(scan)` end the threads, but there an error is Arrow's. In
         a forked process, reading on raises InvalidInputError.
+
+        Examples:
+            >>> stream.scan(columns=["n"]).to_reader().read_all()["n"].to_pylist()
+            [1, 2, 3]
         """
         reader = open_reader(
             self.reading, split_reading(self.context, self.reading, root=self.root)
@@ -147,7 +156,12 @@ class Scan:
         return reader if self.limit is None else first_rows(reader, self.limit)
 
     def to_arrow(self) -> pa.Table:
-        """Return the events as a table of Arrow, all of them in memory."""
+        """Return the events as a table of Arrow, all of them in memory.
+
+        Examples:
+            >>> stream.scan().to_arrow().num_rows
+            3
+        """
         return self.to_reader().read_all()
 
     def to_pandas(self, **how: Any) -> "pd.DataFrame":
@@ -155,6 +169,10 @@ class Scan:
 
         Args:
             how: Arguments of pyarrow's `Table.to_pandas`, such as `types_mapper`.
+
+        Examples:
+            >>> stream.scan(limit=2).to_pandas()["n"].tolist()
+            [1, 2]
         """
         load("pandas")
         return self.to_reader().read_pandas(**how)
@@ -167,6 +185,10 @@ class Scan:
         is asked for: without their checksums and the read cache, and no other folder stands in for
         a damaged one. Of a file whose footer is wrong the query returns what Polars reads, also
         more or fewer rows.
+
+        Examples:
+            >>> stream.scan().to_polars().select("n").sum().collect().item()
+            6
         """
         frame = import_module("segstore_ds.stream.polars_scan").scan_events(self)
         return frame if self.limit is None else frame.head(self.limit)
@@ -178,6 +200,10 @@ class Scan:
 
         Args:
             connection: Of DuckDB; None for its default one.
+
+        Examples:
+            >>> stream.scan().to_duckdb().filter("n > 1").fetchall()
+            [('bob', 2), ('eve', 3)]
         """
         return (connection or load("duckdb")).from_arrow(self.to_arrow())
 
@@ -188,6 +214,10 @@ class Scan:
 
         Raises:
             InvalidInputError: The scan has both filters and a limit.
+
+        Examples:
+            >>> stream.scan().to_dataset().count_rows()
+            3
         """
         self._refuse_limit("to_arrow()")
         return import_module("segstore_ds.stream.arrow_dataset").StreamDataset(self)
@@ -203,6 +233,10 @@ class Scan:
 
         Without filters, the version and the cuts say it: no segment is read. With filters, segments
         and frames are skipped by their statistics, and only the filtered columns are decoded.
+
+        Examples:
+            >>> stream.scan(filters=[["user", "==", "ada"]]).count()
+            1
         """
         reading = replace(
             self.reading,
@@ -238,6 +272,12 @@ class Scan:
         Raises:
             InvalidInputError: The scan has both filters and a limit.
             NotFoundError: The requested commit times are older than the stream's history.
+
+        Examples:
+            >>> _ = stream.append({"user": "ada", "n": 4})
+            >>> tasks = stream.scan().tasks(partition_rows=3)  # each for a process of its own
+            >>> [batch["n"].to_pylist() for task in tasks for batch in task]
+            [[1, 2, 3], [4]]
         """
         self._refuse_limit("to_reader()")
         found = split_reading(
@@ -265,6 +305,12 @@ class Scan:
         Raises:
             InvalidInputError: The scan holds events in Arrow segments and `partial` is false; or it
                 has filters, which the files know nothing of.
+
+        Examples:
+            >>> layout = segstore.Layout(segment_format="parquet", inline_bytes=0)
+            >>> _ = stream.append({"user": "ada", "n": 4}, layout=layout)
+            >>> [(file.start, file.end) for file in stream.scan(3).files()]
+            [(3, 4)]
         """
         if self.reading.filters:
             raise InvalidInputError(

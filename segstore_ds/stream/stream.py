@@ -107,6 +107,12 @@ class Stream(Writes):
 
         Returns:
             The head.
+
+        Examples:
+            >>> stream.truncate(2)
+            2
+            >>> len(stream)
+            1
         """
         return run_truncate(self._context, parse_cut(cut)).root.head
 
@@ -118,6 +124,10 @@ class Stream(Writes):
 
         Returns:
             The tail, which no longer moves.
+
+        Examples:
+            >>> stream.seal()
+            3
         """
         return run_seal(self._context).root.tail
 
@@ -135,6 +145,13 @@ class Stream(Writes):
         Raises:
             SealedError: The stream has ended.
             InvalidInputError: Values of that version were redacted since.
+
+        Examples:
+            >>> before = stream.version
+            >>> _ = stream.overwrite([{"user": "ada", "n": 9}])
+            >>> _ = stream.restore(before)
+            >>> stream.read().read_all()["n"].to_pylist()
+            [1, 2, 3]
         """
         version = check_whole("version", version)
         return run_restore(self._context, version, allow_redacted=allow_redacted)
@@ -173,6 +190,11 @@ class Stream(Writes):
 
         Returns:
             The head, how many events were dropped, and what kept more from being dropped.
+
+        Examples:
+            >>> done = stream.retain(max_age="30d")
+            >>> done.head, done.dropped, done.blocked_by[0].kind
+            (0, 0, 'max_age')
         """
         bounds = (max_bytes, max_age, min_bytes, min_age, respect_readers)
         if policy is None:
@@ -220,6 +242,11 @@ class Stream(Writes):
 
         Returns:
             What was deleted, or would be, and what stays for now, each with its reason.
+
+        Examples:
+            >>> done = stream.maintain(keep="7d", dry_run=True)
+            >>> done.versions, done.deleted
+            (0, ())
         """
         done = run_maintain(
             self._context,
@@ -275,6 +302,12 @@ class Stream(Writes):
 
         Raises:
             SnapshotExpiredError: A segment was deleted while it was read.
+
+        Examples:
+            >>> _ = stream.append({"user": "ada", "n": 4})
+            >>> done = stream.compact()
+            >>> done.segments_before, done.segments_after
+            (2, 1)
         """
         rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
         bounds = bind_range(self._context, start, end)
@@ -322,6 +355,12 @@ class Stream(Writes):
 
         Raises:
             SnapshotExpiredError: A segment was deleted while it was read.
+
+        Examples:
+            >>> stream.redact("user == 'ada'", columns=["user"], reason="request 17").rows
+            1
+            >>> stream.read().read_all()["user"].to_pylist()
+            [None, 'bob', 'eve']
         """
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
         request = RedactRequest(filters, columns, reason, redact_id)
@@ -386,6 +425,12 @@ class Stream(Writes):
                 pin was removed.
             SnapshotExpiredError: A segment was deleted while it was copied: copy again.
             UnsafeFilesystemError: The destination can't create exclusively.
+
+        Examples:
+            >>> stream.copy_to("copy", copy_id="monday").end
+            3
+            >>> stream.copy_to("copy", copy_id="monday").repeated
+            True
         """
         check_whole("version", version, optional=True)
         first, last = map(cut_text, (start, end))
@@ -403,6 +448,11 @@ class Stream(Writes):
 
         Raises:
             MissingObjectError: The origin is gone, or deleted them after the pin was removed.
+
+        Examples:
+            >>> _ = stream.copy_to("clone", copy_id="test", mode="clone")
+            >>> segstore.open("clone").materialize()
+            0
         """
         return run_materialize(self._context)
 
@@ -455,6 +505,11 @@ class Stream(Writes):
         Raises:
             InvalidInputError: The stream can't be published, or its folder holds another table.
             CorruptionError: Another program committed to the table.
+
+        Examples:
+            >>> table = stream.publish("delta", settle=True)
+            >>> table.tail, table.lag
+            (3, 0)
         """
         done = run_publish(
             self._context, format, settle=settle, strict=strict, catalog=catalog, table=table

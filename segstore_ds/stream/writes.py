@@ -76,6 +76,13 @@ class Writes(Reads):
             WriterConflictError: Another owner, an older batch, or other events under its id.
             ConflictError: An expectation fails, or every race was lost.
             SealedError: The stream has ended.
+
+        Examples:
+            >>> event = {"user": "ada", "n": 4}
+            >>> stream.append(event, writer_id="etl", batch_id=7).end
+            4
+            >>> stream.append(event, writer_id="etl", batch_id=7).repeated  # changes nothing
+            True
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
         auto = compact != "off" and (
@@ -112,6 +119,11 @@ class Writes(Reads):
         Offsets go on: the head moves to the current tail, and the new events follow it. Events that
         others append meanwhile stay. Arguments and errors are those of `append`; with
         `overwrite_schema` the schema is replaced as well.
+
+        Examples:
+            >>> commit = stream.overwrite([{"user": "ada", "n": 9}])
+            >>> commit.start, stream.head, stream.tail
+            (3, 3, 4)
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
         schema = None if overwrite_schema else lambda: self.schema
@@ -153,6 +165,13 @@ class Writes(Reads):
 
         Returns:
             The appender. Its flushes commit like `append`, one commit each.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     place = appender.append({"user": "ada", "n": 4})
+            ...     offset = appender.wait(place)  # durable from here
+            >>> stream.refresh().tail
+            4
         """
         limits = FlushLimits(
             check_whole("flush_bytes", flush_bytes, least=1),
@@ -201,6 +220,13 @@ class Writes(Reads):
 
         Returns:
             The job; `repeated` says that the writer's batch is committed already.
+
+        Examples:
+            >>> job = stream.plan_write(stream.schema)
+            >>> task = job.open_task(0, attempt="first")  # in any process: a job can be pickled
+            >>> task.append(pa.record_batch({"user": ["ada"], "n": [4]}))
+            >>> stream.commit(job, [task.finish()]).end
+            4
         """
         return plan_job(
             self._context,
@@ -224,10 +250,12 @@ class Writes(Reads):
         If an error says that nothing was committed, the staged objects are deleted, and the job has
         ended. A job must be repeated through the handle that committed it first.
 
+        Besides the errors of `append`:
+
         Raises:
-            As `append`; InvalidInputError if a staged object can't be seen from here; PositionError
-            if the location no longer holds the stream that the job was planned on; and ClosedError
-            if the job has ended.
+            InvalidInputError: A staged object can't be seen from here.
+            PositionError: The location no longer holds the stream that the job was planned on.
+            ClosedError: The job has ended.
         """
         return self._commits.commit(job, tasks)
 

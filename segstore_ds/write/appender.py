@@ -149,6 +149,11 @@ class LiveAppender:
             InvalidInputError: The data is neither an event nor Arrow data.
             ClosedError: The appender was closed.
             SegstoreError: This flush or an earlier one failed; see `flush`.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     appender.append({"user": "ada", "n": 4})
+            0
         """
         event: Mapping[str, Any] = {}
         batches = None
@@ -202,6 +207,11 @@ class LiveAppender:
             ClosedError: The event is not committed and will not be: the appender was closed, or the
                 commit of an earlier event failed.
             InvalidInputError: No event has this place yet.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     appender.wait(appender.append({"user": "ada", "n": 4}))
+            3
         """
         limit_s = None if timeout is None else self._clock.boot_s() + timeout
         with self._here():
@@ -242,6 +252,12 @@ class LiveAppender:
                 If `Stream.outcome` or the error says that the events are not committed, read them
                 back by their places and append them through a new appender.
             ClosedError: The appender was closed.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     _ = appender.append({"user": "ada", "n": 4})
+            ...     print(appender.flush().end)
+            4
         """
         if timeout is not None:
             return self._flush_within(timeout)
@@ -289,6 +305,12 @@ class LiveAppender:
             FormatError: Stored bytes are damaged or missing.
             StorageError: The storage failed.
             ClosedError: The appender was closed.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     place = appender.append({"user": "ada", "n": 4})
+            ...     appender.read(place).read_all()["n"].to_pylist()  # before it is flushed
+            [4]
         """
         with self._here():
             self._landed.wait_for(lambda: not self._finishing)

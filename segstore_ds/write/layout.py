@@ -22,7 +22,23 @@ HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How segments are laid out; fields are named as the options, sizes are in bytes and rows."""
+    """How segments are laid out; the fields are the write options of the same names.
+
+    Attributes:
+        compression: ``zstd``, ``lz4`` or ``none``.
+        compression_level: Of zstd: 15 for an archive that is read seldom.
+        frame_rows: Most events of a frame, which is read as a whole.
+        segment_rows: Most events of a segment; None for no limit.
+        segment_bytes: Most encoded bytes of a segment, about.
+        inline_bytes: A task with fewer encoded bytes writes no segment of its own.
+        stats_columns: Columns whose bounds are kept; None for the first 32 that have bounds.
+        segment_format: ``arrow``, ``parquet``, or ``auto``: Parquet from 10,000 events on.
+
+    Examples:
+        >>> archive = segstore.Layout(compression_level=15, segment_format="parquet")
+        >>> stream.append({"user": "ada", "n": 4}, layout=archive).rows
+        1
+    """
 
     compression: str = options.default("compression")
     compression_level: int = options.default("compressionLevel")
