@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format import compute as pc
 
 BLOCK_BYTES = 32  # On disk, by Parquet.
 _BLOCK_BITS = 8 * BLOCK_BYTES

@@ -19,11 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format import compute as pc
 from segstore_ds.format.record import build_json, is_text, parse_json
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root

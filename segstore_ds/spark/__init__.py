@@ -10,8 +10,6 @@ is loaded when it is first used, and the format's entry points import what they 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import segstore_ds.spark.worker_fsspec  # noqa: F401 - before anything else imports fsspec
-
 if TYPE_CHECKING:
     from segstore_ds.spark.active import activated as activated
     from segstore_ds.spark.jobs import clone as clone

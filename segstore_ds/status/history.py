@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
+from segstore_ds.format import compute as pc
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import to_batch
 from segstore_ds.format.parts.kinds import HISTORY

@@ -13,9 +13,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from fsspec.registry import known_implementations, registry
-
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.storage.fsspec_loading import load_fsspec
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(:/*)(.*)", re.DOTALL)
@@ -23,6 +22,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
+_OURS = (*_BUCKETS, *_NAMELESS)  # fsspec need not be asked
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
 # In these schemes the text before an @ is no user name, unless it has a colon and a password.
@@ -67,7 +67,7 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
     if scheme == "file":
         return _file_uri(text, rest)
     scheme = _ALIASES.get(scheme, scheme)
-    if scheme in _NO_PLACE or not (scheme in known_implementations or scheme in registry):
+    if scheme not in _OURS and (scheme in _NO_PLACE or not _knows(scheme)):
         raise InvalidInputError(
             "unknown scheme in location",
             remedy="use a path, file://, memory://, s3://, gs:// or abfs://; "
@@ -88,6 +88,11 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
     if scheme in _BUCKETS:
         return _bucket(scheme, rest[2:], text)
     return _other(scheme, rest[2:], text)
+
+
+def _knows(scheme: str) -> bool:
+    fsspec = load_fsspec("fsspec.registry")
+    return scheme in fsspec.known_implementations or scheme in fsspec.registry
 
 
 def find_inner(url: str, name: str) -> str | None:

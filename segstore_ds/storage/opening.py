@@ -5,23 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from segstore_ds.storage.base import Storage
-from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.fsspec_loading import load_fsspec
 from segstore_ds.storage.local import LocalStorage
-from segstore_ds.storage.locations import resolve_location
-from segstore_ds.storage.memory import MemoryStorage
-from segstore_ds.storage.objects import ObjectStorage
-from segstore_ds.storage.single_writer import SingleWriterStorage, refuse_unknown_class
+from segstore_ds.storage.locations import Location, resolve_location
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
 
-_CLASSES: Mapping[str, type[CheckedStorage]] = {
-    "file": LocalStorage,
-    "memory": MemoryStorage,
-    "s3": ObjectStorage,
-    "gs": ObjectStorage,
-    "abfs": ObjectStorage,
-}
+_OBJECTS = ("s3", "gs", "abfs")
 
 
 def open_storage(
@@ -44,11 +35,23 @@ def open_storage(
         return url
     location = resolve_location(url)
     resolve_storage_options(storage_options, location)
-    cls = _CLASSES.get(location.scheme, SingleWriterStorage)
-    if cls is SingleWriterStorage and not single_writer:
-        refuse_unknown_class(location.scheme, location.url)
+    cls = _class_of(location, single_writer=single_writer)
     storage = cls(location, storage_options, single_writer=single_writer, opener=open_storage)
-    if isinstance(storage, ObjectStorage):
+    if location.scheme in _OBJECTS:
         # A missing package or a wrong option fails here, not in the middle of a write.
         storage.fs  # noqa: B018
-    return storage
+    opened: Storage = storage
+    return opened
+
+
+def _class_of(location: Location, *, single_writer: bool) -> Any:
+    if location.scheme == "file":
+        return LocalStorage
+    if location.scheme == "memory":
+        return load_fsspec("segstore_ds.storage.memory").MemoryStorage
+    if location.scheme in _OBJECTS:
+        return load_fsspec("segstore_ds.storage.objects").ObjectStorage
+    module = load_fsspec("segstore_ds.storage.single_writer")
+    if not single_writer:
+        module.refuse_unknown_class(location.scheme, location.url)
+    return module.SingleWriterStorage

@@ -26,7 +26,7 @@ zipfile.ZipFile.__init__ = note
 import fsspec
 print(json.dumps([opened, sys.path == path, fsspec.__file__, pyspark.__file__]))
 """
-DRIVER = "import segstore_ds.spark"
+DRIVER = "import segstore_ds.storage; segstore_ds.storage.open_storage('memory://x')"
 OURS = f"from pyspark import worker_util\n{DRIVER}"
 
 

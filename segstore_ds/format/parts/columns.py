@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
+from segstore_ds.format.numbers import as_column, as_numbers, text_column
 from segstore_ds.format.parts.rows import (
     Bytes,
     Ints,
@@ -100,8 +101,7 @@ class SegmentColumns:
     @cached_property
     def kinds(self) -> Ints:
         """Index of each segment's (format, path template) in `kind_names`."""
-        codes: Ints = self.batch.column("kind").indices.to_numpy().astype(np.int64)
-        return codes
+        return as_numbers(self.batch.column("kind").indices).astype(np.int64)
 
     @cached_property
     def kind_names(self) -> tuple[tuple[str, str], ...]:
@@ -153,7 +153,7 @@ class SegmentColumns:
 
     def take(self, rows: Ints) -> "SegmentColumns":
         """Return the given rows in the given order; a row may be repeated."""
-        return SegmentColumns(self.batch.take(pa.array(rows)))
+        return SegmentColumns(self.batch.take(as_column(rows)))
 
 
 def _unpickle(body: bytes) -> SegmentColumns:
@@ -181,12 +181,12 @@ def from_columns(
 ) -> SegmentColumns:
     """Return segments of columns of integers, and what else their paths are made of."""
     coded = pa.DictionaryArray.from_arrays(
-        pa.array(kinds.astype(np.int32)), pa.array(kind_names, pa.string())
+        as_column(kinds.astype(np.int32)), text_column(kind_names)
     )
     random = pa.Array.from_buffers(
         pa.binary(NONCE_BYTES), len(kinds), [None, pa.py_buffer(b"".join(nonces))]
     )
-    arrays = [*map(pa.array, integers.values()), random, coded]
+    arrays = [*map(as_column, integers.values()), random, coded]
     found = SegmentColumns(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
     found.__dict__.update(integers)  # they need not be read from the batch
     return found

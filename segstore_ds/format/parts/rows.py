@@ -17,6 +17,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.arrow.frame import declared_bytes
+from segstore_ds.format.numbers import as_column, as_numbers
 from segstore_ds.format.record import build_json, from_json, parse_json
 
 ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes; bounds decoding
@@ -51,16 +52,19 @@ def _narrow(field: pa.Field, column: pa.Array) -> tuple[pa.Field, pa.Array]:
         return pa.field(field.name, column.type), column
     if not (t.is_int64(column.type) or t.is_timestamp(column.type)):
         return field, column
-    values: Ints = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    counted = column.view(pa.int64())
+    values: Ints = as_numbers(counted.fill_null(0) if column.null_count else counted)
     steps = values[1:] - values[:-1]
     plain, stepped = _width(values), _width(steps)
     metadata = None
     if len(steps) and not column.null_count and stepped.bit_width < plain.bit_width:
         metadata = {_FIRST: str(int(values[0]))}
         values, plain = np.concatenate([np.zeros(1, np.int64), steps]), stepped
-    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-    stored = pa.array(values.astype(plain.to_pandas_dtype()), plain, mask=mask)
-    return pa.field(field.name, plain, metadata=metadata), stored
+    values = values.astype(plain.to_pandas_dtype())
+    if column.null_count:
+        mask = column.is_null().to_numpy(zero_copy_only=False)
+        return pa.field(field.name, plain), pa.array(values, plain, mask=mask)
+    return pa.field(field.name, plain, metadata=metadata), as_column(values)
 
 
 def _width(values: Ints) -> pa.DataType:
@@ -119,7 +123,7 @@ def _widen(stored: pa.Field, column: pa.Array, data_type: pa.DataType) -> pa.Arr
     """Return a stored column in the type that it has in memory."""
     if t.is_dictionary(data_type):
         coded = column if t.is_dictionary(column.type) else column.dictionary_encode()
-        return coded.cast(data_type)
+        return coded if coded.type.equals(data_type) else coded.cast(data_type)
     if t.is_dictionary(column.type):
         column = column.dictionary_decode()
     if not (t.is_int64(data_type) or t.is_timestamp(data_type)):
@@ -133,11 +137,11 @@ def _widen(stored: pa.Field, column: pa.Array, data_type: pa.DataType) -> pa.Arr
         if first is not None:
             raise ValueError("steps with nulls")
         return column.cast(pa.int64()).view(data_type)
-    values = column.to_numpy().astype(np.int64)
+    values = as_numbers(column).astype(np.int64)
     if first is not None and len(values):
         values[0] = np.int64(int(first))
         np.cumsum(values, out=values)
-    return pa.array(values).view(data_type)
+    return as_column(values).view(data_type)
 
 
 def facts_of(batch: pa.RecordBatch, *, where: str) -> Mapping[str, Any]:
@@ -162,5 +166,4 @@ def integers_of(
 
 def column_values(batch: pa.RecordBatch, name: str) -> Ints:
     """Return a column of integers or times as int64."""
-    values: Ints = batch.column(name).view(pa.int64()).to_numpy(zero_copy_only=False)
-    return values
+    return as_numbers(batch.column(name).view(pa.int64()))

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format import compute as pc
 from segstore_ds.format.batch_fingerprint import bounds_kind
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json

@@ -6,10 +6,10 @@ bytes holds at most 2 GiB. A result that would not fit is refused before it is a
 """
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format import compute as pc
 
 MOST_BYTES = (1 << 31) - 1  # the largest 32-bit offset of a plain column
 

@@ -13,9 +13,9 @@ from functools import lru_cache, reduce
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
+from segstore_ds.format import compute as pc
 from segstore_ds.format.statistics import ColumnStats, Stats, in_type
 from segstore_ds.read.filters.literals import NAN, Literal, typed_array
 
@@ -187,7 +187,7 @@ def _may_start(prefix: Any, low: Any, high: Any) -> bool:
 def _compare(array: pa.Array, op: str, literal: Any) -> pa.Array:
     if literal == NAN and t.is_floating(array.type):
         return _compare_with_nan(array, op)
-    compared = _KERNELS[op](array, _scalar(literal, array.type))
+    compared = getattr(pc, _KERNELS[op])(array, _scalar(literal, array.type))
     if op in {">", ">="} and t.is_floating(array.type):
         return pc.or_(compared, pc.is_nan(array))
     return compared
@@ -228,13 +228,13 @@ def _scalar(literal: Any, data_type: pa.DataType) -> pa.Scalar:
     return typed_array([literal], data_type)[0]
 
 
-_KERNELS: dict[str, Any] = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
+_KERNELS = {
+    "==": "equal",
+    "!=": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
 }
 
 # A bound of None is unknown, so it excludes nothing.

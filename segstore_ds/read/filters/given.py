@@ -11,12 +11,10 @@ from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read.filters.conditions import OPS, Condition, Filters, Operand, all_of, some_of
-from segstore_ds.read.filters.expressions import bind
 from segstore_ds.read.filters.literals import Literal, parse_literal
 from segstore_ds.read.filters.text import EXAMPLE, parse_text
 
@@ -98,13 +96,19 @@ def _printed(text: str) -> InvalidInputError:
 
 
 def _bind_expression(filters: Any, schema: pa.Schema) -> Filters | None:
-    if isinstance(filters, pc.Expression):
-        return bind(filters, schema)
-    polars = sys.modules.get("polars")  # who has an expression of it has loaded it
-    if polars is None or not isinstance(filters, polars.Expr):
-        return None
-    module: Any = import_module("segstore_ds.read.filters.polars_predicate")
-    found: Filters = module.parse_predicate(filters, schema)
+    # Who has an expression of a library has loaded the library.
+    arrow, polars = map(sys.modules.get, ("pyarrow.compute", "polars"))
+    if arrow is not None and isinstance(filters, arrow.Expression):
+        return _parse_with("expressions.bind", filters, schema)
+    if polars is not None and isinstance(filters, polars.Expr):
+        return _parse_with("polars_predicate.parse_predicate", filters, schema)
+    return None
+
+
+def _parse_with(name: str, filters: Any, schema: pa.Schema) -> Filters:
+    module, _, function = name.partition(".")
+    parse = getattr(import_module(f"segstore_ds.read.filters.{module}"), function)
+    found: Filters = parse(filters, schema)
     return found
 
 
