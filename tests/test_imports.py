@@ -413,25 +413,56 @@ def test_importing_the_package_loads_what_is_used() -> None:
     assert done.stdout.split("\n")[0] == "[] False"
 
 
-_NEEDED = CORE | {"read", "repair", "rooms", "spark", "stream"}  # the package itself loads `repair`
+_FORMAT = LEAVES | {"read", "repair", "spark"}  # the package itself loads `read` and `repair`
+_TASK = _FORMAT | CORE | {"cache", "rooms", "stream"}
+_NEEDED = _TASK - {"version"}
 
 
 @pytest.mark.parametrize(
-    ("module", "needed"), [("source", _NEEDED), ("batch.writer", _NEEDED | {"write"})]
+    ("module", "needed"),
+    [
+        ("source", _FORMAT),
+        ("batch.planning", _TASK),
+        ("batch.slices", _TASK),
+        ("batch.writer", _TASK | {"write"}),
+    ],
 )
 def test_processes_of_spark_load_what_a_scan_or_an_append_needs(
     module: str, needed: set[str]
 ) -> None:
-    """After an idle minute Spark starts each of them anew."""
+    """After an idle minute Spark starts each of them anew: one that hands a plan on loads least."""
     code = f"""
 import sys
 import segstore_ds.spark.{module}
 print(*(name for name in sys.modules if name.startswith("segstore_ds.")))
+print([name for name in ("pandas", "fsspec", "pyarrow.compute") if name in sys.modules])
 """
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
     )
-    assert {name.split(".")[1] for name in done.stdout.split()} == needed
+    ours, slow = done.stdout.splitlines()
+    assert {name.split(".")[1] for name in ours.split()} == needed
+    assert slow == "[]"
+
+
+_SMALL = """
+import sys, tempfile
+import pyarrow as pa
+import segstore_ds as segstore
+stream = segstore.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+ids = pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(bytes(24))])
+stream.append(pa.RecordBatch.from_arrays([ids], ["id"]))
+assert segstore.open(stream.url).scan().to_arrow().num_rows == 3
+print([name for name in ("pandas", "fsspec") if name in sys.modules])
+"""
+
+
+def test_a_small_append_and_a_small_read_load_no_pandas() -> None:
+    """pyarrow's conversions of values load it: a quarter of a second in a short process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_functions_that_hold_the_package_can_be_sent_to_workers() -> None:

@@ -6,18 +6,17 @@ verifies these bytes and decodes them into a record batch. Readers of segments u
 a stream may mix formats. Pure: nothing here reads an object.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Protocol
 
 import pyarrow as pa
 
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry
-from segstore_ds.format.arrow.segment import ArrowSegments
-from segstore_ds.format.parquet.segment import ParquetSegments
 
-ARROW = ArrowSegments.name
-PARQUET = ParquetSegments.name
+ARROW, PARQUET = "arrow", "parquet"  # On disk. Never change; add a new one.
 LAST_BYTES = 40  # enough to tell the length of the end of an object, in any format
 
 
@@ -95,9 +94,29 @@ class SegmentFormat(Protocol):
         """Check the first `head_bytes` of the object, which reading does not need."""
 
 
-FORMATS: Mapping[str, SegmentFormat] = {
-    form.name: form for form in (ArrowSegments(), ParquetSegments())
-}
+_CLASSES = {ARROW: "ArrowSegments", PARQUET: "ParquetSegments"}
+
+
+class _Formats(Mapping[str, SegmentFormat]):
+    """The formats by name; one is loaded when it is first used, for pyarrow.parquet takes time."""
+
+    def __getitem__(self, name: str) -> SegmentFormat:
+        return _load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+@cache
+def _load(name: str) -> SegmentFormat:
+    form: SegmentFormat = getattr(import_module(f"{__package__}.{name}.segment"), _CLASSES[name])()
+    return form
+
+
+FORMATS = _Formats()
 
 
 def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes: int) -> int:

@@ -21,6 +21,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
 from segstore_ds.reports import Compaction, Copied, Redacted
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_copied_rows
+from segstore_ds.spark.batch.planning import storage_of
 from segstore_ds.spark.batch.writer import client_of
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan import here
@@ -259,7 +260,7 @@ def _client(spark: SparkSession) -> str:
 
 def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> Storage:
     source = bound_source(spark)({"path": url})
-    return source.open_storage(parse_options({"path": url, "singleWriter": single_writer}, WRITE))
+    return storage_of(source, parse_options({"path": url, "singleWriter": single_writer}, WRITE))
 
 
 def redact(

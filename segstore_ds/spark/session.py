@@ -16,6 +16,7 @@ from segstore_ds import Commit
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
+from segstore_ds.spark.batch.planning import storage_of
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
@@ -161,7 +162,7 @@ def save(df: DataFrame, location: str, mode: str, texts: Mapping[str, str]) -> N
 
 def _find_commit(spark: SparkSession, texts: Mapping[str, str], transaction: str) -> Commit | None:
     parsed = parse_options(texts, WRITE)
-    storage = bound_source(spark)(texts).open_storage(parsed)
+    storage = storage_of(bound_source(spark)(texts), parsed)
     return find_write(storage, transaction, parsed["writerId"], parsed["batchId"])
 
 

@@ -43,6 +43,11 @@ class Snapshot:
         return ROOT_CODEC.encode_file(self.root)
 
     @property
+    def is_short(self) -> bool:
+        """Whether the root lists all segments, so that no request is sent to plan a read."""
+        return not (self.root.lists or self.root.parts)
+
+    @property
     def url(self) -> str:
         """The stream's canonical location."""
         return self.context.storage.url

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from segstore_ds.spark.batch.reader import PartsReader
+from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter

@@ -14,7 +14,7 @@ import pytest
 from process_kit import plain_environment
 
 from segstore_ds.spark import boundary, worker_connection
-from segstore_ds.spark.batch.reader import PartsReader
+from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.source import SegstoreDataSource
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_what_was_read_is_acknowledged_at_once(ends, monkeypatch):
 @pytest.mark.parametrize(
     ("sent", "name", "wanted"),
     [
-        (PartsReader(print, [{"n": 1}]), "_parts", ()),
+        (PartsReader(print, [{"n": 1}]), "parts", ()),
         (SegstoreDataSource({"n": "1"}), "options", {"n": "1"}),
     ],
     ids=["a state of its own", "a plain one"],

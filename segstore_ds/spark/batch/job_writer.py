@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
-from segstore_ds.spark.batch.reader import PartsReader
+from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter, build_request
 from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
 from segstore_ds.spark.versions import to_arrow

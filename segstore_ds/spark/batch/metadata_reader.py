@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.spark.batch.reader import PartsReader
+from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.reads import (

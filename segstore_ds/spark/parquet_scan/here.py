@@ -11,10 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from segstore_ds.spark.batch.reader import slice_batches
+from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.parquet_scan.native import is_native_field
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector.reads import Reading, ReadTask, Snapshot
+from segstore_ds.stream.connector.reads import Snapshot
+from segstore_ds.stream.connector.tasks import Reading, ReadTask
 
 MOST_BYTES = 16 << 20  # encoded
 MOST_MEMORY = 64 << 20

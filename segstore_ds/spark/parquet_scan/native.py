@@ -36,7 +36,8 @@ from pyspark.sql.types import (
 
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.spark.schemas import CHAR_KEY
-from segstore_ds.stream.connector.reads import NAN, Condition, Filters, Reading
+from segstore_ds.stream.connector.reads import NAN, Condition, Filters
+from segstore_ds.stream.connector.tasks import Reading
 
 _PLAIN = (
     BinaryType,

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, parse_options
-from segstore_ds.spark.batch.reader import plan_reading
+from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan.here import read_here
@@ -39,7 +39,8 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector.reads import STREAMS, ParquetFile, Reading, Snapshot
+from segstore_ds.stream.connector.reads import STREAMS, ParquetFile, Snapshot
+from segstore_ds.stream.connector.tasks import Reading
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -142,7 +143,7 @@ def _split(
     """
     parsed = parse_options({**given, "path": url}, READ)
     source = bound_source(spark)({**given, "path": url})
-    snapshot = None if parsed["metadata"] == STREAMS else source.open_snapshot(parsed)
+    snapshot = None if parsed["metadata"] == STREAMS else snapshot_of(source, parsed)
     if snapshot is None or parsed["metadata"] is not None:
         return None
     reading = plan_reading(snapshot, parsed)

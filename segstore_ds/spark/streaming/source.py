@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from segstore_ds import Position
 from segstore_ds.errors import PositionError
-from segstore_ds.spark.batch.reader import plan_reading, plan_tasks, project, slice_batches
+from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
+from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
 from segstore_ds.spark.versions import (

@@ -1,4 +1,4 @@
-"""Reads: a snapshot is planned in one process, and its tasks run in others."""
+"""Reads: a snapshot is planned in one process, and its tasks (`tasks`) run in others."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,6 @@ from segstore_ds.read.filters.literals import NAN
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES, PLAN_SCHEMA
 from segstore_ds.read.parquet_files import ParquetFile
-from segstore_ds.read.plan import Reading, ReadTask
-from segstore_ds.read.scan import run_task
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.stream.snapshot import Snapshot, open_snapshot
 
@@ -22,8 +20,6 @@ __all__ = [
     "Condition",
     "Filters",
     "ParquetFile",
-    "ReadTask",
-    "Reading",
     "Snapshot",
     "Storage",
     "list_streams_below",
@@ -31,7 +27,6 @@ __all__ = [
     "open_storage",
     "parse_cut",
     "resolve_location",
-    "run_task",
 ]
 
 STREAMS = "streams"  # the only metadata table that is of a folder, not of a stream

@@ -18,6 +18,7 @@ from source_kit import SCHEMA, Loaded, load, rows
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
+from segstore_ds.spark.batch import planning
 
 
 @pytest.fixture
@@ -264,6 +265,18 @@ def test_each_plan_of_a_load_reads_the_version_that_it_pinned(stream, url):
         stream.append(rows(start, start + 10))
         assert df.count() == 100
     assert load(url).count() == 120
+
+
+def test_a_short_stream_is_planned_when_it_is_loaded(stream, url, monkeypatch):
+    """Spark's process for the plan hands it on; what may send requests is planned there."""
+    plain, user_schema = load(url, offsetColumn="o"), load(url, columns='["n"]').schema
+    others = [load(url, filters='[["n", ">", 3]]'), load(url, startCut="version:1")]
+    calls = []
+    whole = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *given: calls.append(given) or whole(*given))
+    assert (plain.count(), calls) == (100, [])
+    assert [df.count() for df in (*others, load(url, schema=user_schema))][-1] == 100
+    assert len(calls) == 3
 
 
 def test_damage_is_named_not_skipped(stream, url, tmp_path):

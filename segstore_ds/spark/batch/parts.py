@@ -1,0 +1,60 @@
+"""The reader of a plan that was made before: a process that only hands it on loads no more."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from segstore_ds.spark.boundary import at_boundary
+
+
+def pack(value: Any) -> bytes:
+    """Return a value as bytes, which mean nothing to the processes between."""
+    packed: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A function of a packed part, itself packed until it is called."""
+
+    body: bytes
+
+    @classmethod
+    def of(cls, read: Callable[[Any], Iterator[pa.RecordBatch]]) -> Self:
+        """Pack a function of a part."""
+        return cls(pack(read))
+
+    def __call__(self, part: bytes) -> Iterator[pa.RecordBatch]:
+        """Unpack both."""
+        read: Callable[[Any], Iterator[pa.RecordBatch]] = pickle.loads(self.body)  # noqa: S301 - ours
+        return read(pickle.loads(part))  # noqa: S301 - our own
+
+
+@at_boundary
+class PartsReader(DataSourceReader):
+    """Reads the parts of a plan, one in each task, which gets the others not at all.
+
+    `run` is picklable: it yields a part's batches as Spark expects them.
+    """
+
+    def __init__(
+        self, run: Callable[[Any], Iterator[pa.RecordBatch]], parts: Sequence[Any]
+    ) -> None:
+        self.run, self.parts = run, parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "parts": ()}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per part; for an empty list Spark makes one with the value None."""
+        return [InputPartition(part) for part in self.parts]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in their order."""
+        if partition is not None and partition.value is not None:
+            yield from self.run(partition.value)

@@ -1,0 +1,35 @@
+"""What a task does: it reads its part of a plan as the batches that Spark expects."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.schema.conversion import convert
+from segstore_ds.spark.versions import to_arrow
+from segstore_ds.stream.connector.tasks import Reading, ReadTask, run_task
+
+SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
+
+
+def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a task as the batches that Spark expects."""
+    target = to_arrow(schema)
+    for batch in run_task(reading, task):
+        columns = [_spark_column(batch.column(field.name), field) for field in target]
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            piece = [column.slice(start, SLICE_ROWS) for column in columns]
+            yield pa.RecordBatch.from_arrays(piece, schema=target)
+
+
+def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Give a column Spark's own nullability, which Spark requires inside some types."""
+    if not field.nullable and column.null_count:
+        # Spark would crash.
+        raise SchemaMismatchError(
+            "a column that the requested schema declares NOT NULL holds null",
+            remedy="declare it nullable",
+            column=field.name,
+        )
+    return convert(column, field.type, field.name)
