@@ -88,7 +88,7 @@ def anchors(text: str) -> set[str]:
 
 LINKING = [
     ROOT / "README.md",
-    ROOT / ".github/CONTRIBUTING.md",
+    *sorted((ROOT / ".github").glob("*.md")),
     ROOT / "segstore_ds/DESIGN.md",
     *RULES,
     *PAGES,
@@ -116,7 +116,7 @@ def test_site_lists_every_page_once():
     site = tomllib.loads((ROOT / "segstore_ds/docs/zensical.toml").read_text())
     ours = [page.relative_to(ROOT / "segstore_ds") for page in [*PAGES, *RULES]]
     ours.remove(Path("data/README.md"))
-    others = ["index.md", "contributing.md", "DESIGN.md"]
+    others = ["index.md", "contributing.md", "releasing.md", "DESIGN.md"]
     assert sorted(pages_of(site["project"]["nav"])) == sorted([*map(str, ours), *others])
 
 
