@@ -118,6 +118,10 @@ class Readers:
     def __iter__(self) -> Iterator[SeenReader]:
         return (seen for _, seen in each_reader(self._context) if isinstance(seen, SeenReader))
 
+    def __repr__(self) -> str:
+        shown = (f"{seen.name} at {seen.record.offset}" for seen in self)
+        return f"Readers({', '.join(shown)})"
+
     @property
     def damaged(self) -> dict[str, FormatError]:
         """The readers whose newest records can't be read, each with the error."""
@@ -296,6 +300,9 @@ class PublishedTables(Mapping[TableFormat, Published]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __repr__(self) -> str:
+        return f"PublishedTables({dict(self)})"
+
     def remove(self, format: TableFormat) -> int:  # noqa: A002 - as in `publish`
         """Delete a table's metadata and its own files, never the stream's.
 
@@ -317,11 +324,18 @@ class PublishedTables(Mapping[TableFormat, Published]):
         return run_unpublish(self._context, format)
 
 
+_SETTINGS = ("key_columns", "time_column", "retention", "upkeep", "publish")
+
+
 class Settings:
     """The rules of a stream, for all of its writers."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
+
+    def __repr__(self) -> str:
+        known = {name: getattr(self, name) for name in _SETTINGS}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in known.items())})"
 
     @property
     def key_columns(self) -> tuple[str, ...]:
