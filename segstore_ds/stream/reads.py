@@ -1,7 +1,8 @@
 """What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -35,8 +36,29 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.picture import Picture
-from segstore_ds.stream.scan import Scan, ScanArguments
+from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.tables import Rows
+
+_P = ParamSpec("_P")
+
+
+def _reader_of(
+    scan: Callable[Concatenate["Reads", _P], Scan],
+) -> Callable[Concatenate["Reads", _P], pa.RecordBatchReader]:
+    def read(self: "Reads", /, *cuts: _P.args, **how: _P.kwargs) -> pa.RecordBatchReader:
+        """Return the reader of a `scan` with the same arguments.
+
+        Examples:
+            >>> stream.read(filters=[["n", ">", 1]]).read_all()["user"].to_pylist()
+            ['bob', 'eve']
+        """
+        return scan(self, *cuts, **how).to_reader()
+
+    # Spelled out for people who ask for help.
+    named = signature(scan).replace(return_annotation=pa.RecordBatchReader)
+    read.__signature__ = named  # type: ignore[attr-defined]
+    read.__qualname__ = "Reads.read"
+    return read
 
 
 class Reads:
@@ -211,16 +233,7 @@ class Reads:
         )
         return Scan(self._context, root, reading, limit)
 
-    def read(
-        self, start: CutLike = "head", end: CutLike = "tail", **how: Unpack[ScanArguments]
-    ) -> pa.RecordBatchReader:
-        """Return the reader of a `scan` with the same arguments.
-
-        Examples:
-            >>> stream.read(filters=[["n", ">", 1]]).read_all()["user"].to_pylist()
-            ['bob', 'eve']
-        """
-        return self.scan(start, end, **how).to_reader()
+    read = _reader_of(scan)
 
     def __len__(self) -> int:
         return self.tail - self.head

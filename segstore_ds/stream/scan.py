@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -13,8 +13,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
-from segstore_ds.read.cuts import AsOf
-from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters.conditions import Filters, all_of
 from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.frames import load
@@ -28,22 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyarrow import dataset
-
-
-class ScanArguments(TypedDict, total=False):
-    """The arguments of `Stream.scan` behind the cuts, which describes them."""
-
-    columns: Sequence[str] | None
-    filters: FilterLike
-    event_time: EventTime
-    limit: int | None
-    as_of: AsOf
-    replicated: bool
-    offset_column: str | None
-    segment_column: str | None
-    commit_time_column: str | None
-    fail_on_data_loss: bool
-    read_cache_bytes: int
 
 
 class ScanTask:
