@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -47,7 +47,6 @@ from segstore_ds.storage import Storage
 
 _COPIED = re.compile(r"copy-[^/]+/([0-9a-f]{16})-[0-9a-f]{12}\.[a-z]+")
 _STAGED = re.compile(r"([0-9]{1,18})-(.+)-([0-9]{1,18})\.[a-z]+")
-_MOST_TWINS = 4  # jobs that staged as much as a commit: the digest of the part tells them apart
 
 Job = Sequence[tuple[str, int, SegmentEntry | None]]  # path, size, and the entry if a list has it
 
@@ -76,13 +75,12 @@ class PartRebuilder:
         made = names.parse_status_version(part.path) or 0
         known = self._told(part, made)
         runs, missing = tile_known(known, part.start, part.end)
-        for twin in range(_MOST_TWINS if missing else 1):
-            filled = known | self._added(missing, made, twin) if missing else known
-            tiled = tile(filled, part.start, part.end)
-            entries = tuple(segment.entry for segment in tiled or ())
-            data = self._packed(part, entries) if len(entries) == part.count else None
-            if data is not None:
-                return FoundPart(entries, data, _place(part.start, entries))
+        filled = known | self._added(missing, made) if missing else known
+        tiled = tile(filled, part.start, part.end)
+        entries = tuple(segment.entry for segment in tiled or ())
+        data = self._packed(part, entries) if len(entries) == part.count else None
+        if data is not None:
+            return FoundPart(entries, data, _place(part.start, entries))
         found = FoundPart(placed=runs, missing=missing)
         there = all(_is_there(self._kept.storage, segment.entry) for segment in runs)
         if not missing and len(runs) == part.count and there and self._knows_dropped:
@@ -191,27 +189,25 @@ class PartRebuilder:
 
     # --- what is not listed --------------------------------------------------------------------
 
-    def _added(
-        self, gaps: Sequence[tuple[int, int]], made: int, twin: int
-    ) -> dict[int, PlacedSegment]:
+    def _added(self, gaps: Sequence[tuple[int, int]], made: int) -> dict[int, PlacedSegment]:
         """Return what commits added in the gaps, as the history and names say, by offset.
 
         An append's segments lie where its row says. Those of a compaction fill what is left, in the
-        order of their names. `twin` chooses among jobs that staged as much as a commit.
+        order of their names.
         """
         found: dict[int, PlacedSegment] = {}
         rows = self._facts.newest(made + 2)
         for row in (row for row in rows if row.operation not in REWRITES):
             if not any(row.tail - row.rows < end and row.tail > first for first, end in gaps):
                 continue
-            entries = self._entries(row, twin)
+            entries = self._entries(row)
             for placed in _place(row.tail - sum(entry.rows for entry in entries), entries):
                 fits = any(first <= placed.start and placed.end <= end for first, end in gaps)
                 if fits and not self._is_dropped(placed.entry, row.version, made):
                     found[placed.start] = placed
         left = [gap for first, end in gaps for gap in tile_known(found, first, end)[1]]
         for row in (row for row in rows if left and row.operation in REWRITES):
-            entries = [each for each in self._entries(row, twin) if each.path not in self._listed]
+            entries = [each for each in self._entries(row) if each.path not in self._listed]
             for first, end in left:
                 run = _find_run(entries, end - first)
                 found.update((item.start, item) for item in _place(first, run))
@@ -219,12 +215,11 @@ class PartRebuilder:
             left = [gap for first, end in left for gap in tile_known(found, first, end)[1]]
         return found
 
-    def _entries(self, row: HistoryRow, twin: int) -> list[SegmentEntry]:
+    def _entries(self, row: HistoryRow) -> list[SegmentEntry]:
         """Return what a commit added, in order, with numbers and epochs; empty if not known."""
-        jobs, numbers = self._jobs_of(row), self._facts.numbers(row.version)
+        job, numbers = self._job_of(row), self._facts.numbers(row.version)
         if numbers is None:
             return []
-        job = jobs[min(twin, len(jobs) - 1)] if jobs else ()
         outlined = self._outlined[row.version - 1]
         if len(outlined) == 1:
             # What was inline before, and the commit's own events if they were small.
@@ -244,15 +239,15 @@ class PartRebuilder:
             found.append(replace(entry, segment_id=known))
         return found
 
-    def _jobs_of(self, row: HistoryRow) -> list[Job]:
-        """Return the jobs that may be a commit's, the newest first: they staged as much."""
+    def _job_of(self, row: HistoryRow) -> Job:
+        """Return the newest job that staged as much as a commit added; empty if there is none."""
         if row.operation == Operation.RESTORE:
             segments_of = self._kept.segments_of
             listed: Iterator[Job] = (
                 [(item.entry.path, 0, item.entry) for item in segments_of(old, old.head, old.tail)]
                 for old in self._kept.older(row.version - 1)
             )
-            return list(islice((job for job in listed if len(job) == row.segments), _MOST_TWINS))
+            return next((job for job in listed if len(job) == row.segments), ())
         # The row of a compaction does not tell all bytes, and what it replaced was dropped.
         rewrites = row.operation in REWRITES
         known = self._listed.keys() | self._dropped.keys() if rewrites else ()
@@ -261,7 +256,7 @@ class PartRebuilder:
             for version, job in self._jobs_by[row.segments, 0 if rewrites else row.bytes]
             if version < row.version and not all(path in known for path, *_ in job)
         )
-        return list(islice(fitting, _MOST_TWINS))
+        return next(fitting, ())
 
     @cached_property
     def _jobs_by(self) -> Mapping[tuple[int, int], list[tuple[int, Job]]]:
