@@ -425,6 +425,7 @@ _NEEDED = _TASK - {"version"}
         ("batch.planning", _TASK),
         ("batch.slices", _TASK),
         ("batch.writer", _TASK | {"write"}),
+        ("streaming.sink", _TASK | {"write"}),
     ],
 )
 def test_processes_of_spark_load_what_a_scan_or_an_append_needs(

@@ -24,9 +24,14 @@ from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
 from segstore_ds.spark.versions import DataSourceStreamArrowWriter
 from segstore_ds.spark.worker_memory import freeze_worker
-from segstore_ds.stream.connector.queries import BatchPlan, commit_batch, plan_batch_write
 from segstore_ds.stream.connector.reads import Storage
-from segstore_ds.stream.connector.writes import StagedTask, WriteRequest, discard_staged
+from segstore_ds.stream.connector.writes import (
+    BatchPlan,
+    StagedTask,
+    WriteRequest,
+    discard_staged,
+    plan_batch_write,
+)
 
 CLAIM_LIMIT = 180
 _QUERY_ID = "sql.streaming.queryId"
@@ -98,6 +103,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a micro-batch; a batch that is in the stream already changes nothing."""
+        from segstore_ds.stream.connector.queries import commit_batch
+
         ours = _messages(messages)
         plan = next((message.plan for message in ours if message.plan is not None), None)
         if plan is None:

@@ -1,27 +1,18 @@
-"""Streaming queries: which events a micro-batch reads, and how one is planned and committed."""
+"""Streaming queries: which events a micro-batch reads, and how one is committed."""
 
 import pickle
 from collections.abc import Sequence
 
 from segstore_ds.errors import InternalError, NotFoundError
 from segstore_ds.storage import Storage
-from segstore_ds.stream.connector.writes import open_or_create, open_to_commit
+from segstore_ds.stream.connector.writes import open_to_commit
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.stream import Stream, context_of
-from segstore_ds.write.micro_batch import BatchPlan, plan_batch
+from segstore_ds.write.micro_batch import BatchPlan
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
 
-__all__ = ["BatchPlan", "MicroBatches", "commit_batch", "plan_batch_write"]
-
-
-def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
-    """Plan a micro-batch of a streaming query; raises as `plan_write`.
-
-    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
-    keeps the error for `commit_batch`.
-    """
-    return plan_batch(open_or_create(storage, request, create=create), request)
+__all__ = ["MicroBatches", "commit_batch"]
 
 
 def commit_batch(

@@ -15,6 +15,7 @@ from segstore_ds.write.create import run_create
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import WriteJob, check_arguments, plan_job
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.micro_batch import BatchPlan, plan_batch
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from segstore_ds.stream.stream import Stream
 
 __all__ = [
+    "BatchPlan",
     "StagedTask",
     "WriteJob",
     "WriteRequest",
     "build_write",
     "commit_write",
     "discard_staged",
+    "plan_batch_write",
     "plan_write",
 ]
 
@@ -100,6 +103,15 @@ def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> Writ
         SegstoreError: As `Stream.plan_write`.
     """
     return plan_job(open_or_create(storage, request, create=create), request)
+
+
+def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
+    """Plan a micro-batch of a streaming query; raises as `plan_write`.
+
+    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
+    keeps the error for `commit_batch`.
+    """
+    return plan_batch(open_or_create(storage, request, create=create), request)
 
 
 def commit_write(job: WriteJob, tasks: Sequence[StagedTask]) -> None:
