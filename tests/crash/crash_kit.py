@@ -33,21 +33,22 @@ def is_as_before(fault: Fault, call: str) -> bool:
 
 
 class Checked:
-    """The states that a sweep has checked.
+    """The states that the sweeps of one operation have checked.
 
-    Two faults may leave the same objects, made at the same times, behind the same error. What is
-    done and checked after them depends on nothing else, so once is enough.
+    Two faults may leave the same objects, made at the same times, behind the same error. What may
+    be seen then depends on nothing else, and what is done afterwards not even on the error: so
+    each is checked once.
     """
 
     def __init__(self) -> None:
         self._states: set[object] = set()
 
-    def is_new(self, storage: TimedStorage, error: BaseException | None) -> bool:
-        """Tell whether a state was not met before, and remember it."""
+    def is_new(self, storage: TimedStorage, behind: object = None) -> bool:
+        """Tell whether a state was not met before behind something, and remember it."""
         temporary = frozenset(info.path for info in storage.temporaries())
         objects = frozenset(files_of(storage).items())
         made = frozenset(storage.made_us.items())
-        state = (type(error), storage.time.now_us, objects, made, temporary)
+        state = (behind, storage.time.now_us, objects, made, temporary)
         known = state in self._states
         self._states.add(state)
         return not known
