@@ -58,20 +58,13 @@ def expected() -> list[dict[str, object]]:
 
 
 def test_a_write_keeps_every_event_once_and_in_order(spark, cluster, url):
+    """A repeated one is known, too: by the batch of the write that lost a worker."""
     frame = spark.range(0, EVENTS, 1, SEGMENTS).selectExpr("id AS n", "concat('s', id) AS s")
-    cluster.lose_worker_during(spark, lambda: segstore.spark.write(frame, url, inlineBytes=0))
+    once = {"writerId": "etl", "batchId": 1, "inlineBytes": 0}
+    cluster.lose_worker_during(spark, lambda: segstore.spark.write(frame, url, **once))
+    segstore.spark.write(frame, url, **once)
     assert events(url) == expected()
     assert segstore.open(url).version == 1  # the one commit that made it
-
-
-def test_a_repeated_write_is_known_after_a_loss(spark, cluster, stream, url):
-    more = spark.range(EVENTS, EVENTS + 600, 1, SEGMENTS).selectExpr(
-        "id AS n", "concat('s', id) AS s"
-    )
-    once = {"writerId": "etl", "batchId": 1, "inlineBytes": 0}
-    cluster.lose_worker_during(spark, lambda: segstore.spark.write(more, url, **once))
-    segstore.spark.write(more, url, **once)
-    assert stream.refresh().tail == EVENTS + 600
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +83,7 @@ def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
     assert sorted(row.n for row in rows) == list(range(EVENTS))
 
 
+@pytest.mark.sweep  # the tasks of a redaction are run in the same way
 def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     merged = cluster.lose_worker_during(
         spark, lambda: segstore.spark.compact(spark, url, target_rows=3 * ROWS)
@@ -101,6 +95,7 @@ def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     assert events(url) == expected()
 
 
+@pytest.mark.sweep  # the tasks of a redaction are run in the same way
 def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
     monkeypatch.setattr(segments, "TASK_BYTES", 1)
     cluster.lose_worker_during(
