@@ -18,6 +18,7 @@ from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import published
 from segstore_ds.publish.snapshot import Published
@@ -232,10 +233,10 @@ def figures_of(
     return Metrics(
         url=context.storage.url,
         stream_id=root.stream_id,
-        measured=_moment(now_us),
+        measured=to_moment(now_us),
         version=root.version,
         generation=root.generation,
-        last_commit=_moment(root.time_us),
+        last_commit=to_moment(root.time_us),
         events=root.tail - root.head,
         head=root.head,
         tail=root.tail,
@@ -246,7 +247,7 @@ def figures_of(
         small_bytes=small_bytes,
         versions=root.version + 1 - root.log_start,
         retired=root.retired_count,
-        last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
+        last_upkeep=to_moment(root.upkeep.time_us) if root.upkeep else None,
         readers=tuple(_readers(context, root, segments, now_us, readable)),
         followers=tuple(
             _follower(files, root)
@@ -304,7 +305,7 @@ def _readers(
                 offset=offset,
                 lag=_lag(context, segments, offset, now_us, readable),
                 lost_events=max(root.head - offset, 0),
-                renewed=_moment(seen.renewed_us),
+                renewed=to_moment(seen.renewed_us),
                 live=seen.is_live(now_us),
             )
 
@@ -327,10 +328,4 @@ def _storage(context: StreamContext, root: Root) -> tuple[StorageFigures, ...]:
     return tuple(
         StorageFigures(row["why"], row["objects"], row["bytes"])
         for row in storage_rows(context, root)
-    )
-
-
-def _moment(time_us: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC) + dt.timedelta(
-        microseconds=time_us % 1_000_000
     )

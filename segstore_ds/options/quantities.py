@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TypeVar
 
 Size = int | str
@@ -17,6 +17,7 @@ DURATIONS_TAKEN = (
     "the units s, m, h, d and w"
 )
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT = re.compile(r"\s*([0-9]{1,20})\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
 # Python parses at most six fractional digits and silently drops the rest.
 _TOO_FINE = re.compile(r"[.,]\d{7,}")
@@ -72,6 +73,18 @@ def parse_moment(kind: type[_Moment], text: str) -> _Moment:
     if _TOO_FINE.search(text):
         raise ValueError(text)
     return kind.fromisoformat(text)
+
+
+def to_moment(time_us: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC; the end of time if that is further.
+
+    >>> to_moment(1_500_000).isoformat(), to_moment(1 << 62).year
+    ('1970-01-01T00:00:01.500000+00:00', 9999)
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _parse(text: str, units: Mapping[str, int]) -> int | None:

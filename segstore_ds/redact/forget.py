@@ -6,7 +6,6 @@ mirrors it. The same call later goes on. A report says what is left, what it wai
 call ends it.
 """
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
@@ -75,7 +75,7 @@ def run_forget(
         Left(context.storage.url, what, why, call or AGAIN) for what, why, call, _ in published
     ]
     left += _elsewhere(root, record.version)
-    due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if due_us else None
+    due = to_moment(max(due_us, now_us)) if due_us else None
     return Forgotten(not left, due, tuple(left), (*BEYOND, *_sources(root)))
 
 

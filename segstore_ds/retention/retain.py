@@ -36,13 +36,13 @@ from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.event_time import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
     MOST_NAMED,
     Blocker,
     Retained,
-    date,
     reader_blockers,
     tag_blockers,
     until_text,
@@ -231,7 +231,7 @@ def _reaches(context: StreamContext, root: Root, offset: int, age_s: int) -> dt.
         times = context.log.history.commit_times(root, offset, offset + 1)[1]
     except NotFoundError:
         return None
-    return date(int(times[0]) + age_s * 1_000_000) if len(times) else None
+    return to_moment(int(times[0]) + age_s * 1_000_000) if len(times) else None
 
 
 def policy_of(root: Root) -> RetentionPolicy | None:
@@ -274,7 +274,7 @@ def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> 
     if policy.max_event_age is None:
         return root.head
     check_event_age(find_time_field(root, epoch_schema(context.status, root.epoch)))
-    moment = date(max(now_us - policy.max_event_age * 1_000_000, _FIRST_US)).isoformat()
+    moment = to_moment(max(now_us - policy.max_event_age * 1_000_000, _FIRST_US)).isoformat()
     return resolve_event_time(context, root, moment, end=False)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from segstore_ds.format.root import Root, Tag
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.reader_records import SeenReader
 
 MOST_NAMED = 20
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,6 @@ class Retained:
         return "\n".join([*lines, *(f"kept: {blocker}" for blocker in self.blocked_by)])
 
 
-def date(time_us: int) -> dt.datetime:
-    """Return microseconds since 1970 as a time; the end of time if that is further."""
-    try:
-        return _EPOCH + dt.timedelta(microseconds=time_us)
-    except OverflowError:
-        return dt.datetime.max.replace(tzinfo=dt.UTC)
-
-
 def until_text(until: dt.datetime | None) -> str:
     """Return an end for a sentence; nothing for None."""
     return "" if until is None else f" until {until.isoformat(timespec='seconds')}"
@@ -77,7 +69,7 @@ def reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> l
     for seen in readers:
         if (offset := seen.needs(root)) >= wanted:
             continue
-        record, until = seen.record, date(seen.renewed_us + seen.record.lapse_s * 1_000_000)
+        record, until = seen.record, to_moment(seen.renewed_us + seen.record.lapse_s * 1_000_000)
         owner = f" of {record.owner!r}" if record.owner else ""
         place = f"has read up to {record.offset}"
         if seen.lags(root):
