@@ -119,7 +119,11 @@ def test_storage_says_what_takes_room_why_and_until_when():
     kept = [info for info in storage.list("") if info.path.startswith(folders)]
     assert sum(row["bytes"] for row in found.values()) == sum(info.size for info in kept)
     stream.pins.release("c")
+    assert "needed by the clone c" in {row["why"] for row in rows(stream, "storage")}
     wait(storage, 8 * DAY)
+    # As for upkeep, a pin that was released a grace ago holds nothing, though the root has it.
+    assert stream._log.root.pins
+    assert "needed by the clone c" not in {row["why"] for row in rows(stream, "storage")}
     stream.tags.set("a")
     found = {row["why"]: row for row in rows(stream, "storage")}
     assert {why: row["objects"] for why, row in found.items() if why != "commits"} == {
