@@ -3,9 +3,10 @@
 Only the needed columns are decoded. Nothing here knows threads, other folders or the log.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 
@@ -87,15 +88,27 @@ class SliceDecoder:
 
     def steps(self, storage: Storage) -> Iterator[Step]:
         """Fetch the frames to read in order, and yield a step for each."""
+        return chain.from_iterable(steps for _, steps in self.runs(storage))
+
+    def runs(self, storage: Storage) -> Iterator[tuple[int, Iterator[Step]]]:
+        """Yield runs of frames: what they decode to in bytes, and their steps, which fetch them."""
         if not self.decoder.reading.needs_data:
-            yield from self._steps_without_data()
+            yield 0, self._steps_without_data()
             return
         epoch, reading = self.decoder.epoch(self.slice.entry.epoch), self.decoder.reading
         own = storage is reading.storage
         segment = self.opened if own and self.opened else self._open(storage)
         keys = self.decoder.keys(self.slice.entry.epoch, segment.frames)
         rows = dict(plan_frames(segment.frames, self.slice, reading.filters, keys))
-        for number, data in fetch_frames(segment, list(rows), epoch.columns):
+        for numbers in segment.plan_fetches(list(rows), epoch.columns):
+            raw_bytes = sum(segment.frames[number].raw_bytes for number in numbers)
+            yield raw_bytes, self._steps_of(segment, numbers, rows)
+
+    def _steps_of(
+        self, segment: OpenSegment, numbers: Sequence[int], rows: Mapping[int, int]
+    ) -> Iterator[Step]:
+        columns = self.decoder.epoch(self.slice.entry.epoch).columns
+        for number, data in fetch_frames(segment, numbers, columns):
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode
 

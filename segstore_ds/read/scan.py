@@ -25,6 +25,7 @@ from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
 from segstore_ds.storage import Storage
 
 READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
+FAR_THREADS = 8  # where most of them wait for the storage
 LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
@@ -32,7 +33,7 @@ _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    """The work of one thread at a time: a frame, or a small segment that is not opened yet.
+    """The work of one thread at a time: frames that are fetched together, or a small segment.
 
     Of a segment that was opened to look keys up, it is the few frames that are left. At most
     `weight` bytes, which count all columns of a frame, are decoded ahead of its turn.
@@ -50,7 +51,7 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
 
 def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchReader:
     """Return the events of tasks in offset order as a reader whose threads end with it."""
-    threads = min(os.cpu_count() or 1, READ_THREADS)
+    threads = _threads(reading)
     # Not bound to a name: only the reader may hold the generator, so that its end is seen.
     return pa.RecordBatchReader.from_batches(
         reading.result_schema, run_tasks(reading, tasks, threads=threads)
@@ -59,8 +60,11 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
 
 def count_rows(reading: Reading, tasks: Iterable[ReadTask]) -> int:
     """Return how many events tasks give; best for a reading of no column."""
-    threads = min(os.cpu_count() or 1, READ_THREADS)
-    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=threads))
+    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=_threads(reading)))
+
+
+def _threads(reading: Reading) -> int:
+    return FAR_THREADS if reading.storage.trust_s else min(os.cpu_count() or 1, READ_THREADS)
 
 
 def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader:
@@ -92,10 +96,12 @@ def run_tasks(
     slices: Generator[SliceDecoder] = (
         SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
     )
-    if reading.looks_up:
-        # Most of them hold nothing, and asking each in its turn would wait for every answer.
-        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=LOOKUP_THREADS)
-    units = (unit for slice_ in slices for unit in _units(slice_, reading.storage))
+    far = threads > 1 and reading.storage.trust_s > 0
+    if far or reading.looks_up:
+        # Asking each in its turn would wait for every answer.
+        opening = LOOKUP_THREADS if reading.looks_up else threads
+        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=opening)
+    units = (unit for slice_ in slices for unit in _units(slice_, reading.storage, far=far))
     ahead = map_ahead(_decode_ahead, units, threads=threads, weigh=attrgetter("weight"))
     with closing(slices), closing(ahead) as decoded:
         for slice_, found in groupby(decoded, key=itemgetter(0)):
@@ -103,16 +109,20 @@ def run_tasks(
             yield from read_or_fall_back(slice_, batches)
 
 
-def _units(slice_: SliceDecoder, storage: Storage) -> Iterator[_Unit]:
-    """Yield the units of a slice in offset order."""
-    entry, steps = slice_.slice.entry, slice_.steps(storage)
+def _units(slice_: SliceDecoder, storage: Storage, *, far: bool) -> Iterator[_Unit]:
+    """Yield the units of a slice in offset order; with `far`, threads fetch them as well."""
+    entry, looks_up = slice_.slice.entry, slice_.decoder.reading.looks_up
     small = entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS
-    if small or slice_.opened is not None:
-        yield _Unit(slice_, steps, _SMALL_RAW_BYTES)
+    if small or looks_up:
+        yield _Unit(slice_, slice_.steps(storage), _SMALL_RAW_BYTES)
         return
     try:
-        for step in steps:
-            yield _Unit(slice_, [step], step[0])
+        for raw_bytes, steps in slice_.runs(storage):
+            if far:
+                yield _Unit(slice_, steps, raw_bytes)
+            else:
+                for step in steps:
+                    yield _Unit(slice_, [step], step[0])
     except (FormatError, StorageError) as error:
         yield _Unit(slice_, [(0, partial(_fail, error))], 0)
 

@@ -20,8 +20,9 @@ from segstore_ds.read.cached import ScanCache, Span, fetch_through
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
-READ_BYTES = 16 << 20  # adjacent ranges are fetched together up to this size
+READ_BYTES = 2 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
+FAR = 4  # both are so many times as large where a request takes time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,22 @@ class OpenSegment:
         """The index entries of the frames."""
         return self.index.frames
 
+    def plan_fetches(
+        self, numbers: Sequence[int], columns: Sequence[str] | None
+    ) -> Iterator[list[int]]:
+        """Group frames whose columns are fetched together; in a whole object each is alone."""
+        most = READ_BYTES * self._far if self.whole is None else 0
+        spans = []
+        for number in numbers:
+            found = self.index.spans(number, columns)
+            spans.append((number, (found[0][0], found[-1][1])))
+        for run in plan_runs(spans, most, most):
+            yield [number for number, _ in run]
+
+    @property
+    def _far(self) -> int:
+        return FAR if self.storage.trust_s else 1
+
     def stored(self, number: int) -> pa.Buffer:
         """Fetch one whole frame, unchecked."""
         frame = self.frames[number]
@@ -61,15 +78,18 @@ class OpenSegment:
                     self.index.check(number, span, data, where=self.where)
                 yield number, data
             return
-        for run in plan_runs(spans, READ_BYTES):
+        for run in self._runs(spans):
             numbers = {span: number for number, span in run}
             found = fetch_through(self.cache, [*numbers], partial(self._load, numbers))
             yield from zip(numbers.values(), map(_sound, found), strict=True)
 
+    def _runs(self, spans: Sequence[tuple[int, Span]]) -> Iterator[list[tuple[int, Span]]]:
+        return plan_runs(spans, READ_BYTES * self._far, GAP_BYTES * self._far)
+
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
         """Fetch and check ranges to be kept; each damaged one gives its own error."""
         loaded: list[Loaded] = []
-        for run in plan_runs([(numbers[span], span) for span in spans], READ_BYTES):
+        for run in self._runs([(numbers[span], span) for span in spans]):
             start, end = run[0][1][0], run[-1][1][1]
             fetched = ByteArraySegment(self.storage.get_range(self.name, start, end))
             holder = fetched.to_arrow()

@@ -121,7 +121,8 @@ class Scan:
 
         Threads decode up to four frames at once; the order stays. Up to eight decoded frames may be
         held, and the one in use. That is 72 MiB if frames have 8 MiB, as most have. Of larger
-        frames, at most 256 MiB or one frame is held.
+        frames, at most 256 MiB or one frame is held. From object stores, eight threads fetch up to
+        8 MiB of encoded frames each, within the same 256 MiB.
 
         The threads end with the last frame, or when nothing refers to the reader any more. Its
         `close` and `with` are pyarrow's and do nothing. Those of

@@ -27,6 +27,7 @@ def memory_limit(extra_bytes: int) -> Iterator[None]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(scan, "READ_THREADS", 1)
+            patch.setattr(scan, "FAR_THREADS", 1)
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,23 +1,28 @@
 """Scans by several threads: the order of one thread, its errors in their turn, and no waiting."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Condition
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 from stream_kit import snapshot
+from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.read import scan, segments
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
+T = TypeVar("T")
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 
 
@@ -53,6 +58,12 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", 600)
 
 
+@pytest.fixture
+def near(stream: Stream) -> None:
+    """Take the storage for a local disk, whose answers come at once."""
+    stream._log.storage.trust_s = 0.0
+
+
 def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_SMALL_ROWS", 0)
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
@@ -80,6 +91,7 @@ def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int
     assert seen == list(range(200))
 
 
+@pytest.mark.usefixtures("near")
 def test_the_next_segment_is_fetched_while_this_one_is_used(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +108,7 @@ def test_the_next_segment_is_fetched_while_this_one_is_used(
     assert requests == [1 + 8, 1 + 10 + 1 + 2]
 
 
+@pytest.mark.usefixtures("near")
 def test_large_frames_are_not_decoded_ahead(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,3 +161,43 @@ def test_events_before_damage_are_delivered_first(stream: Stream, threads: int) 
     with pytest.raises(CorruptionError):
         seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
     assert seen == list(range(160))
+
+
+class Waiting(WrappedStorage):
+    """A far storage that answers no read of a segment before four others are under way.
+
+    The first request for a segment is that of its index.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.most = {"index": 0, "frames": 0}
+        self._opened: set[str] = set()
+        self._now = {"index": 0, "frames": 0}
+        self._changed = Condition()
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:
+        if verb != "get_range" or not path.startswith("segments/"):
+            return work()
+        with self._changed:
+            kind = "frames" if path in self._opened else "index"
+            self._opened.add(path)
+            self._now[kind] += 1
+            self.most[kind] = max(self.most[kind], self._now[kind])
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.most[kind] >= 4, 10)
+        try:
+            return work()
+        finally:
+            with self._changed:
+                self._now[kind] -= 1
+
+
+def test_requests_to_an_object_store_are_under_way_together(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indices of segments, and frames of a segment, which otherwise would wait for each other."""
+    take_for_large(monkeypatch)
+    storage = Waiting(stream._log.storage)
+    assert open_on(storage).read(read_cache_bytes=0).read_all() == table(0, 500)
+    assert min(storage.most.values()) >= 4

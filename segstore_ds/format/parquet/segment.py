@@ -387,15 +387,18 @@ def _decompress(data: bytes, where: str) -> bytes:
 def _check_pieces(
     frames: Sequence[FrameEntry], lengths: list[Any], crcs: list[Any], where: str
 ) -> None:
-    def numbers(values: Any, least: int) -> Iterator[bool]:
-        yield isinstance(values, list)
-        yield from (type(number) is int and number >= least for number in values)
-
     if not len(frames) == len(lengths) == len(crcs):
         raise CorruptionError("a segment's checksums are wrong", where=where)
     for frame, sizes, sums in zip(frames, lengths, crcs, strict=True):
-        whole = all(numbers(sizes, 1)) and all(numbers(sums, 0))
-        if not whole or len(sizes) != len(sums) or sum(sizes) != frame.bytes:
+        lists = isinstance(sizes, list) and isinstance(sums, list)
+        if (
+            not lists
+            or {int} != {*map(type, sizes), *map(type, sums)}
+            or len(sizes) != len(sums)
+            or min(sizes) < 1
+            or min(sums) < 0
+            or sum(sizes) != frame.bytes
+        ):
             raise CorruptionError("a segment's checksums are wrong", where=where)
 
 
