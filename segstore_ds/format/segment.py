@@ -112,7 +112,8 @@ class _Formats(Mapping[str, SegmentFormat]):
 
 @cache
 def _load(name: str) -> SegmentFormat:
-    form: SegmentFormat = getattr(import_module(f"{__package__}.{name}.segment"), _CLASSES[name])()
+    kind = _CLASSES[name]  # an unknown name is no module to look for
+    form: SegmentFormat = getattr(import_module(f"{__package__}.{name}.segment"), kind)()
     return form
 
 
