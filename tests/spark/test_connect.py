@@ -1,8 +1,15 @@
 """Spark Connect: the same through a client that has no JVM."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from listener_kit import check_query
+from process_kit import plain_environment
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -147,3 +154,51 @@ def test_storage_options_are_bound(connect, url):
 def test_a_query_is_scraped_and_observed(connect, tmp_path):
     segstore.spark.register(connect)
     check_query(connect, tmp_path)
+
+
+ROOT = Path(segstore.__file__).parents[1]
+DRIVER = Path(__file__).parent / "client_driver.py"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory) -> Path:
+    """A folder with Spark's client alone, which hides the whole Spark of this environment."""
+    folder = tmp_path_factory.mktemp("client")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    wanted = ["--no-deps", "--target", str(folder), "pyspark-client>=4.2"]
+    done = subprocess.run([*install, *wanted], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip can't install pyspark-client: {done.stderr.strip()[-200:]}")
+    return folder
+
+
+def test_everything_works_through_the_client_alone(connect, client, tmp_path):
+    """A user's machine without a JVM and without py4j, and a server elsewhere."""
+    token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+    environment = plain_environment(
+        PYTHONPATH=os.pathsep.join([str(client), str(ROOT)]),
+        SPARK_CONNECT_AUTHENTICATE_TOKEN=token,
+    )
+    remote = f"sc://{connect.client._builder.endpoint}"
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), remote, f"file://{tmp_path}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    (warned,) = found.pop("warned")
+    assert "the session uses Spark Connect" in warned
+    assert found == {
+        "written": 1000,
+        "source": [3, 8],
+        "small": 15,
+        "large": [1005, 1005],
+        "compacted": 1,
+        "copied": [1005, 12],
+        "error": True,
+        "streamed": 1005,
+        "metrics": True,
+    }
