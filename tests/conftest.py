@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -114,6 +115,13 @@ def pytest_unconfigure() -> None:
 
 SPARK = "tests/spark/"
 SERVERS = ("tests/contract/", "tests/crash/test_races.py", "tests/crash/test_server_faults.py")
+OWN_SESSIONS = tuple(
+    f"{SPARK}test_{name}"
+    for name in (
+        *("cluster", "connect", "kafka", "pipelines", "published_", "spark_auto_registration"),
+        *("standalone_cluster", "streaming_kills"),
+    )
+)
 # Begun first, after what uses servers: files that start JVMs, install packages or run a browser.
 LONG = (
     *(SPARK, "tests/test_", "tests/benchmarks/", "tests/unit/cli/test_demo.py"),
@@ -123,9 +131,9 @@ LONG = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Start a session and each server once: what uses them goes to one process, the rest by file.
+    """Start sessions and servers seldom: what uses one goes to one process, the rest by file.
 
-    Slow Spark tests go by file, too: many start sessions of their own, and they are half the work.
+    Slow Spark tests that share a session go to two processes: they are a third of the work.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -133,8 +141,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SERVERS):
                 return "servers"
-            one_session = "slow" not in config.option.markexpr and nodeid.startswith(SPARK)
-            return SPARK if one_session else super()._split_scope(nodeid)
+            slow, file = "slow" in config.option.markexpr, super()._split_scope(nodeid)
+            if not file.startswith(SPARK) or (slow and file.startswith(OWN_SESSIONS)):
+                return file
+            return f"{SPARK}{crc32(file.encode()) % 2}" if slow else SPARK
 
     return Together(config, log) if config.option.dist == "loadfile" else None
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from crash_kit import files_of
 from stream_kit import TIGHT
+from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import InternalError, SegstoreError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
@@ -108,8 +109,12 @@ def make_rich(url: str) -> None:
     stream.settings.update(upkeep=UpkeepPolicy(grace_s=86_400))
     stream.followers.add(f"{url}/follower")
     stream.publish("delta", auto=True)
-    run_maintain(stream._context, keep_s=0)  # verify and repair read every version that is kept
+    still = VirtualTime(now_us=BRIEF_CLOCK.wall_us())
+    stream = open_on(TimedStorage(open_storage(f"{url}/rich"), still), clock=still.clock)
+    stream._context.log.grace_s = 0.0  # verify and repair read every version that is kept
+    run_maintain(stream._context, keep_s=0)
     stream.append(events(0, 2), writer_id="w", batch_id=9, merge_schema=True)
+    assert stream._log.root.log_start > 12
 
 
 @pytest.fixture(scope="module")

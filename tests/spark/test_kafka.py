@@ -35,8 +35,8 @@ KEEP, SPLIT = (
     for kind in ("kafka", "payloads")
 )
 AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
-# Each start of Spark takes seconds, so thirty kills are run by hand.
-KILLS = int(os.environ.get("SEGSTORE_KAFKA_KILLS", "2"))
+# Each start of Spark takes ten seconds, so thirty kills are run by hand.
+KILLS = int(os.environ.get("SEGSTORE_KAFKA_KILLS", "1"))
 EVENTS, PARTITIONS, A_BATCH = 6_000 + 2_000 * KILLS, 4, 500
 TO_THE_END = "trigger(availableNow=True).start()"
 

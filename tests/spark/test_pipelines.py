@@ -39,7 +39,7 @@ def copy_clicks():
 """
 
 
-def test_a_flow_reads_a_stream_and_a_sink_writes_one(tmp_path):
+def test_a_flow_reads_a_stream_and_a_sink_writes_one(tmp_path, worker_python):
     """Each run of the command appends what is new, once."""
     (tmp_path / "transformations").mkdir()
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(tmp_path))
@@ -53,7 +53,7 @@ def test_a_flow_reads_a_stream_and_a_sink_writes_one(tmp_path):
         stream.append(pa.table({"n": [first, first + 1]}))
         done = subprocess.run(
             [COMMAND, "run", *(f"--conf={name}={value}" for name, value in CONF.items())],
-            env=spark_environment(PYTHONPATH=path),
+            env=spark_environment(PYTHONPATH=path, PYSPARK_PYTHON=worker_python),
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from spark_home import environment
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_format_works_without_register(installed, tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     url = f"file://{tmp_path}/stream"
-    out, logged = child(installed, str(tmp_path / "job.py"), url, PYSPARK_PYTHON=str(installed))
+    inside = {**environment(), "PYSPARK_PYTHON": str(installed)}
+    out, logged = child(installed, str(tmp_path / "job.py"), url, **inside)
     said = json.loads(out.splitlines()[-1])
     assert said["counts"] == [15, 2, 15, 20, 20, 20]
     assert "SEG_NOT_FOUND" in said["error"]

@@ -173,11 +173,12 @@ def test_a_view_of_its_own_names_a_stream(spark, url, append, views):
 
 
 @pytest.mark.slow
-def test_a_view_lasts_in_a_persistent_catalog(tmp_path):
+def test_a_view_lasts_in_a_persistent_catalog(tmp_path, worker_python):
+    inside = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYSPARK_PYTHON": worker_python}
     for events in (3, 6):
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("view_driver.py")), str(tmp_path)],
-            env=spark_environment(PYTHONPATH=str(Path(__file__).parents[2])),
+            env=spark_environment(**inside),
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -125,7 +125,7 @@ def run_killed(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
         chain.extend(chance.randint(1, 60))
         with chain.driver("forever") as process:
             chain.await_ready(process)
-            until = time.monotonic() + chance.uniform(0.0, 8.0)
+            until = time.monotonic() + chance.uniform(0.0, 3.0)
             while time.monotonic() < until:
                 chain.extend(chance.randint(1, 5))
                 time.sleep(chance.uniform(0.0, 0.6))
