@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
 PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
+NOTEBOOKS = sorted((ROOT / "segstore_ds/docs").rglob("*.ipynb"))
 SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
@@ -92,6 +93,7 @@ LINKING = [
     ROOT / "segstore_ds/DESIGN.md",
     *RULES,
     *PAGES,
+    *NOTEBOOKS,
 ]
 
 
@@ -116,6 +118,7 @@ def test_site_lists_every_page_once():
     site = tomllib.loads((ROOT / "segstore_ds/docs/zensical.toml").read_text())
     ours = [page.relative_to(ROOT / "segstore_ds") for page in [*PAGES, *RULES]]
     ours.remove(Path("data/README.md"))
+    ours += [Path("docs") / each.with_suffix(".md").name for each in NOTEBOOKS]
     others = ["index.md", "contributing.md", "releasing.md", "DESIGN.md"]
     assert sorted(pages_of(site["project"]["nav"])) == sorted([*map(str, ours), *others])
 
