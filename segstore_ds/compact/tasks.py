@@ -15,7 +15,7 @@ from segstore_ds.compact.commit import Replacement, commit_groups, discard
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups
 from segstore_ds.compact.run import run_groups
-from segstore_ds.errors import CorruptionError, InvalidInputError, PositionError
+from segstore_ds.errors import FormatError, InvalidInputError, PositionError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import attach_to, join_frames
 from segstore_ds.format.record import Positive, build_json, from_json, parse_json, to_json
@@ -88,8 +88,8 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
     try:
         plan = from_json(_Plan, parse_json(row["plan"], where=_WHERE), where=_WHERE)
         rules = CompactRules(plan.mode, plan.target_rows, plan.target_bytes)
-        entries = attach_to(plan.inputs, b64decode(plan.frames))
-    except CorruptionError as error:
+        entries = attach_to(plan.inputs, b64decode(plan.frames), where=_WHERE)
+    except FormatError as error:
         raise InvalidInputError("not a row of a compaction plan", number=row["number"]) from error
     placed, start = [], int(row["start"])
     for entry in entries:

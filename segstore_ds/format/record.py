@@ -11,14 +11,15 @@ CorruptionError that names the field. What the types of fields say:
 - `UNSTORED` fields are given by the caller or have a default. An `ABSENT` one is left out while it
   is None or empty.
 
-A class may have `check_stored`, which checks the fields against each other, or `to_row` and
-`from_rows` if it is stored in another form. What a class needs is worked out once.
+A class may have `check_stored`, which checks the fields against each other. What a class needs is
+worked out once.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
+from itertools import repeat
 from operator import attrgetter, is_
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -116,14 +117,15 @@ def encode_after(
         CorruptionError: A reader would reject something new.
     """
     kind: Any = type(record)
-    absent, loads = _absent(kind), _loaders(kind)
-    old, found = (None, {}) if known is None else (known.record, {**known.fields})
+    absent, loads, cells_of = _absent(kind), _loaders(kind), _cells_of(kind)
+    found: dict[str, str] = {} if known is None else {**known.fields}
+    olds = repeat(None) if known is None else cells_of(known.record)
     given, texts = dict[str, Any](), dict[str, str]()
-    for name, dump in _dumpers(kind).items():
-        value = getattr(record, name)
-        before = None if old is None else getattr(old, name)
-        if old is not None and (
-            value is before or (type(value) is type(before) in _ATOMS and value == before)
+    for (name, dump), value, old in zip(
+        _dumpers(kind).items(), cells_of(record), olds, strict=False
+    ):
+        if known is not None and (
+            value is old or (type(value) is type(old) in _ATOMS and value == old)
         ):
             continue
         if type(value) is int:
@@ -133,12 +135,13 @@ def encode_after(
             found.pop(name, None)
         else:
             text = found.get(name, "")
-            given[name], texts[name], found[name] = _encode_new(name, dump, value, before, text)
-    extra = {**record.extra, **beside} if _is_open(kind) else beside
-    for name in found.keys() - loads.keys() - extra.keys():
-        del found[name]
-    for name in extra.keys() - loads.keys():
-        texts[name] = found[name] = f"{_text_of(name)}:{_text_of(extra[name])}"
+            given[name], texts[name], found[name] = _encode_new(name, dump, value, old, text)
+    if known is None or (_is_open(kind) and record.extra is not known.record.extra):
+        extra = {**record.extra, **beside} if _is_open(kind) else beside
+        for name in found.keys() - loads.keys() - extra.keys():
+            del found[name]
+        for name in extra.keys() - loads.keys():
+            texts[name] = found[name] = f"{_text_of(name)}:{_text_of(extra[name])}"
     parsed = parse_json(f"{{{','.join(texts.values())}}}", where=where)
     read = {name: loads[name](parsed[name], where) for name in given}
     if known is None or found.keys() != known.fields.keys():
@@ -223,7 +226,13 @@ def _text_of(value: Any) -> str:
         raise CorruptionError("number is too large to be written") from error
 
 
-_encoder_of = partial(json.JSONEncoder, sort_keys=True, separators=(",", ":"), allow_nan=False)
+_encoder_of = partial(
+    json.JSONEncoder,
+    sort_keys=True,
+    separators=(",", ":"),
+    allow_nan=False,
+    check_circular=False,  # a cycle is a RecursionError anyway
+)
 _ENCODER, _ASCII_ENCODER = _encoder_of(ensure_ascii=False), _encoder_of(ensure_ascii=True)
 
 
@@ -265,6 +274,12 @@ def stored_fields(kind: Any) -> Mapping[str, Any]:
 def _loaders(kind: Any) -> Mapping[str, _Load]:
     """Return what checks each of the stored fields of a dataclass."""
     return {name: _loader(each, name) for name, each in stored_fields(kind).items()}
+
+
+@cache
+def _cells_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what returns the values of the stored fields of a dataclass, in the order of names."""
+    return attrgetter(*_dumpers(kind))
 
 
 @cache
@@ -369,8 +384,6 @@ def _text(most: int, name: str) -> _Load:
 
 def _items(kind: Any, each: Any, name: str) -> _Load:
     whole = _tested(lambda value: type(value) is list, "a list", name)
-    if from_rows := getattr(each, "from_rows", None):
-        return lambda value, where: kind(from_rows(whole(value, where), where))
     item = _loader(each, name)
     return lambda value, where: kind([item(each, where) for each in whole(value, where)])
 
@@ -388,18 +401,27 @@ def _values(kind: Any, name: str) -> _Load:
 def _row(kind: Any) -> _Load:
     stored = stored_fields(kind)
     columns, loads = tuple(stored), [*_loaders(kind).values()]
-    are_plain = _plain_cells([*stored.values()])
-    checks = [(n, check) for n, each in enumerate(stored.values()) for check in _checks_of(each)]
+    tests = [_plain_test(each, f"c{place}") for place, each in enumerate(stored.values())]
+    are_plain = _plain_cells(tests)
+    checks = [
+        (place, check)
+        for place, each in enumerate(stored.values())
+        for check in (_checks_of(each) if tests[place] else ())
+    ]
+    others = [(place, loads[place]) for place, test in enumerate(tests) if not test]
 
     def load(value: Any, where: str) -> Any:
         if type(value) is not list or len(value) < len(loads):
             raise CorruptionError("not a row", where=where, columns=columns)
-        if are_plain is not None and are_plain(value):
-            for place, check in checks:
-                if value[place] is not None:
-                    check(value[place], where=where)
-            return kind(*value[: len(loads)])
-        return kind(*[load(cell, where) for load, cell in zip(loads, value, strict=False)])
+        if not are_plain(value):
+            return kind(*[load(cell, where) for load, cell in zip(loads, value, strict=False)])
+        for place, check in checks:
+            if value[place] is not None:
+                check(value[place], where=where)
+        cells = value[: len(loads)]
+        for place, other in others:
+            cells[place] = other(cells[place], where)
+        return kind(*cells)
 
     return load
 
@@ -411,18 +433,16 @@ def _checks_of(kind: Any) -> list[Callable[..., Any]]:
     return [*filter(callable, notes), *inner]
 
 
-def _plain_cells(kinds: Sequence[Any]) -> Callable[[list[Any]], bool] | None:
-    """Return what tells whether all cells of a row are sound; None for other types than plain ones.
+def _plain_cells(tests: Sequence[str | None]) -> Callable[[list[Any]], bool]:
+    """Return what tells whether all cells of a row are sound whose types are plain ones.
 
     It is one expression, since roots have hundreds of cells and a call for each takes longer.
     """
-    tests = [_plain_test(each, f"c{place}") for place, each in enumerate(kinds)]
-    if not all(tests):
-        return None
     cells = "".join(f"c{place}, " for place in range(len(tests)))
-    source = f"def are_plain(row):\n {cells}*_ = row\n return {' and '.join(map(str, tests))}"
+    whole = " and ".join(filter(None, tests)) or "True"
     made: dict[str, Any] = {}
-    exec(source, made)  # noqa: S102 - of the types of our own fields, as dataclasses do
+    # Of the types of our own fields, as dataclasses do.
+    exec(f"def are_plain(row):\n {cells}*_ = row\n return {whole}", made)  # noqa: S102
     found: Callable[[list[Any]], bool] = made["are_plain"]
     return found
 
@@ -483,7 +503,7 @@ def _dumper(kind: Any) -> _Dump | None:
     """Return what makes JSON of a value of a type; None where the value is its own JSON."""
     kind, _ = _notes(kind)
     if is_dataclass(kind):
-        return getattr(kind, "to_row", None) or _dumper_of(kind)
+        return _dumper_of(kind)
     args, keyed = get_args(kind), get_origin(kind) in (dict, Mapping)
     item = next((found for each in args if (found := _dumper(each))), None)
     cells = getattr(item, "cells", None)

@@ -7,9 +7,8 @@ read a stream with an unknown reader feature, and cannot change one with an unkn
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self, TypeVar
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
@@ -17,6 +16,7 @@ from segstore_ds.format.arrow.frame import ALIGNMENT
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.record import (
     ABSENT,
+    UNSTORED,
     Limit,
     Positive,
     Range,
@@ -45,7 +45,6 @@ WRITER_FEATURES: frozenset[str] = frozenset()
 T = TypeVar("T")
 _Id = Annotated[str, Limit(100)]
 _Text = Annotated[str, Limit(1000)]
-_SegmentPath = Annotated[str, Limit(300), names.check_segment_path]
 _StatusPath = Annotated[str, Limit(300), names.check_status_path]
 _Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
 
@@ -80,73 +79,61 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class InlineFrame:
+class InlineFrame(Row):
     """The only frame of an inline segment, as it lies in the commit file.
 
     `crc` is the CRC-32 that the bytes should have; nothing has compared it. `raw_bytes` is the size
     of the frame's buffers once decompressed, `fingerprint` the digest of its schema.
     """
 
-    data: bytes
+    size: Positive
     crc: int
     raw_bytes: int
-    fingerprint: str
+    fingerprint: _Id
+    data: Annotated[bytes, UNSTORED] = b""
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentEntry:
+class SegmentEntry(Row):
     """One committed segment; its position in the list determines its offset.
 
-    A segment with a `frame` is inline: it has no object. Its path, size and footer are those of the
-    object that `format.inline` makes of it in memory, so readers need not tell the two apart.
+    A segment with a `frame` is inline: it has no object, and a root says nothing of its end.
+    `format.inline` makes an object of it in memory, so readers need not tell the two apart.
 
     `frames` is the number of its frames, and `frame_raws` their decompressed size in units of
     64 KiB; both are 0 if the entry does not say.
     """
 
     segment_id: int
-    path: str
-    rows: int
-    bytes: int
+    path: Annotated[str, Limit(300)]
+    rows: Positive
+    bytes: Positive
     footer_bytes: int
     footer_crc: int
-    format: str = "arrow"
+    format: Annotated[str, Limit(20)] = "arrow"
     stats: str | None = None
     frame: InlineFrame | None = None
     frames: int = 0
     frame_raws: int = 0
 
+    def check_stored(self, where: str) -> None:
+        """Raise CorruptionError if it is neither an inline segment nor an object."""
+        if (frame := self.frame) is None:
+            names.check_segment_path(self.path, where=where)
+            if not self.footer_bytes:
+                raise CorruptionError("segment has no footer", where=where, path=self.path)
+        elif (
+            self.path != names.build_inline_path(self.segment_id)
+            or self.format != "arrow"
+            or frame.size % ALIGNMENT
+            or not is_text(frame.fingerprint)
+        ):
+            raise CorruptionError("malformed inline segment", where=where, segment=self.segment_id)
+
     @property
     def epoch(self) -> int:
         """The schema epoch of its bytes."""
         return self.segment_id >> 32
-
-    def to_row(self) -> list[Any]:
-        """Return its JSON row."""
-        if (frame := self.frame) is not None:
-            facts = [self.rows, len(frame.data), 0, 0, self.format, self.stats]
-            return [self.segment_id, None, *facts, [frame.crc, frame.raw_bytes, frame.fingerprint]]
-        row = [*_cells_of(self)]
-        return [*row, None, [self.frames, self.frame_raws]] if self.frames else row
-
-    @staticmethod
-    def from_rows(values: Any, where: str) -> "list[SegmentEntry]":
-        """Return the entries of JSON rows; inline ones lack their bytes (`attach_frames`)."""
-        cells = from_json(tuple[_EntryCells, ...], values, where=where)
-        return [SegmentEntry._of(*pair, where) for pair in zip(cells, values, strict=True)]
-
-    @staticmethod
-    def _of(cells: "_EntryCells", value: list[Any], where: str) -> "SegmentEntry":
-        frame, frames = [*value[8:10], None, None][:2]
-        if cells.path is None:
-            return cells.inline(from_json(_FrameCells, frame, where=where), where)
-        if not cells.footer_bytes:
-            raise CorruptionError("segment has no footer", where=where, path=cells.path)
-        found = _FramesCells() if frames is None else from_json(_FramesCells, frames, where=where)
-        return SegmentEntry(*_cells_of(cells), None, found.frames, found.frame_raws)  # type: ignore[call-arg]
-
-
-_cells_of = attrgetter(*(each.name for each in fields(SegmentEntry)[:8]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +159,6 @@ class StagedSegment:
         return SegmentEntry(
             *(segment_id, self.path, self.rows, self.bytes, self.footer_bytes, self.footer_crc),
             *(self.format, self.stats, None, self.frames, self.frame_raws),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _FramesCells(Row):
-    frames: Positive = 0
-    frame_raws: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _FrameCells(Row):
-    crc: int
-    raw_bytes: int
-    schema: _Id
-
-
-@dataclass(frozen=True, slots=True)
-class _EntryCells(Row):
-    segment_id: int
-    path: _SegmentPath | None
-    rows: Positive
-    bytes: Positive
-    footer_bytes: int
-    footer_crc: int
-    format: Annotated[str, Limit(20)]
-    stats: str | None
-
-    def inline(self, frame: _FrameCells, where: str) -> SegmentEntry:
-        arrow = self.format == "arrow"
-        if not arrow or self.bytes % ALIGNMENT or not is_text(frame.schema):
-            raise CorruptionError("malformed inline segment", where=where, segment=self.segment_id)
-        return SegmentEntry(
-            segment_id=self.segment_id,
-            path=names.build_inline_path(self.segment_id),
-            rows=self.rows,
-            bytes=self.bytes,
-            footer_bytes=0,
-            footer_crc=0,
-            stats=self.stats,
-            frame=InlineFrame(b"", frame.crc, frame.raw_bytes, frame.schema),
         )
 
 
@@ -338,7 +285,7 @@ class LastUpkeep(Row):
     swept: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Root:
     """The state of a stream as of one version; the glossary defines each word."""
 
@@ -388,6 +335,15 @@ class Root:
             raise CorruptionError("epochs are not numbered from 0", where=where)
         if not self.stream_id.isascii():
             raise CorruptionError("stream id is not ASCII, which a hint has to be", where=where)
+
+    def changed(self, **values: Any) -> Self:
+        """Return the root with other values of some fields.
+
+        `dataclasses.replace` sets each of the forty again; a commit changes a few, three times.
+        """
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **values)
+        return made
 
     @property
     def epoch(self) -> Epoch:

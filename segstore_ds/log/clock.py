@@ -1,9 +1,9 @@
 """Time, waiting and randomness as one parameter, so that tests control all three."""
 
+import os
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ def _wall_us() -> int:
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True)

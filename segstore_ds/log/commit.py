@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from segstore_ds.format.operation import RELISTING
@@ -90,8 +90,7 @@ def complete_root(
         "transaction": transaction,
     }
     row = describe_commit(base, kept, change.note, **place, **meter.cost(slot.attempt))
-    root = replace(
-        kept,
+    root = kept.changed(
         **place,
         parent=base.transaction,
         restored=slot.version if relists else base.restored,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
-from segstore_ds.format.inline import attach_frames, attach_to, frames_of, join_frames
+from segstore_ds.format.inline import attach_to, join_frames
 from segstore_ds.format.names import Hint
 from segstore_ds.format.record import Encoded, encode_after
 from segstore_ds.format.root import (
@@ -26,6 +26,7 @@ from segstore_ds.format.root import (
     decode_root,
     encode_root,
 )
+from segstore_ds.format.statistics import parse_stats
 from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import (
@@ -45,7 +46,12 @@ FOLLOWED = 8  # versions behind a base that are read by name; then their names a
 
 def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes, Encoded]:
     encoded, news = encode_after(root, known, where=where, format=ROOT_FORMAT)
-    attach_to(news.read.get("entries", ()), join_frames(news.given.get("entries", ())))
+    given, read = news.given.get("entries", ()), news.read.get("entries", ())
+    if attach_to(read, join_frames(given), where=where) != tuple(given):
+        raise CorruptionError("entries are not read as they were written", where=where)
+    for entry in read:
+        if entry.stats is not None:
+            parse_stats(entry.stats, where=where)
     root.check_stored(where)
     return encoded.body, encoded
 
@@ -55,8 +61,8 @@ ROOT_CODEC: Codec[Root] = Codec(
     decode_root,
     ROOT_RAW_LIMIT_BYTES,
     _encode_after,
-    frames_of,
-    lambda root, frames, where: attach_frames(root, frames, where=where),
+    lambda root: join_frames(root.entries),
+    lambda root, frames, where: root.changed(entries=attach_to(root.entries, frames, where=where)),
 )
 
 

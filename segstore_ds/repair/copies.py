@@ -21,7 +21,7 @@ from operator import attrgetter
 from segstore_ds.copy.transfer import CopiedObject, copy_object, copy_objects
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.inline import frames_of
+from segstore_ds.format.inline import join_frames
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog, find_gaps
@@ -148,7 +148,7 @@ class _FrameRepair:
             replace(entry, frame=found[entry.path][0]) if entry.path in found else entry
             for entry in root.entries
         )
-        put_back(self.context.storage, path, body + frames_of(replace(root, entries=(*entries,))))
+        put_back(self.context.storage, path, body + join_frames(entries))
         self.findings.repaired += [
             f"{path}: {names.segment_object(segment)} from {source}"
             for segment, (_, source) in found.items()

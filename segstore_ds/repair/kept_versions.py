@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
+from segstore_ds.format.inline import laid_out
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.root import PartRef, Root
@@ -112,7 +113,7 @@ class KeptVersions:
                     if placed.start < end and placed.end > start:
                         yield placed
         cursor = root.inline_start
-        for entry in root.entries:
+        for entry in map(laid_out, root.entries):
             placed = PlacedSegment(cursor, entry)
             cursor = placed.end
             listed = inline or entry.frame is None

@@ -1,5 +1,6 @@
 """Inline segments of a root: reading them like objects, and making objects of them."""
 
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,15 +12,16 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import (
     Frame,
-    check_frame,
     decode_frame,
     encode_frame,
+    join_streams,
     with_marks,
 )
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.parts.stats import Schemas
+from segstore_ds.format.record import parse_json
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
@@ -55,7 +57,7 @@ def join_inline(root: Root, schemas: Schemas) -> Root:
     for run in _runs(root):
         frames = _joined(root, run, schemas(run[0].epoch)) if run[0].frame else []
         found += [encoded_entry(run[-1].segment_id, frames[0])] if len(frames) == 1 else run
-    return replace(root, entries=tuple(found))
+    return root.changed(entries=tuple(found))
 
 
 def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentEntry, ...]:
@@ -98,32 +100,34 @@ def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame
 
 def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
     """Return the events of a run as one frame, or its frames as they are if one is damaged."""
-    frames = [stored_frame(entry, entry.frame) for entry in run if entry.frame]
-    if len(frames) == 1:
-        return frames
-    try:
-        batches = [_decoded(*each, schema) for each in zip(run, frames, strict=True)]
-    except CorruptionError:
-        return frames
-    columns = {name for frame in frames for name in frame.stats}
+    batch = _decoded(run, schema) if len(run) > 1 else None
+    if batch is None:
+        return [stored_frame(each.frame, each.rows, each.stats) for each in run if each.frame]
+    columns = {name for entry in run for name in parse_json(entry.stats or "{}", where=entry.path)}
     chosen = [name for name in schema.names if name in columns]
     timed = time_column_of(root)
     if timed in schema.names:
         chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
-    batch = pa.concat_batches(batches)
     return [encode_frame(batch, compression="zstd", compression_level=None, stats_columns=chosen)]
 
 
-def _decoded(entry: SegmentEntry, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
-    check_frame(frame.data, crc=frame.crc, where=entry.path)
-    return decode_frame(
-        frame.data,
-        rows=frame.rows,
-        schema=schema,
-        columns=None,
-        where=entry.path,
-        limit_bytes=max(frame.raw_bytes, 1),
-    )
+def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch | None:
+    """Return the events of a run; None if a frame is damaged."""
+    frames = [entry.frame for entry in run if entry.frame]
+    if not all(map(frame_is_sound, frames)):
+        return None
+    try:
+        return decode_frame(
+            join_streams([frame.data for frame in frames]),
+            rows=sum([entry.rows for entry in run]),
+            schema=schema,
+            columns=None,
+            where=run[0].path,
+            limit_bytes=max(sum([frame.raw_bytes for frame in frames]), 1),
+            batches=len(frames),
+        )
+    except (CorruptionError, ValueError, struct.error):
+        return None
 
 
 def frame_is_sound(frame: InlineFrame | Frame) -> bool:

@@ -118,7 +118,7 @@ class LocalStorage(CheckedStorage):
             raise
 
     def note(self, path: str, data: bytes) -> None:  # noqa: D102
-        self.run("put", path, _write_anew, self._full(path), data)
+        self.run("put", path, _write_hint, self._full(path), data)
 
     def _open_staged(self, path: str, full: str) -> "LocalStagedWriter":
         return LocalStagedWriter(self, path, full, self._folders.open_staged(full))
@@ -393,11 +393,20 @@ class LocalScatteredWriter(ScatteredWriter):
 _PROBED: set[tuple[int, int]] = set()
 
 
-def _write_anew(full: str, data: bytes) -> None:
-    # A new file: the old one may be a hard link, of a backup.
+def _write_hint(full: str, data: bytes) -> None:
+    # In place, which takes less than a new file, unless it is also a hard link, of a backup.
+    with suppress(OSError):
+        descriptor = os.open(full, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and (status.st_nlink, status.st_size) == (1, len(data)):
+                os.write(descriptor, data)
+                return
+        finally:
+            os.close(descriptor)
     with suppress(FileNotFoundError):
         os.unlink(full)
-    descriptor = os.open(full, os.O_WRONLY | os.O_CREAT, 0o666)
+    descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, data)
     finally:

@@ -141,8 +141,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
         if key.claim:
             writers[key.claim] = claim  # only its owner is read
-    appended = replace(
-        root,
+    appended = root.changed(
         entries=(*root.entries, *entries),
         next_segment=root.next_segment + len(entries),
         tail=tail,

@@ -51,8 +51,8 @@ def newest_root(folder: Path) -> dict[str, Any]:
     root: dict[str, Any] = json.loads(envelope(data[:end]))
     assert (root["format"], root["version"]) == (1, int(max(names)))
     for entry in root["entries"]:
-        if entry[1] is None:  # its bytes lie here (6.2)
-            end, entry[1] = end + entry[3], data[end : end + entry[3]]
+        if entry[8]:  # its bytes lie here (6.2)
+            end, entry[1] = end + entry[8][0], data[end : end + entry[8][0]]
     assert end == len(data)
     return root
 
@@ -126,11 +126,10 @@ def rows_of(body: bytes) -> tuple[dict[str, Any], dict[str, list[Any]]]:
 
 def segment(places: list[Path], entry: list[Any], schemas: list[pa.Schema]) -> pa.Table:
     """Return the events of a segment, in the schema of its epoch (6)."""
-    segment_id, path, rows, size, end_bytes, end_crc, form, _, *frame = entry
+    segment_id, path, rows, size, end_bytes, end_crc, form, _, *more = entry
     if isinstance(path, bytes):
-        table = read_frame(path, rows, frame[0], schemas[segment_id >> 32])
-        assert (len(path), end_bytes, end_crc, form) == (size, 0, 0, "arrow")
-        return table
+        assert form == "arrow"
+        return read_frame(path, rows, more[0], schemas[segment_id >> 32])
     data = found(places, f"segments/{path}")
     assert (len(data), zlib.crc32(data[-end_bytes:])) == (size, end_crc)
     read = {"arrow": read_arrow, "parquet": read_parquet}[form]
@@ -154,7 +153,7 @@ def read_frame(frame: bytes, rows: int, facts: list[Any], schema: pa.Schema) -> 
     """Return the events of an inline segment (6.2)."""
     (batch,) = list(pa.ipc.open_stream(frame))
     assert (len(frame) % 64, batch.num_rows) == (0, rows)
-    assert [zlib.crc32(frame), fingerprint(schema)] == [facts[0], facts[2]]
+    assert [len(frame), zlib.crc32(frame), fingerprint(schema)] == [*facts[:2], facts[3]]
     return pa.Table.from_batches([batch], schema)
 
 

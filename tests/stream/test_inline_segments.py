@@ -32,6 +32,8 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
+VALUE = 392  # of a frame of ten numbers: a byte of one of them
+
 
 @pytest.fixture
 def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +59,13 @@ def _segments(storage: Storage) -> list[str]:
     return sorted(info.path for info in storage.list("segments"))
 
 
-def _damaged(storage: TimedStorage, stream: Stream, place: int) -> None:
+def _damaged(storage: TimedStorage, stream: Stream, place: int, byte: int = 100) -> None:
     """Flip a byte of the frame of one of the newest root's entries, in its commit file."""
     root = stream._log.root
     path = f"log/{names.build_log_name(root.version)}"
     data = bytearray(storage.get(path))
     behind = sum(len(entry.frame.data) for entry in root.entries[place:] if entry.frame)
-    data[len(data) - behind + 100] ^= 1
+    data[len(data) - behind + byte] ^= 1
     storage.put(path, bytes(data))
 
 
@@ -322,14 +324,15 @@ def test_damaged_frame_is_named_and_hides_nothing_else() -> None:
     assert values(stream, 20) == list(range(20, 50))
 
 
+@pytest.mark.parametrize("byte", [100, VALUE])
 @pytest.mark.parametrize("share", ["small_share", "small_joined_share"])
 def test_damaged_frame_moves_to_the_segment_as_it_is(
-    share: str, request: pytest.FixtureRequest
+    share: str, byte: int, request: pytest.FixtureRequest
 ) -> None:
     """Nobody encodes it anew under a good checksum: it is still the only thing that is lost."""
     request.getfixturevalue(share)
     stream, storage = make_stream(3)
-    _damaged(storage, stream, 1)
+    _damaged(storage, stream, 1, byte)
     stream = open_on(storage, clock=storage.time.clock)
     stream.append(numbers(30, 40))
     assert _inline(stream._log.root) == [False]

@@ -46,6 +46,8 @@ def test_whatever_else_slips_through_ends_no_stream() -> None:
     before = stream.version
     root = stream._log.root
     (entry,) = root.entries
+    assert entry.frame is not None
+    cut, longer = entry.frame.data[:-64], entry.frame.size + 64
     for wrong in (
         {"client": "x" * 500},
         {"operation": "x" * 200},
@@ -54,6 +56,8 @@ def test_whatever_else_slips_through_ends_no_stream() -> None:
         {"properties": {"name": 1}},
         {"entries": (replace(entry, rows=10.0),)},
         {"entries": (replace(entry, stats='{"id":'),)},
+        {"entries": (replace(entry, frame=replace(entry.frame, size=longer)),)},
+        {"entries": (replace(entry, frame=replace(entry.frame, data=cut)),)},
         {"retired": (Retired("segment", "../outside", 0, 0),)},
         {"epochs": (*root.epochs, replace(root.epoch, schema=None))},
     ):
@@ -63,6 +67,19 @@ def test_whatever_else_slips_through_ends_no_stream() -> None:
     assert open_on(storage).version == before
     stream.append(numbers(10, 11))
     assert values(open_on(storage)) == list(range(11))
+
+
+def test_frames_that_would_be_cut_elsewhere_are_not_put() -> None:
+    """Their sizes add up, but a reader would take a part of the second one for the first."""
+    stream, storage = make_stream(2)
+    moved = [
+        replace(entry, frame=replace(entry.frame, size=entry.frame.size + by))
+        for entry, by in zip(stream._log.root.entries, (64, -64), strict=True)
+        if entry.frame is not None
+    ]
+    with pytest.raises(InvalidInputError, match="could not be read back"):
+        stream._log.commit(partial(_replaced, {"operation": "repair", "entries": (*moved,)}))
+    assert values(open_on(storage)) == list(range(20))
 
 
 def _replaced(wrong: dict[str, object], root: Root, _: Slot) -> Change[None]:

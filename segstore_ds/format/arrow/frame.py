@@ -219,11 +219,13 @@ def decode_frame(
     columns: Sequence[str] | None,
     where: str,
     limit_bytes: int = MAX_RAW_BYTES,
+    batches: int = 1,
 ) -> pa.RecordBatch:
     """Decode the columns asked for of a frame that `check_frame` has passed; None for all.
 
     The frame has to have `rows` events and `schema` (in normal form), and its buffers may take at
-    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`.
+    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`. What
+    `join_streams` returned has as many `batches` as there were frames.
 
     Raises:
         InvalidInputError: A column is unknown or asked for twice.
@@ -237,7 +239,7 @@ def decode_frame(
             raise CorruptionError(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
             )
-        batch = _read_batch(data, schema, places)
+        batch = _read_batch(data, schema, places, batches)
     except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
         raise
     except (*_ARROW_ERRORS, struct.error) as error:
@@ -261,23 +263,26 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
     return places
 
 
-def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
+def _read_batch(
+    data: pa.Buffer | bytes, schema: pa.Schema, places: list[int], batches: int
+) -> pa.RecordBatch:
     # Arrow takes an empty list for all fields, so counting rows decodes the first field.
     wanted = sorted(places) or [0][: len(schema)]
     options = pa.ipc.IpcReadOptions(
         included_fields=wanted, use_threads=len(data) >= _THREADED_BYTES
     )
     with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
-        batch = next(reader, None)
-        more = next(reader, None)
+        read = [*reader]
     whole = len(wanted) == len(schema)
     expected = schema if whole else pa.schema([schema.field(place) for place in wanted])
-    if batch is None or more is not None or not batch.schema.equals(expected):
+    if len(read) != batches or not reader.schema.equals(expected):
         raise ValueError(expected)
-    if not is_sound(batch):
-        batch.validate()
-        for column in batch.columns:
-            check_offsets(column)
+    for batch in read:
+        if not is_sound(batch):
+            batch.validate()
+            for column in batch.columns:
+                check_offsets(column)
+    batch = read[0] if batches == 1 else pa.concat_batches(read)
     if not expected.names or batch.schema.equals(expected, check_metadata=True):
         return batch
     return with_types(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
@@ -290,7 +295,7 @@ def declared_bytes(data: memoryview) -> int:
     nor a record batch, or a negative size, is a ValueError.
     """
     total = 0
-    for place, (metadata, body) in enumerate(_messages(data)):
+    for place, (metadata, body, _) in enumerate(_messages(data)):
         message = _table(metadata, 0)
         if place == 0:
             continue
@@ -309,7 +314,23 @@ def declared_bytes(data: memoryview) -> int:
     return total
 
 
-def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+def join_streams(frames: Sequence[bytes]) -> bytes:
+    """Return the batches of several frames of one schema as one stream, without decoding them.
+
+    Raises:
+        ValueError: The frames begin with different schemas.
+    """
+    pieces = list[bytes]()
+    for data in frames:
+        (*_, start), *_, (*_, end) = _messages(memoryview(data))
+        if data[:start] != frames[0][:start]:
+            raise ValueError(start)
+        pieces.append(data[start if pieces else 0 : end])
+    return b"".join(pieces)
+
+
+def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview, int]]:
+    """Yield the metadata and the body of each message of a stream, and where it ends."""
     place = 0
     while place + 8 <= len(data):
         marker, size = struct.unpack_from("<II", data, place)
@@ -322,8 +343,9 @@ def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
         if length < 0:
             raise ValueError(length)
         place += 8 + size
-        yield metadata, data[place : place + length]
-        place += length
+        end = place + length
+        yield metadata, data[place:end], end
+        place = end
 
 
 def _table(metadata: memoryview, place: int) -> int:

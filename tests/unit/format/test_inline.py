@@ -10,13 +10,14 @@ from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.inline import (
-    attach_frames,
+    attach_to,
     encoded_entry,
-    frames_of,
     inline_object,
+    join_frames,
+    laid_out,
     renumbered,
 )
-from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, decode_root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.segment import ARROW, find_format
@@ -49,25 +50,26 @@ def _root() -> Root:
 
 
 def _decoded(body: bytes, frames: bytes) -> Root:
-    return attach_frames(decode_root(body, where="log/3"), frames, where="log/3")
+    root = decode_root(body, where="log/3")
+    return replace(root, entries=attach_to(root.entries, frames, where="log/3"))
 
 
 def test_root_comes_back_with_its_frames() -> None:
     """Body and frames together give the same root; the frames are in no other place."""
     root = _root()
-    body, frames = encode_root(root), frames_of(root)
+    body, frames = encode_root(root), join_frames(root.entries)
     assert _decoded(body, frames) == root
     assert len(frames) == root.inline_bytes
     rows = parse_json(body, where="x")["entries"]
-    assert [row[1] for row in rows] == [None, OBJECT.path, None]
-    assert [len(row) for row in rows] == [9, 8, 9]
-    assert sum(row[3] for row in rows if row[1] is None) == len(frames)
+    assert [names.is_inline(row[1]) for row in rows] == [True, False, True]
+    assert [row[8] is None for row in rows] == [False, True, False]
+    assert sum(row[8][0] for row in rows if row[8]) == len(frames)
 
 
 def test_every_cut_and_every_extra_byte_is_told() -> None:
     """Fewer bytes than declared are truncated, more are corrupt."""
     root = _root()
-    body, frames = encode_root(root), frames_of(root)
+    body, frames = encode_root(root), join_frames(root.entries)
     for size in range(0, len(frames), 7):
         with pytest.raises(TruncatedObjectError, match="within its frames"):
             _decoded(body, frames[:size])
@@ -81,7 +83,7 @@ def test_every_cut_and_every_extra_byte_is_told() -> None:
 def test_inline_segment_is_an_arrow_segment_in_memory() -> None:
     """The object that readers see has the size, the end and the statistics of its entry."""
     frame = _frame(5)
-    entry = encoded_entry(7 << 32 | 9, frame)
+    entry = laid_out(encoded_entry(7 << 32 | 9, frame))
     assert entry.frame is not None
     data = inline_object(entry, entry.frame)
     assert names.is_inline(entry.path)
@@ -103,18 +105,21 @@ def test_inline_segment_is_an_arrow_segment_in_memory() -> None:
 def test_damaged_frame_hides_no_other() -> None:
     """Whatever byte of a frame is damaged, the root is read, and carries the frame as it is."""
     root = _root()
-    body, frames = encode_root(root), bytearray(frames_of(root))
+    body, frames = encode_root(root), bytearray(join_frames(root.entries))
     for place in range(0, len(frames), 13):
         frames[place] ^= 0xFF
         damaged = _decoded(body, bytes(frames))
         assert damaged.entries[1] == OBJECT
-        assert (encode_root(damaged), frames_of(damaged)) == (body, bytes(frames))
+        assert (encode_root(damaged), join_frames(damaged.entries)) == (body, bytes(frames))
         frames[place] ^= 0xFF
 
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(2, 0), (3, 0), (3, 65), (6, "parquet"), (8, None), (8, [1, 2]), (8, [-1, 2, ""])],
+    [
+        *[(1, "0-1/a.arrow"), (1, names.build_inline_path(9)), (2, 0), (3, 0), (6, "parquet")],
+        *[(8, None), (8, [64, 1, 2]), (8, [65, 1, 2, ""]), (8, [64, -1, 2, ""])],
+    ],
 )
 def test_malformed_row_is_refused(place: int, value: object) -> None:
     """A row without its frame's facts, or with impossible ones, is corrupt."""
@@ -124,8 +129,8 @@ def test_malformed_row_is_refused(place: int, value: object) -> None:
         decode_root(build_json(body), where="log/3")
 
 
-def test_metadata_names_no_inline_path() -> None:
-    """The name that an inline segment has in memory is not one that metadata can give."""
-    row = [0, names.build_inline_path(0), 1, 1, 1, 1, "arrow", None]
+def test_only_an_inline_segment_has_an_inline_path() -> None:
+    """An object's entry can't give the name by which readers know a frame."""
+    row = [0, names.build_inline_path(0), 1, 1, 1, 1, "arrow", None, None, 0, 0]
     with pytest.raises(CorruptionError, match="path"):
-        SegmentEntry.from_rows([row], "x")
+        from_json(SegmentEntry, row, where="x")
