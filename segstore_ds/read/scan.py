@@ -96,7 +96,7 @@ def run_tasks(
     slices: Generator[SliceDecoder] = (
         SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
     )
-    far = threads > 1 and reading.storage.trust_s > 0
+    far = threads > 1 and reading.needs_data and reading.storage.trust_s > 0
     if far or reading.looks_up:
         # Asking each in its turn would wait for every answer.
         opening = LOOKUP_THREADS if reading.looks_up else threads

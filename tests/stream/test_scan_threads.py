@@ -201,3 +201,13 @@ def test_requests_to_an_object_store_are_under_way_together(
     storage = Waiting(stream._log.storage)
     assert open_on(storage).read(read_cache_bytes=0).read_all() == table(0, 500)
     assert min(storage.most.values()) >= 4
+
+
+def test_a_scan_of_generated_columns_alone_opens_no_segment(stream: Stream) -> None:
+    stats = stream._log.storage.stats
+    stats.reset()
+    assert stream.scan().count() == 500
+    counted = stats.total
+    stats.reset()
+    assert stream.read(columns=[], offset_column="o").read_all().num_rows == 500
+    assert stats.total == counted
