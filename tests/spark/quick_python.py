@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import runpy
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -82,64 +82,55 @@ def preload() -> None:
 
 def serve(address: str) -> None:
     """Fork for each connection, and tell it how the fork ended; until the input ends."""
-    ready, listening = selectors.DefaultSelector(), socket.socket(socket.AF_UNIX)
+    listening, events = socket.socket(socket.AF_UNIX), select.poll()
     listening.bind(address)
     listening.listen(64)
-    ready.register(0, selectors.EVENT_READ)
-    ready.register(listening, selectors.EVENT_READ)
+    events.register(0, select.POLLIN)
+    events.register(listening, select.POLLIN)
     os.write(1, b"!")
+    forks: dict[int, tuple[int, int, socket.socket]] = {}  # by each of its two descriptors
     while True:
-        for key, _ in ready.select():
-            if key.fileobj == 0:
+        for number, _ in events.poll():
+            if number == 0:
                 return
-            if key.fileobj is listening:
+            if number == listening.fileno():
                 client, _ = listening.accept()
                 pid = fork(client)
                 ended = os.pidfd_open(pid)
-                ready.register(ended, selectors.EVENT_READ, (pid, client))
-                ready.register(client, selectors.EVENT_READ, pid)
-            elif isinstance(key.fileobj, socket.socket):  # the program was ended
-                ready.unregister(key.fileobj)
-                os.kill(key.data, signal.SIGTERM)
-            else:
-                pid, client = key.data
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                ready.unregister(key.fileobj)
-                os.close(key.fileobj)
+                forks[ended] = forks[client.fileno()] = (pid, ended, client)
+                events.register(ended, select.POLLIN)
+                events.register(
+                    client, 0
+                )  # that the program was ended; what it sends is the fork's
+                continue
+            if number not in forks:  # it ended together with its program
+                continue
+            pid, ended, client = forks[number]
+            if number != ended:
+                events.unregister(client)
+                os.kill(pid, signal.SIGTERM)
+                continue
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            del forks[ended], forks[client.fileno()]
+            for each in (ended, client):
                 with suppress(KeyError):
-                    ready.unregister(client)
-                with suppress(OSError):
-                    client.send(bytes([abs(code)]))
-                client.close()
+                    events.unregister(each)
+            os.close(ended)
+            with suppress(OSError):
+                client.send(bytes([abs(code)]))
+            client.close()
 
 
 def fork(client: socket.socket) -> int:
-    """Begin what a program was asked for; return the process."""
-    length, streams, _, _ = socket.recv_fds(client, 4, 3)
-    with client.makefile("rb") as file:
-        (module, *arguments), folder, environment = json.loads(
-            file.read(int.from_bytes(length, "big"))
-        )
+    """Begin what a program asks for; return the process, which waits for the program by itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads: Arrow's allocator has one that survives this
         pid = os.fork()
     if pid:
-        for stream in streams:
-            os.close(stream)
         return pid
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [folder, *paths, *(path for path in sys.path[1:] if path not in paths)]
-    sys.argv = [module, *arguments]
-    sys.modules.pop(module, None)
     code = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        execute(client)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - as Python shows what a program raises
@@ -150,6 +141,27 @@ def fork(client: socket.socket) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def execute(client: socket.socket) -> None:
+    """Run what a program asks for, as if it were started so."""
+    length, streams, _, _ = socket.recv_fds(client, 4, 3)
+    if not length:  # the program was ended before it asked
+        return
+    with client.makefile("rb") as file:
+        given = file.read(int.from_bytes(length, "big"))
+    (module, *arguments), folder, environment = json.loads(given)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [folder, *paths, *(path for path in sys.path[1:] if path not in paths)]
+    sys.argv = [module, *arguments]
+    sys.modules.pop(module, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
