@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
 PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 NOTEBOOKS = sorted((ROOT / "segstore_ds/docs").rglob("*.ipynb"))
-SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
+SOURCE = (ROOT / "segstore_ds/SOURCE.md").read_text()
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
 RULES = sorted(ROOT.glob("segstore_ds/*/[A-Z]*.md"))  # of a room each; FORMAT.md is one
@@ -91,6 +91,7 @@ LINKING = [
     ROOT / "README.md",
     *sorted((ROOT / ".github").glob("*.md")),
     ROOT / "segstore_ds/DESIGN.md",
+    ROOT / "segstore_ds/SOURCE.md",
     *RULES,
     *PAGES,
     *NOTEBOOKS,
@@ -119,7 +120,7 @@ def test_site_lists_every_page_once():
     ours = [page.relative_to(ROOT / "segstore_ds") for page in [*PAGES, *RULES]]
     ours.remove(Path("data/README.md"))
     ours += [Path("docs") / each.with_suffix(".md").name for each in NOTEBOOKS]
-    others = ["index.md", "contributing.md", "releasing.md", "DESIGN.md"]
+    others = ["index.md", "contributing.md", "releasing.md", "DESIGN.md", "SOURCE.md"]
     assert sorted(pages_of(site["project"]["nav"])) == sorted([*map(str, ours), *others])
 
 
@@ -150,7 +151,7 @@ def test_files_that_the_source_page_names_exist():
 
 
 def test_servers_and_least_versions_of_the_stores_page_are_those_of_the_code():
-    page = (ROOT / "segstore_ds/docs/object_stores.md").read_text()
+    page = (ROOT / "segstore_ds/docs/operate.md").read_text()
     for program in PROGRAMS:
         assert f"| {program.name} | {program.version}" in page
     for store in STORES.values():

@@ -12,7 +12,7 @@ import segstore_ds as segstore
 from benchmarks.workloads.spark_rivals import environment_with
 
 ROOT = Path(__file__).parents[1]
-RECIPES = (ROOT / "segstore_ds/docs/recipes.md").read_text()
+RECIPES = (ROOT / "segstore_ds/docs/kafka.md").read_text()
 ORDERS = pa.schema([("day", pa.string()), ("amount", pa.int64())])
 DAY = "2026-11-20"
 # Runs its commands in one process: each imports for seconds.

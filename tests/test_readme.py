@@ -27,10 +27,9 @@ TEXTS = {"README": README}
 TEXTS |= {str(page.relative_to(DOCS).with_suffix("")): page.read_text() for page in PAGES}
 PAGE_NAMES = [name for name in TEXTS if name != "README"]
 # Spark's blocks are pasted one after another into one session, README's first.
-SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies", "recipes")
+SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies")
 # Also run on the lowest versions, as README is.
-SMOKE_PAGES = {"python", "retention", "followers", "parquet_files"}
-SMOKE_PAGES |= {"compaction", "copies", "reference"}
+SMOKE_PAGES = {"python", "maintenance", "copies", "reference"}
 _WRITES_TO = "/tmp/"  # noqa: S108 - what the pages say; the tests put a folder of theirs there
 # The release check gives an environment that holds the wheel alone, and nothing of the checkout.
 _INSTALLED = os.environ.get("SEGSTORE_README_PYTHON", "")
@@ -114,11 +113,11 @@ def test_code_of_the_pages_prints_what_its_comments_say(code, printed_by_pages):
 @pytest.mark.timeout(1800)
 def test_spark_code_prints_what_its_comments_say(tmp_path):
     """The blocks are pasted one after another into one session, as a reader would."""
-    pages = [*SPARK_PAGES]
+    codes = [param.values[0] for name in SPARK_PAGES for param in blocks("spark", name)]
     if find_spec("pyspark.sql.streaming.datasource") is None:
         # Before Spark 4.2 AvailableNow is one batch, which closes no window.
-        pages.remove("recipes")
-    code = "\n".join(param.values[0] for name in pages for param in blocks("spark", name))
+        codes = [code for code in codes if "withWatermark" not in code]
+    code = "\n".join(codes)
     check_printed(code, run_codes([code], tmp_path)[code])
 
 
@@ -187,7 +186,7 @@ def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
 
 
 def test_metadata_tables_are_the_programs():
-    rows = TEXTS["metadata"].split("\n| table | columns |\n")[1].split("\n\n")[0]
+    rows = TEXTS["operate"].split("\n| table | columns |\n")[1].split("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))
     schemas = {name: table.schema for name, table in METADATA_TABLES.items()} | {
         "compactionPlan": PLAN_SCHEMA,

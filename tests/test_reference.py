@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "segstore_ds/docs"
 HIDDEN = {"self", "clock", "spark_schema", "client", "how"}  # of tests and of connectors
 REFERENCE = (DOCS / "reference.md").read_text()
-ERRORS = (DOCS / "errors.md").read_text()
+ERRORS = (DOCS / "runbook.md").read_text()
 COMMANDS = (DOCS / "command_line.md").read_text()
 
 
@@ -98,7 +98,7 @@ def error_rows() -> list[str]:
             if inspect.isclass(one) and cls in one.__bases__:
                 again = " (retryable)" if one.retryable else ""
                 name = f"{'└ ' * depth}`{one.__name__}`{again}"
-                code = f"[`{one.code}`](runbook.md#{one.code.lower()})"
+                code = f"[`{one.code}`](#{one.code.lower()})"
                 rows.append(f"| {name} | {code} | {one.__doc__.splitlines()[0]} | ")
                 rows += below(one, depth + 1)
         return rows

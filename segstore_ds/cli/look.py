@@ -26,6 +26,7 @@ _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _PAGES = (
     *(
         "DESIGN.md",
+        "SOURCE.md",
         "format/FORMAT.md",
         "copy/PIECES.md",
         "publish/TABLES.md",

@@ -3,7 +3,7 @@
 Other modules of this package import these names from here alone. Spark before 4.2 passes a
 streaming source neither the start of a batch nor a limit, and has no class for either; before 4.1
 it has no streaming writer of Arrow batches. The client of Spark Connect alone has no py4j.
-`docs/install.md` says what users notice.
+`docs/start.md` says what users notice.
 """
 
 import inspect

@@ -172,7 +172,7 @@ def test_duckdb_reads_them(stream):
 
 @pytest.mark.parametrize("start", [0, 60_000, 99_999, 100_005, 123_456])
 def test_duckdb_counts_a_range_exactly(tmp_path, start):
-    """Also where it begins inside a file, by the join that docs/parquet_files.md shows."""
+    """Also where it begins inside a file, by the join that docs/other_engines.md shows."""
     duckdb = pytest.importorskip("duckdb")
     made = create_on(open_storage(str(tmp_path / "events")), pa.schema([("n", pa.int64())]))
     for first, rows in ((0, 100_000), (100_000, 10), (100_010, 70_000)):

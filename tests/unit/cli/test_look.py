@@ -101,7 +101,7 @@ def test_docs_lists_pages_and_prints_one(capsys):
     assert main(["docs", "--json"]) == 0
     pages = {row["page"]: row["title"] for row in lines(capsys)}
     folder = Path(segstore.__file__).parent / "docs"
-    assert {*pages} == {page.stem for page in folder.glob("*.md")} | {"design"} | RULES
+    assert {*pages} == {page.stem for page in folder.glob("*.md")} | {"design", "source"} | RULES
     assert (pages["glossary"], pages["command_line"]) == ("Glossary", "Command line")
     assert main(["docs", "glossary"]) == 0
     assert capsys.readouterr().out.startswith("# Glossary")

@@ -154,7 +154,7 @@ def test_errors_hold_no_control_characters(stream, tmp_path, capsys):
 def test_log_lines_hold_no_control_characters(capsys, monkeypatch):
     """Warnings, as of folders that can't be searched, go to the same terminal."""
     monkeypatch.setattr(logging.root, "handlers", [])
-    assert main(["docs", "errors", "--json"]) == 0
+    assert main(["docs", "runbook", "--json"]) == 0
     logging.getLogger("segstore_ds.read").warning("folder %s\nis left", f"{HOSTILE}{BIDI}")
     said = capsys.readouterr().err
     assert said.startswith("segstore: folder a\\x1b")

@@ -11,7 +11,7 @@ from segstore_ds.observe.series import SERIES
 PACKAGE = Path(__file__).parents[3] / "segstore_ds"
 DASHBOARD = json.loads((PACKAGE / "data/grafana.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-PAGE = (PACKAGE / "docs/monitoring.md").read_text()
+PAGE = (PACKAGE / "docs/operate.md").read_text()
 EXPORTED = {series.prometheus_name: series for series in SERIES.values()}
 
 
@@ -68,5 +68,5 @@ def test_panels_have_names_of_their_own_places_and_the_chosen_source():
 
 @pytest.mark.parametrize("section", ["Alerts", "Streaming queries", "Grafana"])
 def test_page_names_metrics_that_are_exported(section):
-    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    text = PAGE.split(f"\n### {section}\n")[1].split("\n##")[0]
     assert {*names(text)} - {"segstore_ds"} <= {*EXPORTED}

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from segstore_ds.observe.export import prometheus_text, to_prometheus
 from segstore_ds.observe.series import SERIES, sample
 
-PAGE = Path(__file__).parents[3] / "segstore_ds/docs/monitoring.md"
+PAGE = Path(__file__).parents[3] / "segstore_ds/docs/operate.md"
 
 
 def test_names_are_those_that_both_systems_take():
