@@ -27,7 +27,7 @@ TEXTS = {"README": README}
 TEXTS |= {str(page.relative_to(DOCS).with_suffix("")): page.read_text() for page in PAGES}
 PAGE_NAMES = [name for name in TEXTS if name != "README"]
 # Spark's blocks are pasted one after another into one session, README's first.
-SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies")
+SPARK_PAGES = ("README", "start", "spark", "sql", "streaming", "copies")
 # Also run on the lowest versions, as README is.
 SMOKE_PAGES = {"python", "maintenance", "copies", "reference"}
 _WRITES_TO = "/tmp/"  # noqa: S108 - what the pages say; the tests put a folder of theirs there
