@@ -1,10 +1,12 @@
-"""Examples in the docstrings of what is public: each is run, on a small stream of its own."""
+"""Examples in the docstrings of what is public: each is run, on a small stream of its own.
 
-import doctest
+Those of `segstore.spark` are run by `tests/spark/test_spark_docstrings.py`.
+"""
+
 import inspect
 
-import pyarrow as pa
 import pytest
+from docstring_kit import run_example
 
 import segstore_ds as segstore
 from segstore_ds import public, reports
@@ -44,10 +46,4 @@ def test_everything_that_is_called_has_an_example():
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_example_gives_what_it_says(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    stream = segstore.create("hello", like={"user": "ada", "n": 1})
-    stream.append([{"user": user, "n": n} for n, user in enumerate(("ada", "bob", "eve"), 1)])
-    names = {"segstore": segstore, "pa": pa, "stream": stream}
-    test = doctest.DocTestParser().get_doctest(PUBLIC[name].__doc__, names, name, None, 0)
-    said = []
-    doctest.DocTestRunner().run(test, out=said.append)
-    assert not said, "".join(said)
+    run_example(name, PUBLIC[name].__doc__)

@@ -46,15 +46,24 @@ def activated(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread within a `with` block.
 
     `df.write.format(...).save()` looks for Python sources in the thread's active session alone, and
-    a thread that your program starts has none: without this Spark says DATA_SOURCE_NOT_FOUND. The
-    thread's own active session, or none, is put back at the end. With Spark Connect, where any
-    thread finds the format, it does nothing. `segstore.spark.write` and SQL need no such block.
+    a thread that your program starts has none: without this block Spark raises
+    DATA_SOURCE_NOT_FOUND. At the end the thread has the active session that it had before. With
+    Spark Connect, where any thread finds the format, it does nothing. `segstore.spark.write` and
+    SQL need no such block.
 
     Args:
         spark: The session, with the format registered or installed.
 
-    Example:
-        ``with segstore.spark.activated(spark): df.write.format("segstore").save(url)``
+    Examples:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> more = spark.createDataFrame([("ada", 4)], "user string, n bigint")
+        >>> def append():
+        ...     with segstore.spark.activated(spark):
+        ...         more.write.format("segstore").mode("append").save(stream.url)
+        >>> with ThreadPoolExecutor(1) as threads:
+        ...     threads.submit(append).result()
+        >>> stream.refresh().tail
+        4
     """
     found = find_jvm(spark)
     if found is None:  # Connect: there is no thread-bound session

@@ -83,13 +83,35 @@ def compact(
 ) -> Compaction:
     """Compact a stream with Spark's tasks: they write the segments, this process plans and commits.
 
-    Up to 16 MiB this process writes itself. As `segstore_ds.Stream.compact`, which says what is
-    guaranteed and what the arguments mean. This process opens the stream as well, so `spark` has
-    the format registered. `single_writer` allows a filesystem without exclusive create.
+    It does the same as `Stream.compact`, with the same guarantees. Work on at most 16 MiB is done
+    in this process, without a job. What the tasks of a job that failed have staged is deleted by
+    upkeep.
+
+    Args:
+        spark: A session with the format registered; this process opens the stream as well.
+        url: The stream.
+        start: As for `Stream.compact`, like the next six.
+        end: Where to end.
+        mode: ``merge``, ``stitch`` or ``split``.
+        target_rows: Most events of a segment.
+        target_bytes: Most encoded bytes of a segment.
+        minor: Only runs of at least ``(small, medium)`` segments; None takes every run.
+        budget_bytes: Most encoded bytes to rewrite, the newest first; None for no limit.
+        layout: Compression and frames of what is written.
+        single_writer: Allow a filesystem without exclusive create.
+
+    Returns:
+        What was done; `commits` is 0 if there was nothing to do.
 
     Raises:
-        SegstoreError: As `segstore_ds.Stream.compact`.
+        SegstoreError: As `Stream.compact`.
         pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
+
+    Examples:
+        >>> _ = stream.append({"user": "ada", "n": 4})
+        >>> done = segstore.spark.compact(spark, stream.url)
+        >>> done.segments_before, done.segments_after
+        (2, 1)
     """
     return compact_stream(
         _storage(spark, as_location(url), single_writer=single_writer),
@@ -116,25 +138,25 @@ def copy(
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
 
-    Up to 16 MiB that are not transformed are copied by this process itself.
+    With mode ``segments`` the objects are copied as they are; offsets stay. With mode ``events``
+    the events are written again, with offsets from 0, and can be transformed on the way. The order
+    is kept if the transformation keeps it: filters and new columns do; joins, sorts and shuffles
+    don't. There is no stream at the destination before everything is copied.
 
-    By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies ranges). By
-    events, they are written again and can be transformed on the way. The order is kept if the
-    transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The first call
-    binds the range. If it fails, the next call with the same id goes on where it stopped; if the
-    transformation was changed since, or can't be pickled, it begins again. Until all is there,
-    there is no stream at the destination.
-
-    Transformed events are the work of one Spark job for each 16 GiB or so, and go on after the last
-    one that succeeded. That a transformation has changed is seen in its own code and file.
+    The first call fixes the range. If it fails, the next call with the same id continues where it
+    stopped. A copy with a transformation runs about one Spark job for each 16 GiB, and continues
+    after the last job that succeeded; if the transformation can't be pickled, or its code or its
+    file has changed, it starts again. At most 16 MiB without a transformation are copied in this
+    process, without a job.
 
     Args:
         spark: A session with the format registered; this process opens both streams as well.
         source: The stream.
         target: A location without a stream, on any filesystem.
         copy_id: Letters, digits and dashes; repeating a finished copy with its id does nothing.
-        transform: Turns the events into the rows that are written; needs mode ``events``.
+        transform: A function from the events to the rows to write; needs mode ``events``.
         mode: ``segments`` or ``events``; None means ``events`` if there is a transformation.
+            `Stream.copy_to` copies ranges by segments.
         start: First event, for mode ``events``; any form of cut except a time object.
         end: The event after the last, in the same forms.
         seal: Seal the copy after its last event.
@@ -146,8 +168,17 @@ def copy(
     Raises:
         InvalidInputError: A mode or a cut is not valid, or the id belongs to another copy.
         AlreadyExistsError: There is another stream at the destination.
-        SegstoreError: As `segstore_ds.Stream.copy_to` otherwise, for the checks before the job.
+        SegstoreError: As `Stream.copy_to` otherwise, for the checks before the job.
         pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
+
+    Examples:
+        >>> large = f"{stream.url}-large"
+        >>> def select(events):
+        ...     return events.where("n > 1")
+        >>> segstore.spark.copy(spark, stream.url, large, "monday", select).end
+        3
+        >>> segstore.open(large).tail
+        2
     """
     mode = mode or (EVENTS if transform is not None else SEGMENTS)
     if mode not in (EVENTS, SEGMENTS):
@@ -186,7 +217,7 @@ def clone(
 ) -> Copied:
     """Make a stream that shares the segments of another one: three commits, and no job.
 
-    As `segstore_ds.Stream.copy_to` with mode ``clone``, with the session's storage options.
+    It does the same as `Stream.copy_to` with mode ``clone``, with the session's storage options.
 
     Args:
         spark: A session with the format registered.
@@ -201,7 +232,14 @@ def clone(
         What is shared; `repeated` if the clone had been made before.
 
     Raises:
-        SegstoreError: As `segstore_ds.Stream.copy_to`.
+        SegstoreError: As `Stream.copy_to`.
+
+    Examples:
+        >>> fork = f"{stream.url}-fork"
+        >>> segstore.spark.clone(spark, stream.url, fork, "fork", end=2).end
+        2
+        >>> segstore.spark.read(spark, fork).count()
+        2
     """
     stream = open_stream(_storage(spark, source))
     return stream.copy_to(
@@ -274,15 +312,34 @@ def redact(
     forget: bool = False,
     short_grace: bool = False,
 ) -> Redacted:
-    """Set columns of matching events to null with Spark's tasks.
+    """Set columns of matching events to null for good, with Spark's tasks.
 
-    As `segstore_ds.Stream.redact`, which says what is guaranteed and what the arguments mean. Tasks
-    look through segments and write them; this process opens the stream as well, plans and commits,
-    and looks through up to 16 MiB itself.
+    It does the same as `Stream.redact`, with the same guarantees: tasks read the segments and write
+    those that hold matching events, and this process plans and commits. At most 16 MiB are read in
+    this process, without a job.
+
+    Args:
+        spark: A session with the format registered; this process opens the stream as well.
+        url: The stream.
+        filters: Conditions that the events satisfy, as for `Stream.scan`; at least one.
+        columns: The columns to set to null.
+        reason: What the stream keeps about it: a request's number, never the person.
+        redact_id: The same id again is the same redaction; None makes a random one.
+        forget: Also delete what still holds the values.
+        short_grace: With `forget`: don't keep the replaced objects for the grace of upkeep.
+
+    Returns:
+        What was redacted, the id and the bound tail; `forgotten` is the report of `forget`.
 
     Raises:
-        SegstoreError: As `segstore_ds.Stream.redact`.
+        SegstoreError: As `Stream.redact`.
         pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
+
+    Examples:
+        >>> segstore.spark.redact(spark, stream.url, "user == 'ada'", columns=["user"]).rows
+        1
+        >>> segstore.spark.read(spark, stream.url).where("user IS NULL").count()
+        1
     """
     return redact_stream(
         _storage(spark, as_location(url)),

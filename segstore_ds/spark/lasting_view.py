@@ -29,22 +29,28 @@ def create_view(
 ) -> None:
     """Create a view of a stream that lasts as long as the catalog: ``SELECT * FROM clicks``.
 
-    Each query reads the newest events, in this and in later sessions, which need the package
-    installed, or `register`. The view has the columns that the stream has now; for new ones create
-    it again. Beside it lies a table with these columns and no rows, ``clicks__columns``: through it
-    rows are written, ``INSERT INTO clicks__columns WITH (path = '...') ...``.
+    Each query reads the newest events, in this session and in later ones, which need the package
+    installed, or `register`. The view has the columns that the stream has now: if the stream gets
+    new ones, create the view again. Spark takes the columns from an empty table beside the view,
+    ``clicks__columns``; SQL writes through that table:
+    ``INSERT INTO clicks__columns WITH (path = '...') ...``.
 
     Args:
         spark: The session. Without a persistent catalog, such as Hive's, views end with it.
         name: As in SQL, also qualified: ``clicks``, ``db.clicks``.
         url: The stream.
         replace: Drop a view of this name, and its table, first; streams stay.
-        options: Those of reads in docs/options.md, which the view's text keeps, for example
+        options: Those of reads in docs/options.md, which become part of the view, for example
             ``startCut=10``.
 
     Raises:
-        InvalidInputError: An option can't be kept.
+        InvalidInputError: A view can't keep one of the options.
         pyspark.errors.AnalysisException: There is such a view or table already, or no stream.
+
+    Examples:
+        >>> segstore.spark.create_view(spark, "clicks", stream.url)
+        >>> spark.sql("SELECT user FROM clicks WHERE n > 2").first()
+        Row(user='eve')
     """
     url, given = as_location(url), as_texts(options)
     if refused := [option for option in _REFUSED if option in given]:

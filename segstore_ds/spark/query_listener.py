@@ -48,12 +48,12 @@ def listener(
 ) -> StreamingQueryListener:
     """Return a listener that exports the metrics of streaming queries and of their streams.
 
-    The streams that queries read are watched as soon as a query has finished a batch. They are
-    measured in the thread that collects the metrics, so a batch that hangs shows as lag that grows.
-    Nothing is written. With Spark Connect it runs in the client, and works the same.
+    The streams that queries read are watched from a query's first finished batch on. They are
+    measured when the metrics are collected, in that thread, so the lag of a batch that hangs is
+    seen to grow. Nothing is written. With Spark Connect the listener runs in the client.
 
     Args:
-        urls: More streams to watch: those that queries write, which Spark does not tell.
+        urls: More streams to watch, such as those that queries write, which Spark does not name.
         storage_options: For all of these streams, flat or keyed by URL prefix; `env:NAME` values
             are allowed.
         every_s: Least seconds between two measurements of a stream.
@@ -62,12 +62,21 @@ def listener(
             Where neither is given, it exports to the default registry and to the global provider,
             as far as these packages are installed.
 
-    Example:
-        ``spark.streams.addListener(segstore.spark.listener("s3://logs/cleaned"))``
+    Returns:
+        The listener, for ``spark.streams.addListener``.
 
     Raises:
         InvalidInputError: A location is not valid, the registry has a listener already, or no
             package to export with is installed.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry, generate_latest
+        >>> registry = CollectorRegistry()
+        >>> listener = segstore.spark.listener(stream.url, registry=registry)
+        >>> spark.streams.addListener(listener)
+        >>> b"segstore_tail_offset" in generate_latest(registry)  # what Prometheus scrapes
+        True
+        >>> spark.streams.removeListener(listener)
     """
     check_seconds("every_s", every_s)
     watch = watch_streams(

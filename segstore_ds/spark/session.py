@@ -55,23 +55,28 @@ def register(
 ) -> Registration:
     """Register the format `segstore` in a session and tune the session for it.
 
-    Safe to repeat; the last storage options hold. Works in Spark Connect. Where the calling thread
-    has no active session it gets this one, so that `df.write.save()` finds the format in it;
-    `activated` does that in other threads.
+    Safe to repeat; the last storage options hold. Works with Spark Connect. If the calling thread
+    has no active session, this one becomes it, so that `df.write.save()` finds the format; in other
+    threads use `activated`.
 
     Args:
         spark: The session. Others, also those made by `newSession()`, do not change.
-        storage_options: Bound to the session: they reach planners and tasks, but no plan, no
-            option and no event log. Flat or keyed by URL prefix; `env:NAME` values are read where
-            they are used, so executors need the variable.
+        storage_options: For the filesystem, in this session: the driver and the tasks get them, and
+            they appear in no plan, option or event log. Flat or keyed by URL prefix; `env:NAME`
+            values are read where they are used, so executors need the variable.
         tune: Set what makes the format fast, unless the session has a value of its own.
 
     Returns:
         What was set, and what that costs; prints as text.
 
     Raises:
-        InvalidInputError: The storage options are not a mapping; or Spark 4.0 found the format by
-            itself, and can't bind them to the session.
+        InvalidInputError: The storage options are not a mapping; or they can't be bound to the
+            session, as in Spark 4.0 where the package is installed.
+
+    Examples:
+        >>> _ = segstore.spark.register(spark)
+        >>> spark.read.format("segstore").load(stream.url).count()
+        3
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInputError(
@@ -107,12 +112,16 @@ def register(
 def recommended_conf() -> dict[str, str]:
     """Return all settings that make the format fast, for a session's builder.
 
-    With them `register` has nothing to set. They end Spark's measuring of each row that is written,
-    so a batch is bounded by `spark.sql.execution.arrow.maxRecordsPerBatch` alone: lower that for
-    rows of tens of kilobytes.
+    `register` then has nothing to set. With these settings Spark no longer measures each row that
+    is written, so a batch is bounded by `spark.sql.execution.arrow.maxRecordsPerBatch` alone: set
+    that lower for rows of tens of kilobytes.
 
-    Example:
-        ``builder = SparkSession.builder.config(map=segstore.spark.recommended_conf())``
+    Returns:
+        Spark's names and values, all texts.
+
+    Examples:
+        >>> from pyspark.sql import SparkSession
+        >>> builder = SparkSession.builder.config(map=segstore.spark.recommended_conf())
     """
     return dict(_BUILDER_SETTINGS)
 
@@ -121,10 +130,11 @@ def recommended_conf() -> dict[str, str]:
 def write(
     df: DataFrame, url: str | os.PathLike[str], *, mode: str = "append", **options: Any
 ) -> Commit | None:
-    """Write a DataFrame to a stream with the fast settings for just this write.
+    """Write a DataFrame to a stream in one commit, with the fast settings for just this write.
 
-    It restores the session's settings afterwards, also if writes overlap in several threads. It
-    works in threads, where `df.write.save()` does not find the format.
+    All rows are durable and visible when it returns, or none. With `writerId` and `batchId` it is
+    safe to repeat. The session's settings are restored afterwards, also if writes overlap in
+    several threads. It works in any thread, also where `df.write.save()` does not find the format.
 
     Args:
         df: The rows.
@@ -135,12 +145,19 @@ def write(
 
     Returns:
         The commit, with the offsets that the events got. It is looked up in the stream afterwards:
-        None, and a warning in the log, if this process can't read the stream, as may be with Spark
-        Connect.
+        None, with a warning in the log, if this process can't read the stream, for example with
+        Spark Connect.
 
     Raises:
         InvalidInputError: Another mode, or not a location.
         pyspark.errors.PySparkException: The write failed; the text names our error and the remedy.
+
+    Examples:
+        >>> more = spark.createDataFrame([("ada", 4)], "user string, n bigint")
+        >>> segstore.spark.write(more, stream.url, writerId="etl", batchId=7).start
+        3
+        >>> segstore.spark.write(more, stream.url, writerId="etl", batchId=7).repeated
+        True
     """
     if mode not in ("append", "overwrite"):
         raise InvalidInputError("unknown mode", remedy="use append or overwrite", mode=mode)

@@ -59,13 +59,14 @@ class _Scan:
 
 @translate_errors
 def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> DataFrame:
-    """Read a stream's events, Parquet-backed history at the speed of Spark's own Parquet reader.
+    """Read a stream's events as a DataFrame, Parquet segments with Spark's own Parquet reader.
 
-    It takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns,
-    as of the newest version or the requested one. Rows come in no particular order: `offsetColumn`
-    gives one. Up to 16 MiB of other segments are read by this process, at once, and are a local
-    table to Spark. If Spark can't reach the files itself, the rest is read through the source, and
-    a warning says so once.
+    It takes the options of ``spark.read.format("segstore")`` and returns the same rows and columns,
+    as of the newest version or the requested one. Rows come in no particular order: sort by
+    `offsetColumn` if you need one. Spark reads Parquet segments as plain files, without segstore's
+    checksums. Other segments are read by this process at once if they are 16 MiB or less, and by
+    the format `segstore` otherwise. If Spark can't reach the files, everything is read through the
+    format, which is slower, and a warning says so once.
 
     Args:
         spark: The session.
@@ -77,8 +78,13 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         A DataFrame pinned to one version.
 
     Raises:
-        SegstoreError: As `segstore_ds.Stream.read`, or an option is not valid.
+        SegstoreError: As `Stream.read`, or an option is not valid.
         pyspark.errors.PySparkException: The source failed; the text names our error.
+
+    Examples:
+        >>> events = segstore.spark.read(spark, stream.url, startCut=1, offsetColumn="offset")
+        >>> events.orderBy("offset").collect()
+        [Row(user='bob', n=2, offset=1), Row(user='eve', n=3, offset=2)]
     """
     url = as_location(url)
     given = as_texts(options)
