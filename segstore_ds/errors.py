@@ -181,6 +181,7 @@ class SealedError(SegstoreError):
     """The stream has ended: nothing can be appended."""
 
     code = "SEG_SEALED"
+    default_remedy = "write to another stream"
 
 
 class UnderReplicatedError(SegstoreError):

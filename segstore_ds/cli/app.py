@@ -90,7 +90,7 @@ def _base(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Append-only event streams next to Spark."""
+    """Append-only event streams for Spark and Python, in plain folders."""
     ctx.obj = Run(as_json, storage_options)
 
 

@@ -63,7 +63,7 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
 def only_filter(where: list[str] | None) -> str | None:
     """Return the filter of `--where`; neither an empty one nor one of two is passed over."""
     if where is not None and (len(where) > 1 or not where[0].strip()):
-        raise typer.BadParameter("give one --where, with all conditions joined by 'and'")
+        raise typer.BadParameter("give one --where, with its conditions joined by 'and'")
     return where[0] if where else None
 
 
@@ -93,7 +93,9 @@ def choose(
         str | None, "START..END: Only events from START on and before END, by the time column."
     ] = None,
     offsets: Annotated[bool, "Add a column `offset`."] = False,
-    as_of: Annotated[str | None, "N|TIME: As of this version, or the newest at a time."] = None,
+    as_of: Annotated[
+        str | None, "N|TIME: As of this version, or of the newest one at this time."
+    ] = None,
 ) -> dict[str, Any]:
     """Return the arguments of `Stream.read` for the flags of commands that read."""
     return {

@@ -20,10 +20,12 @@ def maintain(
     *,
     keep: Annotated[str | None, "AGE: Forget versions superseded longer ago, such as 30d."] = None,
     min_versions: Annotated[
-        int, typer.Option(min=1, help="With --keep: so many versions stay in any case.")
+        int, typer.Option(min=1, help="With --keep: keep at least this many versions.")
     ] = 1,
     grace: Annotated[str | None, "AGE: Delete objects dropped longer ago, such as 7d."] = None,
-    short_grace: Annotated[bool, "Allow a grace below a day: nobody needs it."] = False,
+    short_grace: Annotated[
+        bool, "Allow a grace below a day, if no reader and no job needs more."
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -63,8 +65,9 @@ def compact(
     stream = run.change(url)
     with shown("compacting") as progress:
         done = stream.compact(start, end, mode=mode, progress=progress)
-    text = f"{done.segments_before} segments became {done.segments_after}, at {done.version}"
-    run.report(done, text if done.commits else "nothing to do")
+    merged = f"compacted {done.segments_before:,} segments into {done.segments_after:,}"
+    text = f"{merged}, in version {done.version}" if done.commits else "nothing to compact"
+    run.report(done, text)
 
 
 def verify(run: Run, url: Url) -> None:
@@ -75,13 +78,13 @@ def verify(run: Run, url: Url) -> None:
     lines = [f"verified {found.versions:,} versions, {read}"]
     for path in found.leftovers:
         unclaimed = path in found.unclaimed
-        kind = "staged, or of a commit that is gone" if unclaimed else "leftover, no damage"
+        kind = "staged, or of a lost commit" if unclaimed else "leftover, no damage"
         lines.append(f"{kind}: {path}")
     for problem in found.problems:
         older = problem.version is not None
         need = f" (needed as of version {problem.version} and before)" if older else ""
-        lines.append(f"WRONG {problem.where}: {problem.what}{need}")
-    lines.append("sound" if found.ok else f"damaged: {len(found.problems)} problems")
+        lines.append(f"DAMAGED {problem.where}: {problem.what}{need}")
+    lines.append("no damage" if found.ok else f"{len(found.problems)} problems")
     run.report(found, *lines)
     if not found.ok:
         raise typer.Exit(DAMAGED)
@@ -91,14 +94,14 @@ def repair(
     run: Run,
     url: Url,
     *,
-    allow_loss: Annotated[bool, "Go on without newest commits that are lost."] = False,
-    allow_promoted: Annotated[bool, "Also if another folder may be the primary."] = False,
-    allow_redacted: Annotated[bool, "Also if redacted values come back."] = False,
+    allow_loss: Annotated[bool, "Give up the newest commits if they are lost."] = False,
+    allow_promoted: Annotated[bool, "Go on even if another folder may be the primary."] = False,
+    allow_redacted: Annotated[bool, "Go on even if redacted values may come back."] = False,
     yes: Yes = False,
 ) -> None:
     """Rebuild lost or damaged metadata; status 1 if something stays damaged."""
     if allow_loss:
-        ask(f"Leave behind the commits of {url} that can't be read?", yes=yes)
+        ask(f"Give up the newest commits of {url} that can't be read?", yes=yes)
     done = segstore.repair(
         url,
         allow_loss=allow_loss,
@@ -107,9 +110,11 @@ def repair(
         storage_options=run.options(),
     )
     lines = [*(f"rebuilt: {text}" for text in done.repaired)]
-    lines += [f"left behind: version {version}" for version in done.lost]
+    lines += [f"given up: version {version}" for version in done.lost]
     lines += [f"DAMAGED {text}" for text in done.damaged]
-    run.report(done, *lines, f"version {done.version}, generation {done.generation}")
+    run.report(
+        done, *lines, f"the stream is at version {done.version}, generation {done.generation}"
+    )
     if done.damaged:
         raise typer.Exit(DAMAGED)
 

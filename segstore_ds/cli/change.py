@@ -35,11 +35,11 @@ def retain(
         str | None, "Drop events that were committed longer ago, such as 7d."
     ] = None,
     max_event_age: Annotated[
-        str | None, "Drop what lies before the first event whose own time is within that time."
+        str | None, "Drop what lies before the first event whose own time is within this age."
     ] = None,
-    min_bytes: Annotated[str | None, "Keep at least so much."] = None,
-    min_age: Annotated[str | None, "Keep events committed within that time."] = None,
-    ignore_readers: Annotated[bool, "Also what tags and live readers need."] = False,
+    min_bytes: Annotated[str | None, "Keep at least this much, such as 1g."] = None,
+    min_age: Annotated[str | None, "Keep events that were committed within this age."] = None,
+    ignore_readers: Annotated[bool, "Drop also what tags and live readers need."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -61,7 +61,7 @@ def seal(run: Run, url: Url, *, yes: Yes = False) -> None:
     stream = run.change(url)
     ask(f"End {stream.url} for good?", yes=yes)
     end = stream.seal()
-    run.report({"tail": end, "sealed": True}, f"sealed at {end}")
+    run.report({"tail": end, "sealed": True}, f"sealed at offset {end}")
 
 
 def restore(
@@ -84,8 +84,8 @@ def redact(
     *,
     where: Where,
     columns: Annotated[str, typer.Option("--columns", "-c", metavar="A,B", help="Which to clear.")],
-    reason: Annotated[str, "Kept with the record; never a person."] = "",
-    redact_id: Annotated[str | None, typer.Option("--id", help="The same id goes on.")] = None,
+    reason: Annotated[str, "Kept with the record: a request's number, never a person."] = "",
+    redact_id: Annotated[str | None, typer.Option("--id", help="The same id continues.")] = None,
     forget: Annotated[bool, "Delete what still holds the values."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -99,7 +99,8 @@ def redact(
         return
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
     done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id, forget=forget)
-    text = f"{done.rows:,} events of {done.segments} segments below {done.tail}"
+    held = f"{done.rows:,} events in {done.segments:,} segments"
+    text = f"redacted {held}, below offset {done.tail}"
     forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
     run.report(done, f"{text}, id {done.redact_id}", *forgotten)
 

@@ -140,7 +140,7 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
             print(f"\nA picture of the stream, to open in a browser: {picture}")
         except OSError as error:
             print(f"\nNo picture of the stream: {picture} can't be written: {error.strerror}")
-    print(f"Done in {time.monotonic() - started:.0f} s. Try next, and `segstore docs`:\n")
+    print(f"Done in {time.monotonic() - started:.0f} s. Try next (and `segstore docs`):\n")
     if folder is None:
         print("    segstore demo --folder demo    # this stream was temporary and is deleted")
     print(_NEXT.format(url=(folder or Path("demo")) / "flights"))

@@ -78,7 +78,7 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
         except (pa.ArrowException, binascii.Error) as error:
             raise InvalidInputError(
                 "file can't be read",
-                remedy="correct it, or name the format that it has with --format",
+                remedy="correct the file, or name its format with --format",
                 file=name,
                 format=form.value,
                 cause=str(error),

@@ -118,9 +118,9 @@ def metrics(
     url: Url,
     *,
     prometheus: Annotated[bool, "Print the text that Prometheus scrapes."] = False,
-    storage: Annotated[bool, "Also what holds storage; lists the whole stream."] = False,
+    storage: Annotated[bool, "Also say what takes storage; lists the whole stream."] = False,
 ) -> None:
-    """Measure a stream: sizes, segments to join, lag of readers, followers and tables."""
+    """Measure a stream: sizes, segments to merge, lag of readers, followers and tables."""
     found = run.read(url).metrics(storage=storage)
     if run.as_json:
         print_json(found)
@@ -163,7 +163,10 @@ def show(
         ),
     ] = None,
     storage: Annotated[
-        bool, typer.Option("--storage/--no-storage", help="Also what holds storage; lists it all.")
+        bool,
+        typer.Option(
+            "--storage/--no-storage", help="Also show what takes storage; lists the whole stream."
+        ),
     ] = True,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
@@ -189,7 +192,9 @@ def docs(
     run: Run,
     page: Annotated[
         str | None,
-        typer.Argument(metavar="PAGE", help="Its name, or an error's code; none lists them all."),
+        typer.Argument(
+            metavar="PAGE", help="A page's name or an error's code; leave it out to list the pages."
+        ),
     ] = None,
 ) -> None:
     """Read the documentation that is installed."""
@@ -208,7 +213,7 @@ def docs(
     text = texts.get(page) or _find_entry(texts["runbook"], page)
     if text is None:
         raise typer.BadParameter(
-            f"no page {page}; there are {', '.join(texts)}, and the codes of errors"
+            f"no page {page}: give one of {', '.join(texts)}, or an error's code"
         )
     if run.as_json:
         print_json({"page": page, "text": text})
@@ -231,8 +236,12 @@ def _find_entry(runbook: str, code: str) -> str | None:
 
 def demo(
     *,
-    folder: Annotated[Path | None, "Keep the stream here; must be empty or missing."] = None,
-    install_jdk: Annotated[bool, "Fetch a Java into ~/.jdk if none will do."] = False,
+    folder: Annotated[
+        Path | None, "Keep the stream in this folder, which is empty or missing."
+    ] = None,
+    install_jdk: Annotated[
+        bool, "Download a Java into ~/.jdk if there is no suitable one."
+    ] = False,
 ) -> None:
     """Show what segstore does, in under a minute; leaves a picture, segstore-demo.html."""
     from segstore_ds.cli.demo import run_demo

@@ -17,7 +17,9 @@ _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "rele
 def tag(
     run: Run,
     url: Url,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="None lists all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Leave it out to list all tags.")
+    ] = None,
     cut: Cut = "tail",
     *,
     move: Annotated[bool, "Move a tag of that name here."] = False,
@@ -87,15 +89,17 @@ def followers(
     stream = run.change(url) if add or remove or promote else run.read(url)
     if add:
         stream.followers.add(add)
-        run.report({"followers": stream.followers}, f"{add} follows")
+        run.report({"followers": stream.followers}, f"added {add}")
     elif remove:
         ask(f"Continue {stream.url} without {remove}?", yes=yes)
         stream.followers.remove(remove)
-        run.report({"followers": stream.followers}, f"{remove} follows no more")
+        run.report({"followers": stream.followers}, f"removed {remove}; its folder stays")
     elif promote:
         ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
         generation = stream.followers.promote()
-        run.report({"generation": generation}, f"primary, in generation {generation}")
+        run.report(
+            {"generation": generation}, f"the stream is the primary, in generation {generation}"
+        )
     else:
         run.table([[{"url": found} for found in stream.followers]])
 
@@ -105,8 +109,8 @@ def copy(
     url: Url,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A location without a stream.")],
     *,
-    clone: Annotated[bool, "Share the segments: three commits for any length."] = False,
-    events: Annotated[bool, "Write the events anew, from offset 0."] = False,
+    clone: Annotated[bool, "Share the segments; nothing is copied."] = False,
+    events: Annotated[bool, "Write the events again, with offsets from 0."] = False,
     start: Start = "head",
     end: End = "tail",
     version: Annotated[int | None, "N: Clone this kept version."] = None,
@@ -115,7 +119,7 @@ def copy(
         str | None,
         typer.Option(
             "--id",
-            help="The same id again is the same copy; one of the target's URL if none is given.",
+            help="The same id again is the same copy; made from the target's URL if left out.",
         ),
     ] = None,
 ) -> None:
@@ -136,7 +140,7 @@ def copy(
             storage_options=None if clone else run.options(),
             progress=progress,
         )
-    again = ", as it was before" if copied.repeated else ""
+    again = ", copied before" if copied.repeated else ""
     held = f"events [{copied.start}, {copied.end}) in {copied.segments} segments"
     run.report(copied, f"{target} holds the {held}{again}")
 
@@ -145,15 +149,18 @@ def publish(
     run: Run,
     url: Url,
     *,
-    settle: Annotated[bool, "First merge what is in no Parquet file."] = False,
+    settle: Annotated[bool, "First write what is in no Parquet file yet."] = False,
     strict: Annotated[bool, "Refuse columns that the format lacks."] = False,
     kind: Annotated[
         TableFormat, typer.Option("--format", metavar="FORMAT", help="delta or iceberg.")
     ] = "delta",
     auto: Annotated[
-        bool | None, typer.Option("--auto/--no-auto", help="From now on, also after commits.")
+        bool | None,
+        typer.Option("--auto/--no-auto", help="From now on, publish after commits too."),
     ] = None,
-    catalog: Annotated[str | None, "Then tell this catalog of pyiceberg's configuration."] = None,
+    catalog: Annotated[
+        str | None, "NAME: Update this catalog of pyiceberg's configuration."
+    ] = None,
     table: Annotated[str | None, "NAME: namespace.name in that catalog."] = None,
     remove: Annotated[bool, "Remove the table."] = False,
     dry_run: DryRun = False,
@@ -180,7 +187,7 @@ def publish(
         if done.registered:
             text += f"; {table} points to {done.registered}"
         elif catalog:
-            text += "; THE CATALOG WAS NOT TOLD: see the log"
+            text += "; THE CATALOG WAS NOT UPDATED: see the log"
         run.report(done, text)
 
 

@@ -17,7 +17,7 @@ from segstore_ds.errors import NotFoundError
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for the pipe.")]
 Form = Annotated[
-    Format | None, typer.Option("--format", help="If the file's name does not say it.")
+    Format | None, typer.Option("--format", help="Needed if the file's name does not say it.")
 ]
 
 
@@ -26,7 +26,7 @@ def create(
     url: Url,
     *,
     column: Annotated[
-        list[str] | None, "NAME:TYPE: A column, such as n:int64; several, in order."
+        list[str] | None, "NAME:TYPE: A column, such as n:int64; repeat it for each, in order."
     ] = None,
     like: Annotated[str | None, "FILE: Columns as in this file."] = None,
     form: Form = None,
@@ -70,7 +70,7 @@ def append(
     form: Form = None,
     create: Annotated[bool, "Create the stream if there is none."] = False,
     writer: Annotated[str | None, "Name of an idempotent writer; needs --batch."] = None,
-    batch: Annotated[int | None, "Its batch: the same one again changes nothing."] = None,
+    batch: Annotated[int | None, "Number of its batch: the same one again changes nothing."] = None,
     merge_schema: Annotated[bool, "Allow new columns and wider types."] = False,
 ) -> None:
     """Append the rows of a file or a pipe, in one commit."""
@@ -84,7 +84,7 @@ def append(
             commit = stream.append(
                 data, writer_id=writer, batch_id=batch, merge_schema=merge_schema
             )
-    again = ", as it was before" if commit.repeated else ""
+    again = ", committed before" if commit.repeated else ""
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}{again}"
     run.report(commit, text)
 
@@ -96,10 +96,10 @@ def cat(
     *,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", "-n", help="The first so many; the last so many if below 0."),
+        typer.Option("--rows", "-n", help="The first N events; the last N if below 0."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended.")
+        bool, typer.Option("--follow", "-f", help="Go on with new events as they are appended.")
     ] = False,
     reader: Annotated[
         str | None, "Follow as this named reader: publish, and continue where it stopped."
@@ -107,7 +107,7 @@ def cat(
     owner: Annotated[str, "Who owns the reader."] = "",
     every: Annotated[float, "SECONDS: Most seconds between two polls of -f."] = 0.05,
 ) -> None:
-    """Print events between two cuts: all, the first, the last, and with -f what comes."""
+    """Print events between two cuts: all, the first, the last, and with -f new ones."""
     stream = run.read(url)
     if not follow:
         if reader is not None:
@@ -115,7 +115,7 @@ def cat(
         run.table(_read(stream, chosen, rows))
         return
     if (rows or 0) > 0 or chosen["end"] != "tail" or chosen["as_of"] is not None:
-        raise typer.BadParameter("-f has no end: no --end, no --as-of, and no -n above 0")
+        raise typer.BadParameter("-f has no end: leave out --end, --as-of and an -n above 0")
     end, before = stream.tail, iter(())
     how = {key: chosen[key] for key in ("columns", "filters", "event_time", "offset_column")}
     start: Any = end

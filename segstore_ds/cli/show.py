@@ -141,7 +141,7 @@ def ask(question: str, *, yes: bool) -> None:
         return
     question = printable(question)
     if not sys.stdin.isatty():
-        typer.echo(f"segstore: {question} Not without --yes, where nobody can be asked.", err=True)
+        typer.echo(f"segstore: {question} Nobody can be asked here: add --yes.", err=True)
         raise typer.Exit(NOT_CONFIRMED)
     if not typer.confirm(question, err=True):
         raise typer.Exit(NOT_CONFIRMED)

@@ -10,9 +10,9 @@ BROKEN_PIPE = 141
 MEANINGS = {
     0: "done",
     DAMAGED: "`verify`, `repair` or `salvage` found damage, `ls` a stream that can't be opened",
-    FAILED: "a failure, named on stderr, or arguments that are not valid",
-    NOT_CONFIRMED: "the question was not answered with yes, or there was nobody to ask",
-    RETRYABLE: "a failure that may be gone when the same command runs again",
+    FAILED: "a failure, which stderr explains, or arguments that are not valid",
+    NOT_CONFIRMED: "the question was not answered with yes, or nobody could be asked",
+    RETRYABLE: "a failure that may pass: run the same command again",
     INTERRUPTED: "interrupted by Ctrl-C",
-    BROKEN_PIPE: "the reader of the output has gone",
+    BROKEN_PIPE: "the program that read the output has ended",
 }

@@ -210,7 +210,9 @@ def _write_piece(
             # A remainder in Arrow would be merged with its neighbours again in every compaction.
             delete_staged(job.storage, outputs)
         except InvalidInputError as error:
-            _LOG.warning("a group of segments can't be written as Parquet: %s", error)
+            _LOG.warning(
+                "a group of segments is written as Arrow, since Parquet can't hold it: %s", error
+            )
         # Parquet can't hold some of the events. Written as Arrow, all of them fit in one segment.
     return write(ARROW)
 

@@ -29,6 +29,7 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import Layout
 
 _WHERE = "compaction plan"
+_UNCHANGED = "write the rows of metadata=compactionPlan unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
     if row["digest"] != _digest(row):
         raise InvalidInputError(
             "a row of the compaction plan was changed",
-            remedy="write the rows of metadata=compactionPlan unchanged",
+            remedy=_UNCHANGED,
             number=row["number"],
         )
     if row["stream"] != stream_id:
@@ -90,14 +91,18 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
         rules = CompactRules(plan.mode, plan.target_rows, plan.target_bytes)
         entries = attach_to(plan.inputs, b64decode(plan.frames), where=_WHERE)
     except FormatError as error:
-        raise InvalidInputError("not a row of a compaction plan", number=row["number"]) from error
+        raise InvalidInputError(
+            "not a row of a compaction plan", remedy=_UNCHANGED, number=row["number"]
+        ) from error
     placed, start = [], int(row["start"])
     for entry in entries:
         placed.append(PlacedSegment(start, entry))
         start += entry.rows
     group = Group(tuple(placed), plan.epoch, plan.pieces)
     if not placed or group.rows != row["rows"]:
-        raise InvalidInputError("not a row of a compaction plan", number=row["number"])
+        raise InvalidInputError(
+            "not a row of a compaction plan", remedy=_UNCHANGED, number=row["number"]
+        )
     return group, rules
 
 

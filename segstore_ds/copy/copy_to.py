@@ -27,7 +27,7 @@ def run_copy_to(
         return run_clone(context, _clone_storage(context, url, request, storage_options), request)
     if request.version is not None:
         raise InvalidInputError(
-            "only a clone is made of an older version",
+            "an older version can only be cloned",
             remedy='use mode="clone", or restore the version in a clone and copy that',
             version=request.version,
         )

@@ -48,7 +48,7 @@ class RowsCopy:
         """Stage one task's rows; return also their first and last offset, if `column` has them.
 
         Raises:
-            InvalidInputError: The rows are not of the copy's range, or in another order.
+            InvalidInputError: The rows lie outside the copy's range, or in another order.
         """
         check = OffsetCheck(column or "", self.span)
         rows = map(check.take, batches) if column else batches
@@ -152,7 +152,7 @@ class OffsetCheck:
                 )
             if first < self.span[0] or last >= self.span[1]:
                 raise InvalidInputError(
-                    "rows are not of the copy's range",
+                    "rows lie outside the copy's range",
                     remedy=_REMEDY,
                     rows=f"[{first}, {last}]",
                     range=f"[{self.span[0]}, {self.span[1]})",

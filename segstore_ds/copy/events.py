@@ -159,7 +159,7 @@ class EventsCopy:
         if start < root.head:
             raise TruncatedError(
                 "events that are not copied yet are gone",
-                remedy="copy what is left under another id",
+                remedy="copy the events that are left, under another id",
                 lost=f"[{start}, {min(root.head, self.bounds[1])})",
                 head=root.head,
             )

@@ -18,6 +18,7 @@ from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seen import forgotten_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.transition import GRACE_S
 from segstore_ds.status.slot import Slot
@@ -65,15 +66,12 @@ def run_pin(
         if version is not None and not allow_redacted:
             refuse_redacted(root, version)
         if version is not None and version < root.log_start:
-            raise SnapshotExpiredError(
-                "version was purged",
-                url=context.storage.url,
-                version=version,
-                oldest=root.log_start,
-            )
+            raise forgotten_version(version, root.log_start, url=context.storage.url)
         if len(pins) >= MOST_PINS:
             raise InvalidInputError(
-                "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
+                "stream has too many clones",
+                remedy="drop or materialize some of them",
+                most=MOST_PINS,
             )
         listed = slot.version if version is None else version
         pins[name] = Pin(listed, url, clone_id=context.clock.new_id())
@@ -93,7 +91,7 @@ def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
         return context.log.read_version(pin.version)
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
-            "the version that an earlier attempt pinned was purged",
+            "the version that an earlier attempt pinned was forgotten",
             remedy="call pins.release(copy_id) on the origin, then clone again",
             copy_id=name,
             version=pin.version,
@@ -167,7 +165,11 @@ def _origins(context: StreamContext, root: Root) -> list[tuple[Origin, StreamCon
         except NotFoundError:
             there = None
         if there is None or there.stream_id != origin.stream_id:
-            _LOG.warning("origin %s of clone %s is gone", origin.url, context.storage.url)
+            _LOG.warning(
+                "the origin %s of clone %s is gone, so its pin can't be released",
+                origin.url,
+                context.storage.url,
+            )
             continue
         found.append((origin, StreamContext.of(log, client=context.client)))
     return found

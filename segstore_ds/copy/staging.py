@@ -149,7 +149,9 @@ def clear(target: Storage, copy_id: str) -> None:
             if info.path.endswith(".json") and names.is_object(info.path):
                 target.delete(info.path)
     except StorageError as error:
-        _LOG.warning("what a finished copy noted is left for upkeep: %s", error)
+        _LOG.warning(
+            "a finished copy's notes could not be deleted; upkeep will delete them: %s", error
+        )
 
 
 def _objects(target: Storage, copy_id: str) -> Iterator[ObjectInfo]:

@@ -257,14 +257,14 @@ class _Copy:
                 self._fetch_elsewhere(other, range_, out)
             if not self._wrong_parts():
                 where = self._copied.where
-                _LOG.warning("%s is damaged; its copy has bytes of %s", where, other.url)
+                _LOG.warning("%s is damaged here; the copy took it from %s", where, other.url)
 
     def _fetch_elsewhere(self, other: Storage, range_: Range, out: WriteCacheService) -> None:
         try:
             data = memoryview(other.get_range(self._copied.name, *range_))
             self._check(range_[0], data)
         except (FormatError, StorageError) as error:
-            _LOG.warning("%s has no sound copy of %s: %s", other.url, self._copied.where, error)
+            _LOG.warning("%s has no intact copy of %s: %s", other.url, self._copied.where, error)
             return
         out.write(data, at=range_[0], frozen=True)
 

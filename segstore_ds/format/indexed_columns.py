@@ -53,7 +53,7 @@ def time_field(root: Root, schema: pa.Schema) -> pa.Field:
         raise InvalidInputError(
             "stream has no time column"
             if name is None
-            else "stream has no time column any more: a new schema took it away or its type",
+            else "stream has no time column any more: a new schema removed it or changed its type",
             remedy="choose one with stream.settings.update(time_column='ts')",
             column=name,
             version=root.version,

@@ -67,7 +67,7 @@ class RetentionPolicy:
         """
         if not isinstance(respect_readers, bool):
             raise InvalidInputError(
-                "not a yes or a no",
+                "not a boolean",
                 remedy="give respect_readers as True or False",
                 respect_readers=respect_readers,
             )

@@ -29,7 +29,7 @@ class Outcome:
 def version_at(log: StreamLog, time_us: int) -> Root | None:
     """Return the newest root committed at or before a time, or None if all came later.
 
-    Raises SnapshotExpiredError when that version was purged.
+    Raises SnapshotExpiredError when that version was forgotten.
     """
     found = find_moment(log, log.refresh(), time_us)
     return None if found is None else log.read_version(found.version)
@@ -51,7 +51,7 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outco
     if not isinstance(transaction, str) or not transaction:
         raise InvalidInputError(
             "not a transaction",
-            remedy="give the error's field transaction",
+            remedy="pass fields['transaction'] of the CommitUnknownError",
             transaction=transaction,
         )
     found = outcome(log, transaction, check_whole("version", version, optional=True))

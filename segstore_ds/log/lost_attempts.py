@@ -57,4 +57,6 @@ def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock)
             for path in plan_discard(base.root, lost, winner):
                 files.storage.delete(path)
     except (FormatError, StorageError) as error:
-        _LOG.warning("objects of a lost attempt were left for upkeep: %s", error)
+        _LOG.warning(
+            "objects of a lost attempt could not be deleted; upkeep will delete them: %s", error
+        )

@@ -48,7 +48,7 @@ def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes,
     encoded, news = encode_after(root, known, where=where, format=ROOT_FORMAT)
     given, read = news.given.get("entries", ()), news.read.get("entries", ())
     if attach_to(read, join_frames(given), where=where) != tuple(given):
-        raise CorruptionError("entries are not read as they were written", where=where)
+        raise CorruptionError("entries can't be read back as they were written", where=where)
     for entry in read:
         if entry.stats is not None:
             parse_stats(entry.stats, where=where)

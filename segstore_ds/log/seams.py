@@ -89,7 +89,12 @@ class Seams:
             try:
                 work(files)
             except StorageError as error:
-                _LOG.warning("%s still has %s: %s", files.storage.url, what, error)
+                _LOG.warning(
+                    "%s still holds %s: %s",
+                    files.storage.url,
+                    what,
+                    error,
+                )
                 done = False
         return done
 

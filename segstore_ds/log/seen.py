@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from segstore_ds.errors import RESTORE_LOG, FormatError, MissingObjectError, NotFoundError
+from segstore_ds.errors import (
+    RESTORE_LOG,
+    FormatError,
+    MissingObjectError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
 from segstore_ds.format.names import Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
@@ -141,6 +147,18 @@ def lost_commits(
         seen=version,
         newest=newest,
         witness=witness,
+    )
+
+
+def forgotten_version(version: int, oldest: int, **where: str) -> SnapshotExpiredError:
+    """Return the error for a version that upkeep has forgotten."""
+    return SnapshotExpiredError(
+        "version was forgotten",
+        remedy=f"choose version {oldest} or a later one; the upkeep policy says how long versions "
+        "are kept",
+        **where,
+        version=version,
+        oldest=oldest,
     )
 
 

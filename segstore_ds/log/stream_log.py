@@ -28,7 +28,6 @@ from segstore_ds.errors import (
     MissingObjectError,
     NotFoundError,
     SegstoreError,
-    SnapshotExpiredError,
     StorageError,
 )
 from segstore_ds.format.names import LOG_FOLDER
@@ -61,7 +60,7 @@ from segstore_ds.log.newest import (
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import first_version
 from segstore_ds.log.seams import Seams
-from segstore_ds.log.seen import Seen, hint_of, is_behind, seen_by_hint
+from segstore_ds.log.seen import Seen, forgotten_version, hint_of, is_behind, seen_by_hint
 from segstore_ds.log.transition import check_first
 from segstore_ds.log.turns import Turns, await_version, read_ahead
 from segstore_ds.status.history import History
@@ -176,7 +175,7 @@ class StreamLog:
 
         Raises:
             NotFoundError: The stream has no such version yet.
-            SnapshotExpiredError: The version was purged.
+            SnapshotExpiredError: The version was forgotten.
         """
         newest = self.root
         if version > newest.version:
@@ -195,9 +194,7 @@ class StreamLog:
             raise CorruptionError(
                 "version is missing in the log", url=self.storage.url, version=version
             )
-        raise SnapshotExpiredError(
-            "version was purged", url=self.storage.url, version=version, oldest=start
-        )
+        raise forgotten_version(version, start, url=self.storage.url)
 
     def check_open(self, root: Root) -> None:
         """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""
@@ -370,7 +367,11 @@ class StreamLog:
                 break
             self.refresh()
         else:
-            raise StorageError("the storage is too slow to commit to", url=self.storage.url)
+            raise StorageError(
+                "the storage is too slow to commit to",
+                remedy="repeat the write when it answers faster",
+                url=self.storage.url,
+            )
         check_writable(base.root)
         if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US or self._skew.has_moved():
             # Either the stream was idle or a clock is wrong; the store's clock tells which.
@@ -569,7 +570,9 @@ class StreamLog:
             if found is not None and self.clock.boot_s() <= limit_s:
                 return self._rebase(replace(found, confirmed_s=began, seen_s=began))
             find, known_s = self._open_hinted, None
-        raise StorageError("the log changes faster than it can be read", url=self.storage.url)
+        raise StorageError(
+            "the log changes faster than it can be read", remedy="try again", url=self.storage.url
+        )
 
     def _open_hinted(self) -> Base | None:
         hint = self.files.read_hint()

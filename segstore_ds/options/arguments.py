@@ -85,7 +85,7 @@ def _quantity(name: str, given: Any, number: Any, remedy: str) -> int | None:
         return None
     found = whole(number)
     if found is None or not 0 <= found <= MOST:
-        raise InvalidInputError("not a bound in range", remedy=remedy, **{name: given})
+        raise InvalidInputError("not a size or a duration in range", remedy=remedy, **{name: given})
     return found
 
 

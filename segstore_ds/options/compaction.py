@@ -46,7 +46,9 @@ class CompactRules:
         if self.minor is not None:
             if not isinstance(self.minor, tuple | list) or len(self.minor) != len(MINOR):
                 raise InvalidInputError(
-                    "not a pair of thresholds", remedy="give minor as (4, 3)", minor=self.minor
+                    "not a pair of thresholds",
+                    remedy="give minor as two integers, such as (4, 3)",
+                    minor=self.minor,
                 )
             for threshold in self.minor:
                 check_whole("minor", threshold, least=2)

@@ -461,5 +461,5 @@ def _check_last(storage: Storage, checkpoints: Mapping[int, ObjectInfo]) -> None
     named = checkpoints.get(last.version)
     if named is None or named.size != last.sizeInBytes:
         raise CorruptionError(
-            "names a checkpoint that is not there", where=where, version=last.version
+            "file names a checkpoint that does not exist", where=where, version=last.version
         )

@@ -408,4 +408,4 @@ def _check_hint(storage: Storage, versions: Collection[int]) -> None:
     named = int(text) if text.isdigit() else None
     if named not in versions:
         where = storage.describe(HINT)
-        raise CorruptionError("names a version that is not there", where=where, named=named)
+        raise CorruptionError("file names a version that does not exist", where=where, named=named)

@@ -103,8 +103,8 @@ def run_publish(
         return _publish(context, codec, order)
     if not codec.POINTED:
         raise InvalidInputError(
-            f"{codec.TITLE}'s catalogs keep no pointer",
-            remedy="register the stream's location there once",
+            f"a catalog has no pointer to keep up to date for a table of {codec.TITLE}",
+            remedy="register the stream's location in the catalog once",
             table=table,
         )
     opened, name = open_catalog(catalog, table)
@@ -168,7 +168,9 @@ def _publish(context: StreamContext, codec: Codec, order: _Order) -> Published:
         if context.log.refresh().log_start <= root.version:
             return done
     raise ConflictError(
-        "other publishers came first every time", remedy="publish again", attempts=_ATTEMPTS
+        "other publishers committed first on every attempt",
+        remedy="publish again",
+        attempts=_ATTEMPTS,
     )
 
 
@@ -195,7 +197,7 @@ def _bring_up(
     context.log.check_open(root)
     if root.origins:
         raise InvalidInputError(
-            "a clone shares files that its table can't name",
+            "a clone that shares files with its origin can't be published",
             remedy="call stream.materialize() first",
             url=storage.url,
         )

@@ -167,7 +167,9 @@ class Form:
         """Return the path, in the stream's folder, of an object that the table names."""
         path = uri.removeprefix(f"{self.url}/")
         if path == uri:
-            raise CorruptionError("published table names a file elsewhere", where=self.url, uri=uri)
+            raise CorruptionError(
+                "published table lists a file outside its folder", where=self.url, uri=uri
+            )
         return path
 
     def about(self, **values: object) -> dict[str, str]:

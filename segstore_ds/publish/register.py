@@ -18,11 +18,12 @@ def open_catalog(catalog: Any, table: str | None) -> tuple[Any, str]:
         from pyiceberg.exceptions import NotInstalledError  # noqa: PLC0415
     except ImportError as cause:
         raise InvalidInputError(
-            "telling a catalog needs pyiceberg", remedy=f"pip install '{requirement('catalog')}'"
+            "registering a table in a catalog needs pyiceberg",
+            remedy=f"pip install '{requirement('catalog')}'",
         ) from cause
     if not table or "." not in table:
         raise InvalidInputError(
-            "name the catalog's table", remedy='add table="namespace.name"', table=table
+            "no table of the catalog is named", remedy='add table="namespace.name"', table=table
         )
     try:
         if isinstance(catalog, str):
@@ -31,7 +32,11 @@ def open_catalog(catalog: Any, table: str | None) -> tuple[Any, str]:
             return load_catalog(**catalog), table
     except (ValueError, NotInstalledError) as cause:
         name = catalog if isinstance(catalog, str) else "given by properties"  # with secrets
-        raise InvalidInputError("the catalog can't be opened", catalog=name) from cause
+        raise InvalidInputError(
+            "the catalog can't be opened",
+            remedy="give its name in pyiceberg's configuration, or its properties as a dict",
+            catalog=name,
+        ) from cause
     return catalog, table
 
 
@@ -46,7 +51,9 @@ def register(catalog: Any, table: str, metadata: str, table_uuid: str) -> None:
         return
     found = catalog.load_table(table)
     if str(found.metadata.table_uuid) != table_uuid:
-        raise AlreadyExistsError("the catalog has another table of that name", table=table)
+        raise AlreadyExistsError(
+            "the catalog has another table of that name", remedy="use another name", table=table
+        )
     if found.metadata_location == metadata:
         return
     if hasattr(catalog, "glue"):

@@ -167,7 +167,7 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
 
     Raises:
         NotFoundError: The version, tag or reader does not exist.
-        SnapshotExpiredError: The version, or the versions of that time, were purged.
+        SnapshotExpiredError: The version, or the versions of that time, were forgotten.
         PositionError: The position is of another stream or generation.
     """
     match cut.kind:
@@ -271,7 +271,8 @@ def check_position(root: Root, position: Position) -> None:
     if position.generation != root.generation:
         raise PositionError(
             "position belongs to another generation",
-            remedy="history was abandoned since then; choose a new start",
+            remedy="a repair or a promotion abandoned commits since it was taken; choose a new "
+            "start",
             position=position.generation,
             generation=root.generation,
         )
@@ -336,14 +337,14 @@ def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False)
     Raises:
         InvalidInputError: Both are given, or neither a number nor a time with a zone.
         NotFoundError: The stream has no such version yet, or was created later.
-        SnapshotExpiredError: The version was purged.
+        SnapshotExpiredError: The version was forgotten.
     """
     if as_of is None:
         return context.log.acknowledged() if replicated else context.log.root
     if replicated:
         raise InvalidInputError(
-            "a version or a time was given to read as of, and replicated as well",
-            remedy="leave one of them out; what replicated=True reads is replicated",
+            "as_of and replicated=True were both given",
+            remedy="leave one of them out: replicated=True chooses the version itself",
             as_of=as_of,
         )
     if isinstance(as_of, str | dt.datetime):

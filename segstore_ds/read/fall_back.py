@@ -57,9 +57,9 @@ def read_or_fall_back(
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("%s has no sound copy of %s: %s", folder.url, path, error)
+            _LOG.warning("%s has no intact copy of %s: %s", folder.url, path, error)
             continue
-        _LOG.warning("%s was read from %s: %s", path, folder.url, damage)
+        _LOG.warning("%s is damaged here and was read from %s: %s", path, folder.url, damage)
         return
     if isinstance(damage, MissingObjectError) and not _is_listed(reading, slice_.slice):
         raise SnapshotExpiredError(

@@ -29,6 +29,6 @@ def check_texts(batch: pa.RecordBatch) -> None:
         except UnicodeError as error:
             raise InvalidInputError(
                 "a text is not UTF-8, and Polars can't hold it",
-                remedy="leave the column out, or take the events with read()",
+                remedy="leave the column out, or read the events with stream.read()",
                 column=name,
             ) from error

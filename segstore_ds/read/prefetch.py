@@ -115,5 +115,5 @@ def _check_process(process: int) -> None:
     if os.getpid() != process:
         raise InvalidInputError(
             "a reader was started before the process was forked",
-            remedy="start to read in the process that takes the events",
+            remedy="open the reader in the process that reads the events",
         )

@@ -217,7 +217,12 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
         newest = max(newest, hinted if is_proof(hint, root) else 0)
         return root, range(number + 1, max(newest, number) + 1)
-    raise NotFoundError("no commit can be read", url=context.storage.url, versions=numbers[:20])
+    raise NotFoundError(
+        "no commit can be read",
+        remedy="restore the files of log/ from a backup",
+        url=context.storage.url,
+        versions=numbers[:20],
+    )
 
 
 def _set_aside(context: StreamContext, base: Root) -> list[str]:

@@ -128,7 +128,7 @@ class Follower:
                 raise self.fenced(root)
         if found.transaction == self._put and not self.files.holds_added(found.version):
             raise CorruptionError(
-                "a follower's commit file is not what was put",
+                "a follower's commit file differs from the one that was sent",
                 remedy="call followers.remove(url), then add a follower in an empty folder",
                 follower=self.url,
                 version=found.version,

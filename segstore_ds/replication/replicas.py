@@ -197,8 +197,8 @@ class Replicas(Seam):
             except (StorageError, FormatError) as error:
                 raise StorageError(
                     "a follower can't be asked which commits it has",
-                    remedy="repair the follower, remove it with followers.remove(url), or do not "
-                    "ask for replicated events alone",
+                    remedy="repair the follower, remove it with followers.remove(url), or "
+                    "read without replicated=True",
                     follower=follower.url,
                     version=root.version,
                 ) from error
@@ -255,7 +255,7 @@ class Replicas(Seam):
         before = follower.newest(root, asked=asked)
         if follower.url not in self._invited and not follower.says_so(before):
             raise MissingObjectError(
-                "the follower's folder does not say that it follows this one",
+                "the follower's folder is not marked as a follower of this one",
                 remedy="call followers.add(url) again if it was interrupted; else call "
                 "followers.remove(url)",
                 follower=follower.url,
@@ -299,7 +299,7 @@ class Replicas(Seam):
             yield from self._files.get_range(before.version + 1, root.version)
         except MissingObjectError as error:
             raise MissingObjectError(
-                "a version that a follower lacks was purged",
+                "a version that a follower lacks was forgotten",
                 remedy="call followers.remove(url), then add a follower in an empty folder",
                 follower=follower.url,
                 version=error.fields.get("version"),

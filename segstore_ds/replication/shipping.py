@@ -63,7 +63,7 @@ class FollowerMirrors:
                 if self._agrees(files, storage.url):
                     yield files.storage
                 else:
-                    _LOG.warning("%s does not say that it follows this stream", url)
+                    _LOG.warning("%s is not marked as a follower of this stream", url)
             except (FormatError, StorageError) as error:
                 _LOG.warning("follower %s can't be asked: %s", url, error)
 
@@ -129,7 +129,10 @@ class Receiver:
         found = (message.stream_id, message.path, buffer.sequence, buffer.start)
         if found != expected:
             raise CorruptionError(
-                "a follower refuses a buffer", follower=self.url, expected=expected, found=found
+                "a follower expected another buffer",
+                follower=self.url,
+                expected=expected,
+                found=found,
             )
         received = Buffer.received(buffer.start, buffer.records, buffer.payload)
         if self._writer is None:

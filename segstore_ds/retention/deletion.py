@@ -253,7 +253,7 @@ def _clear_mirrors(
             storage.delete(item.path)
         left[storage.url] = tuple(kept)
 
-    context.log.seams.in_copies(root, "what was dropped", clear)
+    context.log.seams.in_copies(root, "objects that were deleted here", clear)
     return left
 
 

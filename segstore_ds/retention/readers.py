@@ -265,7 +265,8 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
     if (record.stream_id, record.generation) != (root.stream_id, root.generation):
         raise PositionError(
             "the reader's position belongs to another stream or generation",
-            remedy="history was abandoned since then; register the reader with a new start",
+            remedy="a repair or a promotion abandoned commits since it was published; register "
+            "the reader with a new start",
             position=(record.stream_id, record.generation),
             stream=(root.stream_id, root.generation),
         )

@@ -15,6 +15,7 @@ from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seen import forgotten_version
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit
@@ -38,12 +39,13 @@ def plan_restore(
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
     if old.version < root.log_start:
-        raise SnapshotExpiredError("version was purged", version=old.version, oldest=root.log_start)
+        raise forgotten_version(old.version, root.log_start)
     if not allow_redacted:
         refuse_redacted(root, old.version)
     if old.origins and not root.origins:
         raise SnapshotExpiredError(
             "version needs segments of an origin that the stream no longer reads from",
+            remedy="restore a version since the stream was materialized",
             version=old.version,
             origins=sorted(old.origins),
         )

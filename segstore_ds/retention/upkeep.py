@@ -309,7 +309,9 @@ class _Deletion:
                 storage.delete(item.path)
 
         seams, root = self._context.log.seams, self._root
-        if not seams.in_copies(root, "what was dropped", lambda files: delete(files.storage)):
+        if not seams.in_copies(
+            root, "objects that were deleted here", lambda files: delete(files.storage)
+        ):
             return False
         delete(self._context.storage)
         self.deleted += items

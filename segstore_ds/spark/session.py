@@ -97,7 +97,7 @@ def register(
                 raise
             if storage_options:
                 raise InvalidInputError(
-                    "this Spark keeps the installed format, which has no options of a session",
+                    "Spark 4.0 can't bind storage options to a session if the package is installed",
                     remedy="give each read and write the option storageOptions, or set the "
                     "filesystem's own variables, such as AWS_ACCESS_KEY_ID",
                 ) from error

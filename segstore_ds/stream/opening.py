@@ -79,7 +79,7 @@ def create(
         (['user', 'n'], 0)
     """
     if schema is not None and like is not None:
-        raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
+        raise InvalidInputError("both schema and like were given", remedy="give one of the two")
     if like is not None:
         schema = schema_of(like)
     storage = open_storage(url, storage_options, single_writer=single_writer)

@@ -354,7 +354,10 @@ class LiveAppender:
             self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
             dropped = self._next - self._flushed
             if dropped:
-                _LOG.warning("appender was closed with %d events that were not flushed", dropped)
+                _LOG.warning(
+                    "appender was closed with %d events that were not flushed; they are lost",
+                    dropped,
+                )
             for group in self._groups():
                 # Once the task is finished, a commit may name its objects.
                 if not group.task.finished or self._surely_uncommitted():

@@ -59,7 +59,7 @@ def run_create(
     }
     log = StreamLog(storage, clock=clock)
     if not may_begin(log.files):
-        raise AlreadyExistsError("a stream already exists here", url=storage.url)
+        raise _taken(storage.url)
     context = StreamContext.of(log, client=client)
     epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch])
@@ -67,8 +67,14 @@ def run_create(
     kept.update((name, value) for name, value in marked.items() if value is not None)
     first = replace(first, properties=kept)
     if log.create(begin_history(first)) is None:
-        raise AlreadyExistsError("a stream already exists here", url=storage.url)
+        raise _taken(storage.url)
     return log
+
+
+def _taken(url: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        "a stream already exists here", remedy="open it, or choose another location", url=url
+    )
 
 
 def first_root(

@@ -103,7 +103,7 @@ class ArrowInput:
             if not isinstance(batch, pa.RecordBatch):
                 raise InvalidInputError(
                     "not a batch",
-                    remedy="give an iterable of pyarrow RecordBatches alone",
+                    remedy="give an iterable of pyarrow RecordBatches, and of nothing else",
                     place=place,
                     type=type(batch).__name__,
                 )
@@ -235,7 +235,10 @@ def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
     for place, event in enumerate(events):
         if not isinstance(event, Mapping):
             raise InvalidInputError(
-                "not an event", remedy="give dicts alone", place=place, type=type(event).__name__
+                "not an event",
+                remedy="give every event as a dict",
+                place=place,
+                type=type(event).__name__,
             )
         rows.add(event)
         if rows.full:
@@ -319,8 +322,8 @@ def writer_key(
         )
     if writer_id is None or batch_id is None:
         raise InvalidInputError(
-            "only a writer has batches to repeat or a name to take over",
-            remedy="give writer_id and batch_id, or neither on_repeat nor writer_takeover",
+            "on_repeat and writer_takeover need a writer",
+            remedy="give writer_id and batch_id too, or leave these two out",
             on_repeat=on_repeat,
             writer_takeover=takeover,
         )

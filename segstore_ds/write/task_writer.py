@@ -310,7 +310,12 @@ class TaskWriter:
             elif segment.encoder.is_broken:
                 raise
             # Parquet can't store these rows. Write them as Arrow, so that no event is refused.
-            _LOG.warning("task %d: %d rows become Arrow: %s", self._task, batch.num_rows, error)
+            _LOG.warning(
+                "task %d: %d rows are written as Arrow, since Parquet can't hold them: %s",
+                self._task,
+                batch.num_rows,
+                error,
+            )
             self._write_frame(self._encoded(batch))
 
     def _write_frame(self, frame: Frame) -> None:

@@ -74,4 +74,4 @@ def test_streaming_read_takes_single_writer_and_publishes(url):
 def test_commands_read_it_unasked(url, capsys):
     assert main(["info", url]) == 0
     assert main(["verify", url]) == 0
-    assert capsys.readouterr().out.endswith("sound\n")
+    assert capsys.readouterr().out.endswith("no damage\n")

@@ -576,7 +576,7 @@ def test_purged_version_is_not_cloned() -> None:
     racing = Meddling(storage, "create log/", meddle)
     origin = open_on(racing, clock=stream._log.clock)
     for source in (origin, stream):
-        with pytest.raises(SnapshotExpiredError, match="version was purged"):
+        with pytest.raises(SnapshotExpiredError, match="version was forgotten"):
             source.copy_to(_place(), copy_id="c", mode="clone", version=3)
     assert racing.met
     assert stream.refresh().pins == {}

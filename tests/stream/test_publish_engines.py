@@ -242,8 +242,8 @@ def test_publication_stands_whatever_a_catalog_does(
     stream.append(events(0, 5), layout=SETTLED)
     for options, error in (
         ({"catalog": "no such one", "table": "db.clicks"}, "can't be opened"),
-        ({"catalog": {}, "table": "clicks"}, "name the catalog's table"),
-        ({"catalog": {"type": "sql"}}, "name the catalog's table"),
+        ({"catalog": {}, "table": "clicks"}, "no table of the catalog is named"),
+        ({"catalog": {"type": "sql"}}, "no table of the catalog is named"),
     ):
         with pytest.raises(InvalidInputError, match=error):
             stream.publish("iceberg", **options)

@@ -97,7 +97,7 @@ def test_version_purged_while_it_is_restored_is_refused():
         stream.append(numbers(91 + n, 92 + n))
     other = open_on(storage, clock=stream._log.clock)
     meddling = Meddling(storage, "create log/", lambda: other.maintain(keep=3600))
-    with pytest.raises(SnapshotExpiredError, match="version was purged"):
+    with pytest.raises(SnapshotExpiredError, match="version was forgotten"):
         open_on(meddling, clock=stream._log.clock).restore(2)
     assert meddling.met
 

@@ -81,7 +81,7 @@ def _parse(expression: pc.Expression, schema: pa.Schema) -> Node:
         _, (serialized,) = expression.__reduce__()
     except pa.ArrowNotImplementedError as error:  # it serializes names alone
         raise InvalidInputError(
-            "an expression names a column by its place",
+            "an expression names a column by its position",
             remedy="name it: pyarrow.compute.field('user')",
             filters=_text(expression),
         ) from error

@@ -89,7 +89,7 @@ _PRINTED = re.compile(
 
 def _printed(text: str) -> InvalidInputError:
     return InvalidInputError(
-        "an expression of Polars or pyarrow became a text",
+        "an expression of Polars or pyarrow was passed as text",
         remedy=f"options of Spark are texts: write {EXAMPLE}",
         filters=text[:200],
     )

@@ -67,7 +67,7 @@ def parse_predicate(expression: Any, schema: pa.Schema) -> Filters:
         raise _not_valid(expression, error) from error
     if predicate is None:
         raise InvalidInputError(
-            "an expression of Polars does not look at one event alone, or may fail",
+            "an expression of Polars needs more than one event, or can fail",
             remedy="give it to scan(...).to_polars().filter(...), which reads all events",
             filters=str(expression)[:200],
         )

@@ -123,8 +123,8 @@ class _Reader:
 
 def _refused(text: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "a filter is not understood",
-        remedy=f"write {EXAMPLE}; a column of another name is col('a name')",
+        "a filter can't be parsed",
+        remedy=f"write {EXAMPLE}; for a name that is not a plain word, write col('a name')",
         filters=text[:200],
         why=why,
     )

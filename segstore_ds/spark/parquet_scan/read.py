@@ -89,7 +89,9 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     url = as_location(url)
     given = as_texts(options)
     if "path" in given:
-        raise InvalidInputError("a stream is named twice", remedy="remove path", url=url, **given)
+        raise InvalidInputError(
+            "the location is given twice", remedy="remove path", url=url, **given
+        )
     split = _split(spark, url, given)
     if split is None:
         return _read_source(spark, url, given)

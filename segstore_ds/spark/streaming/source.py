@@ -156,7 +156,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TruncatedError: Events that are due are below the head; names them.
             InvalidInputError: The start is after the end.
             NotFoundError: There is no stream, or no such version.
-            SnapshotExpiredError: A version that a cut names was purged.
+            SnapshotExpiredError: A version that a cut names was forgotten.
             ReaderConflictError: The reader's name belongs to another query.
         """
         root = self._batches.follow()

@@ -57,7 +57,7 @@ def test_info_knows_every_writer_and_shows_some(url, capsys, monkeypatch):
 def test_verify_of_a_sound_stream_ends_with_0(url, capsys):
     assert main(["verify", url]) == 0
     assert capsys.readouterr().out == (
-        "verified 2 versions, 1 segments, 1 frames, 3 events\nsound\n"
+        "verified 2 versions, 1 segments, 1 frames, 3 events\nno damage\n"
     )
 
 
@@ -69,7 +69,7 @@ def test_verify_names_the_damage_and_ends_with_1(url, capsys):
     segment.write_bytes(data)
     assert main(["verify", url]) == 1
     printed = capsys.readouterr().out
-    assert f"WRONG {segment.relative_to(url)}" in printed
+    assert f"DAMAGED {segment.relative_to(url)}" in printed
     assert printed.endswith("damaged: 1 problems\n")
 
 
@@ -83,7 +83,7 @@ def test_verify_of_what_can_t_be_opened_ends_with_1(url, capsys, damage):
     newest.write_bytes({"flipped": flipped, "empty": b"", "cut": data[:40]}[damage])
     assert main(["verify", url]) == 1
     printed = capsys.readouterr().out
-    assert f"WRONG log/{newest.name}" in printed
+    assert f"DAMAGED log/{newest.name}" in printed
     assert printed.endswith("damaged: 1 problems\n")
 
 
