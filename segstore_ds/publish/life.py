@@ -374,7 +374,7 @@ def _announce(storage: Storage, codec: Codec, table: Table) -> None:
 def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
     root, note = context.log.root, table.note
     if note is None:  # every table that has commits was checked when it was read
-        raise InvalidInputError("the stream is not published", url=context.storage.url)
+        raise _not_published(context.storage)
     lag = max(root.tail - note.tail, 0)
     reason = f"{lag:,} events are left out, as " if lag else ""
     if lag and _is_of(root, note):
@@ -392,6 +392,12 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
         lag,
         reason,
         left_out,
+    )
+
+
+def _not_published(storage: Storage) -> InvalidInputError:
+    return InvalidInputError(
+        "the stream is not published", remedy="call stream.publish(format) first", url=storage.url
     )
 
 
@@ -431,7 +437,7 @@ def _forget(
     """Publish a table, delete what may go, and yield when each of the other objects can."""
     storage, log_grace_s = context.storage, context.log.grace_s
     if codec.newest(storage).note is None:
-        raise InvalidInputError("the stream is not published", url=storage.url)
+        raise _not_published(storage)
     _publish(context, codec, _Order(clean=record.version))
     table = codec.newest(storage)
     own = codec.read_files(storage, table)[1] if table.note is not None and table.note.own else ()

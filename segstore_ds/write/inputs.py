@@ -104,14 +104,14 @@ class ArrowInput:
                 raise InvalidInputError(
                     "not a batch",
                     remedy="give an iterable of pyarrow RecordBatches, and of nothing else",
-                    place=place,
+                    batch=place,
                     type=type(batch).__name__,
                 )
             if set(batch.schema.names) != names:
                 raise SchemaMismatchError(
                     "batches have different columns",
                     remedy="give batches of one schema",
-                    place=place,
+                    batch=place,
                     columns=batch.schema.names,
                     first=self.schema.names,
                 )
@@ -154,7 +154,7 @@ def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
                 "a text is not UTF-8",
                 remedy="correct the bytes, or store them in a column of type binary",
                 column=name,
-                place=place,
+                batch=place,
             ) from error
         except (pa.ArrowException, ValueError) as error:
             raise InvalidInputError(
@@ -162,7 +162,7 @@ def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
                 remedy="build it with Arrow's own functions, or see what array.validate(full=True) "
                 "says",
                 column=name,
-                place=place,
+                batch=place,
             ) from error
     return batch
 
@@ -237,7 +237,7 @@ def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
             raise InvalidInputError(
                 "not an event",
                 remedy="give every event as a dict",
-                place=place,
+                event=place,
                 type=type(event).__name__,
             )
         rows.add(event)
