@@ -33,10 +33,10 @@ class RetentionPolicy:
     Attributes:
         max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
         max_age: Drop events committed longer ago.
-        min_bytes: Keep at least so many encoded bytes, whatever else allows dropping them.
-        min_age: Keep events committed within that time.
+        min_bytes: Keep at least this many encoded bytes, whatever else allows dropping them.
+        min_age: Keep events that were committed within this age.
         respect_readers: Keep events that a tag or a live reader needs.
-        max_event_age: Drop what lies before the first event whose own time is within that time.
+        max_event_age: Drop what lies before the first event whose own time is within this age.
 
     Examples:
         >>> segstore.RetentionPolicy(max_bytes="10g", min_age="7d").min_age

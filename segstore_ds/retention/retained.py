@@ -74,7 +74,7 @@ def reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> l
         place = f"has read up to {record.offset}"
         if seen.lags(root):
             place = (
-                f"stands at {record.offset} of generation {record.generation}, behind the head "
+                f"is at {record.offset} of generation {record.generation}, behind the head "
                 f"{root.head} of generation {root.generation}"
             )
         why = f"reader {seen.name!r}{owner} {place}; it is waited for{until_text(until)}"

@@ -109,7 +109,7 @@ class Readers:
     """The named readers of a stream, released and lapsed ones too.
 
     A loop gives the newest record of each, ordered by name; a notebook shows them as a table. Each
-    loop looks anew.
+    loop reads them again.
     """
 
     def __init__(self, context: StreamContext) -> None:
@@ -281,7 +281,7 @@ class Pins(dict[str, Pin]):
 class PublishedTables(Mapping[TableFormat, Published]):
     """The tables that a stream is published as: what each shows, what it lacks and why.
 
-    Each look at a table reads its newest commit.
+    Each access reads the table's newest commit.
     """
 
     def __init__(self, context: StreamContext) -> None:
@@ -346,7 +346,7 @@ class Settings:
     def time_column(self) -> str | None:
         """The column with each event's time; None if there is none.
 
-        A column that a change of the schema took away, or made no time any more, is none.
+        It is None, too, if a new schema removed the column or changed its type.
         """
         root = self._context.log.root
         field = find_time_field(root, epoch_schema(self._context.status, root.epoch))
@@ -379,15 +379,15 @@ class Settings:
         """Change settings in one commit; those that are not given stay. Safe to repeat.
 
         Args:
-            key_columns: Columns by whose values events are looked up, such as a user's id: of no
-                floats, nor nested ones; None or none ends it. From now on every frame of a new
-                segment gets a Bloom filter on each, and reads with a filter ``==`` or ``in`` on one
-                skip what surely holds no such value. Segments that are there get filters when a
+            key_columns: Columns by whose values events are looked up, such as a user's id; not
+                floats or nested types. None or an empty list ends it. From now on every frame of a
+                new segment gets a Bloom filter on each, and reads with a filter ``==`` or ``in`` on
+                one skip what certainly holds no such value. Existing segments get filters when a
                 compaction rewrites them, and are read until then.
             time_column: The column of timestamps, dates or numbers with each event's time, by which
                 events are found; None ends it. From now on every new segment and frame keeps its
-                bounds. Segments that are there get them when a compaction rewrites them, and are
-                read until then; their lists are read once.
+                bounds. Existing segments get them when a compaction rewrites them, and are read
+                until then; this call reads their lists once.
             retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
                 applies after its commits, about once a minute; None ends it. A failure to apply it
                 is logged, and no commit fails.

@@ -247,7 +247,7 @@ class Reads:
     def __getitem__(self, offsets: slice) -> Scan:
         """Return the scan of some offsets; negative ones count from the tail, as in a list.
 
-        Nor is one beyond the tail an error; one below the head is, since those events are gone.
+        An offset beyond the tail is no error; one below the head is: those events are gone.
         """
         root = self._log.refresh()
         try:
@@ -286,7 +286,7 @@ class Reads:
         """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
 
         With a name, a named reader is registered: its position is published when the loop asks for
-        the batch after, so an interrupted loop repeats at most the batch that it was in. A poll
+        the next batch, so an interrupted loop repeats at most the batch that it was in. A poll
         that finds nothing sends one small request.
 
         Args:

@@ -164,10 +164,9 @@ class Scan:
         """Return the events as a LazyFrame of Polars, which reads when it is collected.
 
         It reads only the columns, rows and segments that a query needs. On a local disk Polars
-        itself reads Parquet segments where no cut, filter or extra column but that of the offsets
-        is asked for: without their checksums and the read cache, and no other folder stands in for
-        a damaged one. Of a file whose footer is wrong the query returns what Polars reads, also
-        more or fewer rows.
+        reads Parquet segments itself if the scan has no cut, no filter and no extra column but
+        offsets. Then segstore's checksums and its read cache are not used, and no follower replaces
+        a damaged segment: if a file's footer is wrong, the rows are what Polars makes of it.
 
         Examples:
             >>> stream.scan().to_polars().select("n").sum().collect().item()

@@ -42,8 +42,8 @@ class Stream(Writes):
     """A handle on one stream, made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
-    seen; `refresh()` looks again. Threads may share a handle: their commits take turns, and reads
-    wait for none of them.
+    seen; `refresh()` looks for newer ones. Threads may share a handle: their commits take turns, and
+    reads wait for none of them.
 
     Raises:
         StorageError: Any method: the storage failed. What was acknowledged before stays.
@@ -172,7 +172,7 @@ class Stream(Writes):
 
         Without a maximum, it forgets the events that every live reader is done with. Ages count
         from the commit that appended an event, by the store's clock; events that no kept version
-        can date stay. A reader's record that can't be read stops it.
+        can date stay. It fails if a reader's record can't be read.
 
         Sizes are bytes or texts such as ``"10g"`` (k, m, g, t: powers of 1024); ages are seconds, a
         timedelta, or texts such as ``"7d"`` (s, m, h, d, w).
@@ -218,7 +218,7 @@ class Stream(Writes):
         dry_run: bool = False,
         progress: Progress = unheard,
     ) -> Maintenance:
-        """Forget old versions and delete what nothing needs: all that upkeep does, to the end.
+        """Forget old versions and delete what nothing needs: all that upkeep does, in one call.
 
         It goes by the upkeep policy, or by the default one where upkeep is off. It also merges the
         parts of the status and of the history, and publishes as `publish(auto=True)` says. With
@@ -236,7 +236,8 @@ class Stream(Writes):
             min_versions: So many of the newest versions stay, however old they are.
             grace: Delete objects that were dropped longer ago: so long readers of older versions
                 need them, and a writing job may take.
-            short_grace: Allow a grace of less than a day: you promise that nobody needs it.
+            short_grace: Allow a grace of less than a day. You promise that no reader of an older
+                version and no writing job needs more.
             dry_run: Change nothing, and report what would be done.
             progress: Gets how many objects are done, and how many there are, after each step.
 
@@ -337,8 +338,9 @@ class Stream(Writes):
 
         Restoring or cloning a version from before it is refused from then on. Such versions can
         still be read until they are forgotten, and their objects stay for the grace of upkeep.
-        With `forget` both are seen to: the call deletes what may go by now, in followers and in
-        published tables too, and reports what is left and when the same call can end it.
+        With `forget` the call also forgets those versions and deletes what may be deleted by now,
+        in followers and in published tables too. It reports what is left, and when the same call
+        can finish.
 
         Args:
             filters: Conditions that the events satisfy, as in `scan`; at least one.
@@ -494,7 +496,7 @@ class Stream(Writes):
                 missing. If writing stops, the last minute is published by `maintain`. False ends
                 it; None leaves it as it is.
             catalog: A catalog that keeps a pointer to the newest metadata of Iceberg tables, and is
-                told after the commit: its name in pyiceberg's configuration, its properties, or
+                updated after the commit: its name in pyiceberg's configuration, its properties, or
                 pyiceberg's object. It needs the extra `[catalog]`. Best effort: a failure is
                 logged, and `registered` of the answer is None.
             table: `namespace.name` of the table in that catalog; made if there is none.

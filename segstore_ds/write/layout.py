@@ -26,10 +26,10 @@ class Layout:
 
     Attributes:
         compression: ``zstd``, ``lz4`` or ``none``.
-        compression_level: Of zstd: 15 for an archive that is read seldom.
+        compression_level: For zstd, such as 15 for an archive that is read seldom.
         frame_rows: Most events of a frame, which is read as a whole.
         segment_rows: Most events of a segment; None for no limit.
-        segment_bytes: Most encoded bytes of a segment, about.
+        segment_bytes: Most encoded bytes of a segment, approximately.
         inline_bytes: A task with fewer encoded bytes writes no segment of its own.
         stats_columns: Columns whose bounds are kept; None for the first 32 that have bounds.
         segment_format: ``arrow``, ``parquet``, or ``auto``: Parquet from 10,000 events on.

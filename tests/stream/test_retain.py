@@ -309,7 +309,7 @@ def test_retain_names_a_reader_that_lags_behind_the_head():
     stream.overwrite(numbers(30, 40))
     done = stream.retain(max_bytes=0)
     assert why(done) == [("reader", 30, "etl", "")]
-    assert "stands at 5 of generation 0, behind the head 30" in str(done)
+    assert "is at 5 of generation 0, behind the head 30" in str(done)
 
 
 def test_retain_names_tags_and_minima_that_block_it():
