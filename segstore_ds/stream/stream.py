@@ -42,8 +42,8 @@ class Stream(Writes):
     """A handle on one stream, made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
-    seen; `refresh()` looks for newer ones. Threads may share a handle: their commits take turns, and
-    reads wait for none of them.
+    seen; `refresh()` looks for newer ones. Threads may share a handle: their commits take turns,
+    and reads wait for none of them.
 
     Raises:
         StorageError: Any method: the storage failed. What was acknowledged before stays.
