@@ -1,4 +1,4 @@
-"""segstore: append-only event streams next to Spark, in Arrow segments on any fsspec filesystem.
+"""segstore: append-only event streams for Spark and Python, in plain folders.
 
 ``import segstore_ds as segstore`` loads almost nothing. The first use of a name loads the core, and
 the first use of `segstore.spark` loads pyspark.
