@@ -84,7 +84,7 @@ def verify(run: Run, url: Url) -> None:
         older = problem.version is not None
         need = f" (needed as of version {problem.version} and before)" if older else ""
         lines.append(f"DAMAGED {problem.where}: {problem.what}{need}")
-    lines.append("no damage" if found.ok else f"{len(found.problems)} problems")
+    lines.append("no damage" if found.ok else f"damaged: {len(found.problems)} problems")
     run.report(found, *lines)
     if not found.ok:
         raise typer.Exit(DAMAGED)

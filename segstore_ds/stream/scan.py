@@ -165,7 +165,7 @@ class Scan:
 
         It reads only the columns, rows and segments that a query needs. On a local disk Polars
         reads Parquet segments itself if the scan has no cut, no filter and no extra column but
-        offsets. Then segstore's checksums and its read cache are not used, and no follower replaces
+        offsets. Then segstore's checksums and its read cache are not used, and no copy replaces
         a damaged segment: if a file's footer is wrong, the rows are what Polars makes of it.
 
         Examples:

@@ -135,7 +135,7 @@ def test_nothing_is_committed_to_a_folder_that_does_not_follow(
     wait(storage, DAY)
     with pytest.raises(SegstoreError, match="can't be brought up to date") as caught:
         WRITES[name](open_on(storage, clock=storage.time.clock))
-    assert "does not say that it follows" in str(caught.value.__cause__)
+    assert "is not marked as a follower" in str(caught.value.__cause__)
     assert_untouched(victim, before)
 
 

@@ -155,7 +155,7 @@ def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
     other = rows.withColumn("o", rows["o"] + 390)
     turned = rows.orderBy("o", ascending=False)
     twice = rows.unionAll(rows.where("o > 300"))
-    for wrong, why in ((other, "not of the copy's range"), (turned, "order"), (twice, "order")):
+    for wrong, why in ((other, "outside the copy's range"), (turned, "order"), (twice, "order")):
         assert why in error(lambda wrong=wrong: write("wrong", rows=wrong))
     assert not segstore.exists(target)
     segstore.drop(target, confirm=target)

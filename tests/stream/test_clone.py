@@ -313,7 +313,7 @@ def test_refusals() -> None:
         stream.copy_to(_place(), copy_id="d", mode="clone", end=21)
     with pytest.raises(NotFoundError, match="no such version"):
         stream.copy_to(_place(), copy_id="d", mode="clone", version=99)
-    with pytest.raises(InvalidInputError, match="only a clone"):
+    with pytest.raises(InvalidInputError, match="only be cloned"):
         stream.copy_to(_place(), copy_id="d", version=1)
     with pytest.raises(InvalidInputError, match="unknown copy mode"):
         stream.copy_to(_place(), copy_id="d", mode="cloned")

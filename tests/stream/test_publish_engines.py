@@ -247,7 +247,7 @@ def test_publication_stands_whatever_a_catalog_does(
     ):
         with pytest.raises(InvalidInputError, match=error):
             stream.publish("iceberg", **options)
-    with pytest.raises(InvalidInputError, match="location there once"):
+    with pytest.raises(InvalidInputError, match="location in the catalog once"):
         stream.publish("delta", catalog="c", table="db.clicks")
     assert (stream.published.get("iceberg"), stream.published.get("delta")) == (None, None)
     done = stream.publish("iceberg", catalog=object(), table="db.clicks")

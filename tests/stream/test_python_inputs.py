@@ -92,7 +92,10 @@ def test_overwrite_takes_events_of_a_new_schema_too():
 
 def test_a_stream_is_made_by_one_schema():
     assert make(like=make(schema=SCHEMA)).schema == SCHEMA
-    for given, why in (({}, "not a schema"), ({"schema": SCHEMA, "like": SCHEMA}, "two schemas")):
+    for given, why in (
+        ({}, "not a schema"),
+        ({"schema": SCHEMA, "like": SCHEMA}, "both schema and like"),
+    ):
         with pytest.raises(InvalidInputError, match=why):
             make(**given)
 
