@@ -147,6 +147,8 @@ def shown_default(option):
         for suffix, factor in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
             if option.default % factor == 0:
                 return f"`{option.default // factor}{suffix}`"
+    if option.kind == "age":
+        return f"`{option.default // 60}m`"
     return f"`{option.default}`"
 
 

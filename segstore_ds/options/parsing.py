@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.quantities import parse_size
+from segstore_ds.options.quantities import parse_duration, parse_size
 from segstore_ds.options.table import NOTES, PEERS, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
@@ -60,7 +60,7 @@ def parse_value(option: Option, value: Any) -> Any:
     match option.kind:
         case "bool":
             return _boolean(option, value)
-        case "int" | "bytes":
+        case "int" | "bytes" | "age":
             return _number(option, value)
         case "list":
             return _names(option, value)
@@ -109,10 +109,15 @@ def _number(option: Option, value: Any) -> int:
     expected = f"an integer of at least {option.least}"
     if option.kind == "bytes":
         expected += ", with k, m, g or t for powers of 1024"
+    elif option.kind == "age":
+        expected = "an age such as 15m, with one of the units s, m, h, d and w"
     if isinstance(value, bool):
         raise _wrong(option, value, expected)
     text = str(value)
-    number = parse_size(text) if option.kind == "bytes" or _WHOLE.fullmatch(text) else None
+    if option.kind == "age":
+        number = parse_duration(text)
+    else:
+        number = parse_size(text) if option.kind == "bytes" or _WHOLE.fullmatch(text) else None
     if number is None or not option.least <= number < 2**63:
         raise _wrong(option, value, expected)
     return number

@@ -41,7 +41,7 @@ class Option:
 
     Attributes:
         name: The name that users write.
-        kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
+        kind: ``text``, ``int``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or ``choice``.
         scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`, `PYTHON`.
         default: The value if the option is not given; None if absence has its own meaning.
         least: Smallest number allowed.
@@ -77,6 +77,8 @@ TABLE: tuple[Option, ...] = (
     Option("readCacheBytes", "bytes", _READS, default=128 << 20),
     Option("maxRowsPerTrigger", "int", (STREAM_READ,), least=1),
     Option("maxBytesPerTrigger", "bytes", (STREAM_READ,), least=1),
+    Option("minRowsPerTrigger", "int", (STREAM_READ,), least=1),
+    Option("maxTriggerDelay", "age", (STREAM_READ,), default=900),
     Option("readerName", "text", (STREAM_READ,)),
     Option("metadata", "choice", (READ,), choices=_METADATA),
     Option("createIfMissing", "bool", _WRITES, default=True),
@@ -123,6 +125,8 @@ failOnDataLoss: ignoremissingfiles
 maxRowsPerTrigger: maxoffsetspertrigger streaming-max-rows-per-micro-batch
 maxBytesPerTrigger: approx_bytes_per_trigger maxfilespertrigger
 maxBytesPerTrigger: streaming-max-files-per-micro-batch
+minRowsPerTrigger: minoffsetspertrigger read.stream.minrowspertrigger
+maxTriggerDelay: read.stream.maxtriggerdelayms
 readerName: consumer-id consumerid subscriber kafka.group.id groupidprefix
 metadata: streaminfo streams
 writerId: txnappid commituser commit.user-prefix

@@ -15,6 +15,7 @@ from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
+from segstore_ds.read.waiting import Waiting
 from segstore_ds.retention.readers import NamedReader, register_reader
 
 POLL_S = 0.05
@@ -45,6 +46,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         start: CutLike | None,
         poll_s: float,
         timeout_s: float | None,
+        least_rows: int | None,
+        delay_s: float,
         replicated: bool,
     ) -> None:
         filtered = how["filters"] is not None or how["event_time"] is not None
@@ -53,6 +56,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._context, self._how = context, how
         self._poll_s, self._timeout_s = poll_s, timeout_s
         self._heard_s = context.clock.boot_s()  # when the last batch was returned
+        self._waiting = Waiting(context, least_rows, delay_s)
         self._replicated = replicated
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
@@ -128,6 +132,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             root = log.acknowledged()
             if root.tail <= self._next and root.stream_id == before.stream_id:
                 return False
+        same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
+        if same and self._waiting.holds(root, self._next, root.tail) and not self._is_over():
+            return False
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
         reading = plan_reading(self._context, root, start, root.tail, **self._how)

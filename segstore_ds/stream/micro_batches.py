@@ -19,6 +19,7 @@ from segstore_ds.read.cuts import (
     resolve_cut,
 )
 from segstore_ds.read.plan import BatchLimits, plan_batch_end
+from segstore_ds.read.waiting import Waiting
 from segstore_ds.storage import Storage
 from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import Stream
@@ -42,6 +43,8 @@ class MicroBatches:
         *,
         most_rows: int | None = None,
         most_bytes: int | None = None,
+        least_rows: int | None = None,
+        most_delay_s: float = 0.0,
         fail_on_data_loss: bool,
         replicated: bool = False,
     ) -> None:
@@ -49,6 +52,7 @@ class MicroBatches:
         self.stream = Stream(self._context)
         self.seen: Root | None = None
         self._limits = BatchLimits(most_rows, most_bytes, BATCH_SEGMENTS)
+        self._waiting = Waiting(self._context, least_rows, most_delay_s)
         self.target: int | None = None
         self._strict = fail_on_data_loss
         self._start = start
@@ -124,6 +128,12 @@ class MicroBatches:
         root = self._root
         bounds = (root.tail, self.target, self._bound_end(root))
         return min(bound for bound in bounds if bound is not None)
+
+    def waits(self, start: int) -> bool:
+        """Tell whether the events from an offset on are too few for a batch, and more may come."""
+        available = self.available()
+        ends = self.target is not None or (self._end is not None and available >= self._end)
+        return not ends and self._waiting.holds(self._root, start, available)
 
     def end_of_batch(self, start: int, *, limited: bool) -> int:
         """Return the end of the batch that begins at an offset, within every limit if `limited`.

@@ -16,7 +16,12 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import build_cell
-from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
+from segstore_ds.options.arguments import (
+    check_duration,
+    check_seconds,
+    check_timeout,
+    check_whole,
+)
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import (
@@ -281,6 +286,8 @@ class Reads:
         commit_time_column: str | None = None,
         poll_s: float = POLL_S,
         timeout: Duration | None = None,
+        min_rows: int | None = None,
+        max_delay: Duration = "15m",
         replicated: bool = False,
     ) -> Follow:
         """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
@@ -302,6 +309,8 @@ class Reads:
             poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
             timeout: End when nothing came for so long: seconds, a timedelta or a text such as
                 '30s'; None waits for ever.
+            min_rows: Wait until so many events are new, before filters.
+            max_delay: With `min_rows`: but no longer, counted from the commit of the first of them.
             replicated: Wait with each event until every follower has it, as for `scan`.
 
         Returns:
@@ -329,6 +338,8 @@ class Reads:
             start=start,
             poll_s=poll_s,
             timeout_s=check_timeout("timeout", timeout),
+            least_rows=check_whole("min_rows", min_rows, least=1, optional=True),
+            delay_s=check_duration("max_delay", max_delay) or 0,
             replicated=replicated,
         )
 

@@ -409,6 +409,35 @@ def test_wider_column_ends_the_query_with_a_remedy(
     assert [row["n"] for row in rows(query(), *batch)] == [3]
 
 
+def test_few_events_wait_for_more(
+    stream: Stream, query: Callable[..., SegstoreStreamReader]
+) -> None:
+    """Spark is told the start again, which is no batch; then one batch has all."""
+    reader = query(minRowsPerTrigger=35, startCut=5)
+    [(_, begun)] = follow(reader)
+    assert begun["offset"] == 5
+    assert list(follow(reader, begun)) == []
+    stream.append(numbers(30, 41))
+    assert ends(list(follow(reader, begun))) == [41]
+    assert ends(list(follow(query(minRowsPerTrigger=40, maxTriggerDelay="0s"), begun))) == [41]
+
+
+def test_minimum_leaves_no_event_behind_at_an_end(
+    stream: Stream, query: Callable[..., SegstoreStreamReader]
+) -> None:
+    """The triggers `Once` and `AvailableNow` take all, and so does a query that reaches its end."""
+    reader = query(minRowsPerTrigger=35)
+    assert ends(list(follow(reader, everything=True))) == [30]
+    reader.prepareForTriggerAvailableNow()
+    assert ends(list(follow(reader))) == [30]
+    assert ends(list(follow(query(minRowsPerTrigger=35, endCut=30)))) == [30]
+    assert ends(list(follow(query(minRowsPerTrigger=35, maxRowsPerTrigger=35)))) == [0]
+    stream.seal()
+    assert ends(list(follow(query(minRowsPerTrigger=35)))) == [30]
+    with pytest.raises(InvalidInputError, match="above maxRowsPerTrigger"):
+        query(minRowsPerTrigger=35, maxRowsPerTrigger=34)
+
+
 @pytest.mark.usefixtures("stream")
 def test_tasks_are_packed_as_in_batch(query: Callable[..., SegstoreStreamReader]) -> None:
     """Small segments together, large ones split, and in offset order."""

@@ -146,6 +146,31 @@ def test_batch_that_nobody_reads_is_done(url: str) -> None:
     assert spark.ends == [10, 20, 30]
 
 
+def test_few_events_wait_but_not_those_of_the_first_batch(stream: Stream, url: str) -> None:
+    """`Once` and `AvailableNow` look the same to the source, and must leave nothing behind."""
+    spark = Spark(url, minRowsPerTrigger=20, startCut=15)
+    spark.run()
+    assert spark.ends == [30]
+    extend(stream, 19)
+    assert not spark.log_batch()
+    extend(stream, 1)
+    spark.run()
+    extend(stream, 3)
+    assert not spark.log_batch()
+    spark.start()
+    spark.run()
+    assert spark.ends == [30, 50, 53]
+
+
+def test_few_events_wait_no_longer_than_the_delay(stream: Stream, url: str) -> None:
+    patient = Spark(url, minRowsPerTrigger=20, maxTriggerDelay="1h")
+    hasty = Spark(url, minRowsPerTrigger=20, maxTriggerDelay="0s")
+    for spark in (patient, hasty):
+        spark.run()
+    extend(stream, 1)
+    assert [patient.log_batch(), hasty.log_batch()] == [False, True]
+
+
 def test_position_is_published_once_a_batch_is_done(stream: Stream, url: str) -> None:
     def position() -> int:
         return next(iter(stream.readers)).record.offset
@@ -221,3 +246,31 @@ def test_available_now_ends_with_what_was_there(
     extend(stream, 5)
     assert run(load()) == list(range(35))
     assert run(load()) == list(range(35))
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_query_in_spark_waits_for_a_batch_that_is_worth_it(
+    spark: SparkSession, stream: Stream, url: str
+) -> None:
+    """In any Spark; `AvailableNow` takes what is there, and leaves nothing behind."""
+    sizes: list[int] = []
+
+    def start(**trigger: Any) -> StreamingQuery:
+        rows = spark.readStream.format("segstore").options(minRowsPerTrigger=20).load(url)
+        writer = rows.writeStream.option("checkpointLocation", f"{url}-at")
+        return (
+            writer.foreachBatch(lambda rows, _: sizes.append(rows.count()))
+            .trigger(**trigger)
+            .start()
+        )
+
+    query = start(processingTime="0 seconds")
+    query.processAllAvailable()
+    for count in (7, 13):
+        extend(stream, count)
+        query.processAllAvailable()
+    query.stop()
+    extend(stream, 3)
+    start(availableNow=True).awaitTermination()
+    assert [size for size in sizes if size] == [30, 20, 3]

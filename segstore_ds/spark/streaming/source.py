@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segstore_ds import Position
-from segstore_ds.errors import PositionError
+from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
@@ -102,6 +102,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's questions about one streaming query, and reads its partitions."""
 
     def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
+        _check_minimum(options)
         self._options = options
         self._schema = schema
         self._batches = MicroBatches(
@@ -110,6 +111,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options["endCut"],
             most_rows=options["maxRowsPerTrigger"],
             most_bytes=options["maxBytesPerTrigger"],
+            least_rows=options["minRowsPerTrigger"],
+            most_delay_s=options["maxTriggerDelay"],
             fail_on_data_loss=options["failOnDataLoss"],
             replicated=options["replicatedOnly"],
         )
@@ -147,6 +150,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.
 
+        Of few events that wait for more it is the start.
+
         Spark before 4.2 gives neither argument. It asks for the end of a batch only after the batch
         before, and makes a batch of each answer, with or without a call of `partitions`. When a
         query restarts, it first plans an empty batch at the newest end in its checkpoint.
@@ -173,7 +178,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offset = begun.position.offset
         available = self._batches.available()
         begun = replace(begun, end=self._batches.kept_end)
-        if not available <= offset <= root.tail:
+        due = not available <= offset <= root.tail
+        if due and not (self._may_wait(start, limit) and self._batches.waits(offset)):
             last = self._batches.end_of_batch(offset, limited=self._is_limited(limit))
             begun = begun.at(Position.of(root, last))
             if start is None and last < available and self._returned is None:
@@ -246,9 +252,31 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = (self._options["maxRowsPerTrigger"], self._options["maxBytesPerTrigger"])
         return given != (None, None)
 
+    def _may_wait(self, start: dict[str, Any] | None, limit: ReadLimit | None) -> bool:
+        """Tell whether few events may wait for more; the trigger `Once` takes what is there.
+
+        A Spark that tells neither limit nor trigger may run `Once` or `AvailableNow`, whose only
+        answer is the first one: as in Spark's source of Kafka, a query's first batch waits for
+        nothing.
+        """
+        if start is None and limit is None:
+            return self._returned is not None
+        return not isinstance(limit, ReadAllAvailable)
+
     def _begin(self, root: Any) -> StreamOffset:
         """Bind the start, once in the life of this process."""
         if self._origin is None:
             offset = self._batches.begin()
             self._origin = StreamOffset(Position.of(root, offset), offset)
         return self._origin
+
+
+def _check_minimum(options: Mapping[str, Any]) -> None:
+    least, most = options["minRowsPerTrigger"], options["maxRowsPerTrigger"]
+    if None not in (least, most) and least > most:
+        raise InvalidInputError(
+            "minRowsPerTrigger is above maxRowsPerTrigger",
+            remedy="a batch could never hold that many: raise the one or lower the other",
+            minRowsPerTrigger=least,
+            maxRowsPerTrigger=most,
+        )
