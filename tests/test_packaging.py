@@ -83,6 +83,7 @@ def test_wheel_has_two_top_level_names(names):
     [
         "segstore_ds/py.typed",
         "segstore_ds/DESIGN.md",
+        "segstore_ds/SOURCE.md",
         "segstore_ds/format/FORMAT.md",
         "segstore_ds/copy/PIECES.md",
         "segstore_ds/publish/TABLES.md",

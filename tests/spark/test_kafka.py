@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from fixtures_servers import FETCHES
 from kafka_broker import fetch_broker, running_broker
@@ -30,14 +31,18 @@ pytestmark = FETCHES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "segstore_ds/docs/kafka.md").read_text()
-KEEP, SPLIT = (
+KEEP, SPLIT, SEND = (
     re.search(rf"^```python {kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
-    for kind in ("kafka", "payloads")
+    for kind in ("kafka", "payloads", "to_kafka")
 )
 AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
 # Each start of Spark takes ten seconds, so thirty kills are run by hand.
 KILLS = int(os.environ.get("SEGSTORE_KAFKA_KILLS", "1"))
 EVENTS, PARTITIONS, A_BATCH = 6_000 + 2_000 * KILLS, 4, 500
+# A busy machine may take minutes; and a batch that comes before its topic has a leader is repeated,
+# which succeeds only if no later batch has overtaken it.
+PATIENT = '.option("kafka.delivery.timeout.ms", 600000)'
+PATIENT += '.option("kafka.max.in.flight.requests.per.connection", 1)'
 TO_THE_END = "trigger(availableNow=True).start()"
 
 
@@ -109,11 +114,7 @@ class Job:
 def after_producing(rows: str, code: str) -> str:
     """Return code whose session first fills the topic."""
     target = 'format("kafka").option("kafka.bootstrap.servers", "localhost:9092")'
-    # A busy machine may take minutes; and a batch that comes before its topic has a leader is
-    # repeated, which succeeds only if no later batch has overtaken it.
-    patient = '.option("kafka.delivery.timeout.ms", 600000)'
-    patient += '.option("kafka.max.in.flight.requests.per.connection", 1)'
-    write = f'{rows}.write.{target}.option("topic", "clicks"){patient}.save()'
+    write = f'{rows}.write.{target}.option("topic", "clicks"){PATIENT}.save()'
     start, rest = code.split("\ntopic = ", 1)
     return f"{start}\n{write}\ntopic = {rest}"
 
@@ -195,3 +196,27 @@ def test_payloads_of_a_registry_are_read_and_the_others_are_kept(
     assert sorted((row["n"], row["user"]) for row in good) == [(n, f"u{n}") for n in range(100)]
     bad = segstore.open(tmp_path / "visits-unread").read().read_all()["value"].to_pylist()
     assert sorted(bad) == sorted(damaged)
+
+
+def test_events_of_a_stream_are_sent_with_their_offsets(
+    broker: str, tmp_path: Path, worker_python: str
+) -> None:
+    job = Job(broker, "sent", tmp_path, worker_python)
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    stream = segstore.create(tmp_path / "clicks", schema)
+    stream.append([{"key": b"k%d" % n, "value": b"v%d" % n} for n in range(100)])
+    start = KEEP.split("\ntopic = ")[0]
+    again = (
+        f'{start}\nspark.read.format("kafka")'
+        '.option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "clicks-again")'
+        '.option("includeHeaders", True).load().selectExpr("key", "value", "headers[0].key name", '
+        '"cast(cast(headers[0].value as string) as bigint) at")'
+        '.write.format("segstore").mode("append").save("/tmp/sent")'
+    )
+    send = SEND.replace('.option("topic"', f'{PATIENT}.option("topic"')
+    job.finish(to_the_end(f"{start}\n{send}"))
+    job.finish(again)
+    sent = segstore.open(tmp_path / "sent").read().read_all().to_pylist()
+    assert sorted(sent, key=lambda row: row["at"]) == [
+        {"key": b"k%d" % n, "value": b"v%d" % n, "name": "at", "at": n} for n in range(100)
+    ]
