@@ -41,9 +41,13 @@ SETTLED = segstore.Layout(segment_format="parquet", inline_bytes=0)
 class Store:
     """Refuses requests to folders by the permissions that it is told; those to others pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self.root = root
         self.permits: dict[str, tuple[str, ...]] = {}
         self.refused = 0
+
+    def place(self) -> str:
+        return f"{self.root}{uuid.uuid4().hex}"
 
     def check(self, url: str, verb: str) -> None:
         permitted = self.permits.get(url, ALL)
@@ -52,10 +56,11 @@ class Store:
             raise PermissionError(f"not permitted: {verb}")
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of all streams in memory, which permits everything at first."""
-    found, resume = Store(), CheckedStorage.resume
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that permits everything at first: in memory, as far as S3 is; or a disk."""
+    root = "memory://" if request.param == "memory" else f"file://{tmp_path}/"
+    found, resume = Store(root), CheckedStorage.resume
 
     def checked(
         self: CheckedStorage, verb: str, path: str, work: Any, *args: Any, **kw: Any
@@ -68,10 +73,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
     monkeypatch.setattr(CheckedStorage, "resume", checked)
     return found
-
-
-def place() -> str:
-    return f"memory://{uuid.uuid4().hex}"
 
 
 def nothing(url: str, other: str) -> None:
@@ -201,11 +202,11 @@ CALLS: dict[str, tuple[Prepare, Callable[[str, str], object]]] = {
 def attempt(store: Store, call: str, permits: list[tuple[str, ...]]) -> None:
     """Prepare and make a call; no folder above may be listed."""
     prepare, run = CALLS[call]
-    url, other = place(), place()
+    url, other = store.place(), store.place()
     store.permits = {}
     prepare(url, other)
     store.refused = 0
-    store.permits = {"memory://": (), url: permits[0], other: permits[1]}
+    store.permits = {store.root: (), url: permits[0], other: permits[1]}
     run(url, other)
 
 
