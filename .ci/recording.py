@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 
 OUTPUT = Path(__file__).parents[1] / "segstore_ds/docs/demo.svg"
-COLUMNS, ROWS = 100, 26
+COLUMNS, ROWS = 112, 27
 WIDTH_PX, LINE_PX, MARGIN_PX, BAR_PX = 8.43, 18, 14, 26  # of a character, a line, the frame
 TITLE_S, WAIT_S, LINE_S, LAST_S = 2.5, 0.8, 0.05, 6.0  # before a title, at most, at least, the end
 STYLES = {"1": "b", "36": "c"}  # of SGR: bold, cyan
@@ -53,14 +53,16 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def parse(text: str) -> Line:
-    """Return the texts of a line, each with the class that its colours stand for."""
+def parse(lines: list[str]) -> list[Line]:
+    """Return the texts of each line with the classes that their colours stand for."""
     found, style = [], ""
-    for part in re.split(r"(\x1b\[[\d;]*[A-Za-z])", text):
-        if part.startswith("\x1b["):
-            style = " ".join(STYLES.get(code, "") for code in part[2:-1].split(";")).strip()
-        elif part:
-            found.append((style, part))
+    for line in lines:
+        found.append([])
+        for part in re.split(r"(\x1b\[[\d;]*[A-Za-z])", line):
+            if part.startswith("\x1b["):
+                style = " ".join(STYLES.get(code, "") for code in part[2:-1].split(";")).strip()
+            elif part:
+                found[-1].append((style, part))
     return found
 
 
@@ -74,6 +76,11 @@ def pace(lines: list[tuple[float, str]]) -> list[float]:
     return shown
 
 
+def _span(part: tuple[str, str]) -> str:
+    style, text = part[0], escape(part[1], quote=False)
+    return f'<tspan class="{style}">{text}</tspan>' if style else text
+
+
 def draw(lines: list[Line], times: list[float]) -> str:
     """Return the animation: the lines move up, and a cover over what is still to come down."""
     whole = times[-1] + LAST_S
@@ -85,9 +92,7 @@ def draw(lines: list[Line], times: list[float]) -> str:
             roll.append(f"{percent}{{transform:translateY({(ROWS - count) * LINE_PX}px)}}")
     width, inner = round(COLUMNS * WIDTH_PX) + 2 * MARGIN_PX, ROWS * LINE_PX
     texts = [
-        f'<text y="{number * LINE_PX + 13}">'
-        + "".join(f'<tspan class="{style}">{escape(text)}</tspan>' for style, text in line)
-        + "</text>"
+        f'<text y="{number * LINE_PX + 13}">{"".join(map(_span, line))}</text>'
         for number, line in enumerate(lines)
         if line
     ]
@@ -109,14 +114,14 @@ white-space:pre;fill:#d5dae3}}
 <g fill="#3d4450"><circle cx="20" cy="18" r="5"/><circle cx="38" cy="18" r="5"/>\
 <circle cx="56" cy="18" r="5"/></g>
 <svg x="{MARGIN_PX}" y="{BAR_PX + MARGIN_PX}" width="{width - 2 * MARGIN_PX}" height="{inner}">
-<g class="roll" xml:space="preserve">
+<g class="roll" xml:space="preserve"><g transform="translate(4)">
 {chr(10).join(texts)}
-<rect class="cover" width="100%" height="{high}" fill="#161b22"/>
+</g><rect class="cover" width="100%" height="{high}" fill="#161b22"/>
 </g></svg></svg>
 """
 
 
 if __name__ == "__main__":
     told = record()
-    OUTPUT.write_text(draw([parse(text) for _, text in told], pace(told)), encoding="utf-8")
+    OUTPUT.write_text(draw(parse([text for _, text in told]), pace(told)), encoding="utf-8")
     sys.stdout.write(f"{OUTPUT}: {len(told)} lines, {OUTPUT.stat().st_size:,} bytes\n")

@@ -4,11 +4,13 @@ import os
 import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import demo
 from segstore_ds.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -142,3 +144,11 @@ def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
         "spark.log",
     }
     assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004
+
+
+def test_recording_shows_what_the_demo_tells():
+    """Otherwise record it again: `.ci/recording.py` says how."""
+    recorded = unescape((ROOT / "segstore_ds/docs/demo.svg").read_text())
+    for title, code in (*demo._IN_PYTHON, *demo._IN_SPARK):
+        assert title in recorded
+        assert all(line in recorded for line in code.splitlines())
