@@ -53,7 +53,8 @@ _PLAN_KEYS = frozenset(
 _PLAN_PREFIX = "__file_source_"  # the columns of Spark's hidden `_metadata`
 _FIELD = {"name", "type", "metadata"}
 _REFUSED = {
-    "YearMonthIntervalType": "keep months as int, or use a day-time interval",
+    "YearMonthIntervalType": "Spark can't hand it to Python: write its months, "
+    "CAST(CAST(c AS INTERVAL MONTH) AS INT), and read make_ym_interval(0, c)",
     "CalendarIntervalType": "use a day-time interval",
 }
 

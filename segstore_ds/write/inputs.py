@@ -18,6 +18,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
+from segstore_ds.format.schema.normal_form import MONTHS, months_as_numbers
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
 from segstore_ds.write.event_rows import EventRows, with_new_columns, with_wider_columns
@@ -84,7 +85,8 @@ class ArrowInput:
         self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
     ) -> None:
         refuse_unnamed_index(schema)
-        self.schema = schema
+        self._has_months = any(field.type.id == MONTHS for field in schema)
+        self.schema = _plain(schema) if self._has_months else schema
         self._batches = batches
         self._source = source
         self._taken = False
@@ -115,14 +117,14 @@ class ArrowInput:
                     columns=batch.schema.names,
                     first=self.schema.names,
                 )
-            yield check_batch(batch, place)
+            yield check_batch(_plain_batch(batch) if self._has_months else batch, place)
 
     def parts(self, most: int) -> list[Self]:
         """Return the rows in at most so many even parts; itself if they are few, or not in memory.
 
         A slice counts the bytes of the whole that it lies in, therefore rows count as well.
         """
-        held = self._batches if isinstance(self._batches, list) else []
+        held = self._batches if isinstance(self._batches, list) and not self._has_months else []
         rows = sum([batch.num_rows for batch in held])
         size = sum([batch.get_total_buffer_size() for batch in held])
         count = min(most, rows // PART_ROWS, size // PART_BYTES)
@@ -137,6 +139,20 @@ class ArrowInput:
         """Mark an error as not retryable with the same input, if the input is used up."""
         if self._taken and self._source is not None and not isinstance(error, _COMMITTED):
             error.refuse_retry(f"the input was already consumed: {_ONCE}")
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(map(months_as_numbers, schema), schema.metadata)
+
+
+def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose year-month intervals are numbers of months.
+
+    pyarrow has no class for arrays of such intervals: it can pass them on, and not look at them.
+    """
+    _, array = batch.__arrow_c_array__()
+    schema = _plain(batch.schema).__arrow_c_schema__()
+    return pa.RecordBatch._import_from_c_capsule(schema, array)  # noqa: SLF001 - of PyCapsules
 
 
 def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ from segstore_ds.errors import InvalidInputError
 
 MAX_DEPTH = 60  # levels of nested types; a map counts as two; Arrow reads at most 64
 MAX_PRECISION = 38
+MONTHS = pa.lib.Type_INTERVAL_MONTHS  # the id of a type that pyarrow has no class for
 # An extension's name would restore the extension type wherever it is registered. Field ids are
 # private to a Parquet writer.
 _DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PARQUET:field_id")
@@ -55,7 +56,12 @@ def normalise_schema(schema: pa.Schema) -> pa.Schema:
         raise InvalidInputError(
             "column names differ only in case", remedy="rename all but one", columns=twins
         )
-    return pa.schema([_normalise_field(field, field.name) for field in schema])
+    return pa.schema([_normalise_field(months_as_numbers(field), field.name) for field in schema])
+
+
+def months_as_numbers(field: pa.Field) -> pa.Field:
+    """Return a column of year-month intervals as one of int32, which their bytes are."""
+    return field.with_type(pa.int32()) if field.type.id == MONTHS else field
 
 
 def _refuse_deep(schema: pa.Schema) -> None:
