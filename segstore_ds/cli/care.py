@@ -46,6 +46,7 @@ def maintain(
     if not yes:
         found = maintain(dry_run=True)
         gone = f"{len(found.deleted):,} objects, {with_unit(found.bytes)}"
+        gone += f", and expire values of {found.expired:,} events" if found.expired else ""
         if keep is not None or grace is None or found.deleted:
             ask(f"Forget {found.versions:,} versions of {stream.url}, and delete {gone}?", yes=yes)
     with shown("deleting", "objects") as progress:

@@ -1,6 +1,6 @@
 """Commands that change which events a stream holds: truncate, retain, seal, restore and others."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -82,17 +82,25 @@ def redact(
     run: Run,
     url: Url,
     *,
-    where: Where,
     columns: Annotated[str, typer.Option("--columns", "-c", metavar="A,B", help="Which to clear.")],
+    where: Where = None,
+    after: Annotated[
+        str | None, "AGE: From now on, whenever events get that old, such as 30d; or never."
+    ] = None,
     reason: Annotated[str, "Kept with the record: a request's number, never a person."] = "",
     redact_id: Annotated[str | None, typer.Option("--id", help="The same id continues.")] = None,
     forget: Annotated[bool, "Delete what still holds the values."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Set columns of matching events to null, in all that is stored."""
+    """Set columns of matching events to null, in all that is stored, or as they get old."""
     stream = run.change(url)
     filters, names = only_filter(where), columns.split(",")
+    if after is not None:
+        _expire(run, stream, names, after, filters, dry_run=dry_run, yes=yes)
+        return
+    if filters is None:
+        raise typer.BadParameter("give --where, or --after for all events of an age")
     if dry_run:
         found = sum(batch.num_rows for batch in stream.read(filters=filters, columns=names))
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")
@@ -103,6 +111,32 @@ def redact(
     text = f"redacted {held}, below offset {done.tail}"
     forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
     run.report(done, f"{text}, id {done.redact_id}", *forgotten)
+
+
+def _expire(
+    run: Run,
+    stream: Any,
+    names: list[str],
+    after: str,
+    filters: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    kept: dict[str, Any] = {
+        rule.column: {"age": rule.age_s, "filters": rule.filters}
+        for rule in stream.settings.expiry
+        if rule.column not in names
+    }
+    given = names if after != "never" else []
+    rules = {name: {"age": after, "filters": filters} for name in given}
+    text = f"{', '.join(names)} of {stream.url}"
+    text = f"{text} expire no more" if not rules else f"{text} become null after {after}"
+    if not dry_run:
+        ask(f"Let values expire: {text}?", yes=yes or not rules)
+        stream.settings.update(expiry={**kept, **rules})
+    done = {"dry_run": dry_run, "columns": names, "after": after}
+    run.report(done, f"would be set: {text}" if dry_run else text)
 
 
 def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> None:

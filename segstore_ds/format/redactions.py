@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.record import UNSTORED, Limit, TimeUs, from_json, to_json
+from segstore_ds.format.record import ABSENT, UNSTORED, Limit, TimeUs, from_json, to_json
 from segstore_ds.format.root import Root
 
 MOST_REDACTIONS = 16  # a root keeps the newest; an older one is done again if it is repeated
+MOST_RULES = 8  # by which values expire: each has a record beside those
 MOST_REASON = 200  # characters
 
 
@@ -29,6 +30,8 @@ class Redaction:
         time_us: The time of its newest commit, by which a grace counts.
         done: Nothing matches any more below `tail`.
         reason: What its caller says about it.
+        start: Of values that expire: nothing that the rule takes is left before this offset.
+        until_us: Of values that expire: the time up to which that was done; None for other ones.
         extra: Fields of a newer version, carried through.
     """
 
@@ -40,6 +43,8 @@ class Redaction:
     time_us: TimeUs = 0
     done: bool = False
     reason: Annotated[str, Limit(MOST_REASON)] = ""
+    start: Annotated[int | None, ABSENT] = None
+    until_us: Annotated[TimeUs | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,5 +77,7 @@ def with_redaction(root: Root, redaction: Redaction) -> Root:
     """Return a root with a redaction noted, and without the oldest ones beyond the most."""
     known = {**redactions_of(root), redaction.redact_id: redaction}
     newest = sorted(known.values(), key=lambda each: (each.version, each.time_us))
-    kept = {each.redact_id: to_json(each) for each in newest[-MOST_REDACTIONS:]}
-    return replace(root, redactions=kept)
+    asked = [each for each in newest if each.until_us is None][-MOST_REDACTIONS:]
+    ruled = [each for each in newest if each.until_us is not None]
+    ruled = sorted(ruled, key=lambda each: each.time_us)[-MOST_RULES:]
+    return replace(root, redactions={each.redact_id: to_json(each) for each in (*asked, *ruled)})

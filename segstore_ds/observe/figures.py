@@ -14,7 +14,9 @@ import numpy as np
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.compact.plan import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
+from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.parts.rows import Ints
+from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
@@ -112,6 +114,22 @@ class FollowerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiryFigures:
+    """How far a rule has come by which values of a column become null.
+
+    Attributes:
+        column: The column.
+        rows: How many events lost values so far.
+        lag_s: Since when values are due that were not looked for yet, in seconds; None before the
+            first round.
+    """
+
+    column: str
+    rows: int
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFigures:
     """What takes storage for one reason, as the metadata table `storage` names it."""
 
@@ -151,6 +169,7 @@ class Metrics:
             not read, so only `verify` names all damage.
         written: What the write caches of this process wrote to the stream's folder so far, dense
             (segments) and scattered (parts of copied objects); small commits pass no cache.
+        expiry: The rules by which values expire.
     """
 
     url: str
@@ -176,6 +195,7 @@ class Metrics:
     storage: tuple[StorageFigures, ...] | None
     damaged: tuple[str, ...] = ()
     written: CacheCounters = field(default_factory=CacheCounters)
+    expiry: tuple[ExpiryFigures, ...] = ()
 
     @property
     def idle_s(self) -> float:
@@ -230,6 +250,7 @@ def figures_of(
     """Return the figures of a version whose segments were read."""
     now_us = context.clock.wall_us()
     small, small_bytes = small_segments(segments.rows, segments.bytes)
+    expiry = readable.read(lambda: tuple(_expiry(root, now_us))) or ()
     return Metrics(
         url=context.storage.url,
         stream_id=root.stream_id,
@@ -261,6 +282,7 @@ def figures_of(
         storage=readable.read(partial(_storage, context, root)) if storage else None,
         damaged=tuple(readable.damaged),
         written=WRITTEN_HERE.at(context.storage.url),
+        expiry=expiry,
     )
 
 
@@ -308,6 +330,17 @@ def _readers(
                 renewed=to_moment(seen.renewed_us),
                 live=seen.is_live(now_us),
             )
+
+
+def _expiry(root: Root, now_us: int) -> Iterator[ExpiryFigures]:
+    known = redactions_of(root)
+    for rule in expiry_of(root):
+        record = known.get(rule.redact_id)
+        if record is None or not record.until_us:
+            yield ExpiryFigures(rule.column, record.rows if record else 0, None)
+        else:
+            due_us = now_us - rule.age_s * 1_000_000 - record.until_us
+            yield ExpiryFigures(rule.column, record.rows, max(due_us, 0) / 1e6)
 
 
 def _follower(files: MetadataLog[Root], root: Root) -> FollowerFigures:

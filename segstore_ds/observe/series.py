@@ -50,6 +50,7 @@ _READER = ("stream", "reader")
 _FOLLOWER = ("stream", "follower")
 _STORAGE = ("stream", "why")
 _TABLES = ("stream", "table")
+_EXPIRY = ("stream", "column")
 _QUERY = ("query",)
 _SOURCE = ("query", "stream")
 _TABLE = (
@@ -74,6 +75,8 @@ _TABLE = (
     ),
     Series("segstore.damaged", "1", "How many things could not be read: `verify` names them all."),
     Series("segstore.published_lag_events", "{event}", "Events that a table lacks.", _TABLES),
+    Series("segstore.expired_events", "{event}", "Events that lost values by expiry.", _EXPIRY),
+    Series("segstore.expiry_lag_seconds", "s", "For how long values are past due.", _EXPIRY),
     Series("segstore.storage_objects", "{object}", "Objects held, by reason.", _STORAGE),
     Series("segstore.storage_bytes", "By", "Bytes held, by reason.", _STORAGE),
     # Its readers and followers.
@@ -139,6 +142,10 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
         yield sample(name, value, url)
     for table in metrics.published:
         yield sample("published_lag_events", table.lag, url, table.format)
+    for rule in metrics.expiry:
+        yield sample("expired_events", rule.rows, url, rule.column)
+        if rule.lag_s is not None:
+            yield sample("expiry_lag_seconds", rule.lag_s, url, rule.column)
     for held in metrics.storage or ():
         yield sample("storage_objects", held.objects, url, held.why)
         yield sample("storage_bytes", held.bytes, url, held.why)

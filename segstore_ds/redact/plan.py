@@ -25,10 +25,11 @@ from segstore_ds.status.table_status import PlacedSegment
 class RedactRequest:
     """What a caller asks to redact."""
 
-    filters: FilterLike = field(repr=False)
+    filters: FilterLike | Filters = field(repr=False)
     columns: Sequence[str]
     reason: str  # what the stream remembers about it
     redact_id: str  # the same again is the same redaction
+    every: bool = False  # without filters every event is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,7 @@ class Wanted:
         return held and self.filters.may_match(stats, entry.rows)
 
 
-def plan_wanted(
-    epochs: Mapping[int, str], filters: FilterLike, columns: Sequence[str]
-) -> dict[int, Wanted]:
+def plan_wanted(epochs: Mapping[int, str], request: RedactRequest) -> dict[int, Wanted]:
     """Check what is to be redacted, and return what that means in each epoch.
 
     `epochs` holds schema texts; columns of the newest one and dropped ones of older ones count.
@@ -66,9 +65,9 @@ def plan_wanted(
     for schema in schemas.values():
         fields.update((each.name, each) for each in schema)
     newest = pa.schema(list(fields.values()))
-    chosen = check_columns(columns, newest)
-    asked = parse_filters(filters, newest)
-    if not asked:
+    chosen = check_columns(request.columns, newest)
+    asked = parse_filters(request.filters, newest)
+    if not asked and not request.every:
         raise InvalidInputError(
             "no filters: every event would lose its values",
             remedy='say which events: filters=[["user", "==", "ada"]]',

@@ -6,7 +6,7 @@ lists, strings and structs hold none of what was there.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,10 @@ from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
+from segstore_ds.format.root import PartRef
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
-from segstore_ds.read.prune import Key, find_keys
+from segstore_ds.read.prune import Key, find_keys, part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.table_status import PlacedSegment
@@ -46,6 +47,13 @@ class RedactJob:
         return {
             number: find_keys(each.filters, each.stored) for number, each in self.wanted.items()
         }
+
+    def part_test(self) -> Callable[[PartRef], bool]:
+        """Return what tells of a part, by its row, whether an event of it may match."""
+        newest = self.wanted[max(self.wanted)]
+        if not all(each.filters for each in self.wanted.values()):
+            return lambda _part: True
+        return part_test(newest.filters, newest.schema)
 
     def may_match(self, placed: PlacedSegment) -> bool:
         """Return False only if no event of a segment matches."""

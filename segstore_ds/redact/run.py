@@ -14,6 +14,7 @@ that lists old segments again behind the tail is seen by it, and later ones are 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 
 from segstore_ds.compact.commit import Replacement, check_outputs, listed_runs, replace_runs
@@ -39,7 +40,7 @@ from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments
+from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
@@ -66,11 +67,11 @@ def run_redact(
     if known is not None and known.done:
         context.log.seams.before_ack(root)  # this acknowledges it again
         return _result(known, repeated=True)
-    progress = _Progress(context, request, known or _begin(root, request))
+    progress = Progress(context, request, known or _begin(root, request))
     lost = 0
     while lost < CONFLICTS:
         try:
-            if progress.round(work or _here(context)):
+            if progress.round(work or work_here(context)):
                 return _result(progress.record)
             lost = 0
         except ConflictError:
@@ -92,7 +93,9 @@ def _result(record: Redaction, *, repeated: bool = False) -> Redacted:
     )
 
 
-def _here(context: StreamContext) -> Work:
+def work_here(context: StreamContext) -> Work:
+    """Return what looks through segments in this process, several at once."""
+
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
         nonce = context.clock.new_id()[:12]
         written: list[RedactedSegment] = []
@@ -120,46 +123,66 @@ def _stored_bytes(numbered: tuple[int, PlacedSegment]) -> int:
     return numbered[1].entry.bytes
 
 
-class _Progress:
+class Progress:
     """One call's redaction: its record, and the segments in which it found nothing."""
 
-    def __init__(self, context: StreamContext, request: RedactRequest, record: Redaction) -> None:
+    def __init__(
+        self,
+        context: StreamContext,
+        request: RedactRequest,
+        record: Redaction,
+        *,
+        start: int = 0,
+        end: int | None = None,
+    ) -> None:
         self._context = context
         self._request = request
         self.record = record
+        self._start = start  # before it only the head may hide what matches
+        self._end = end  # another bound than the record's tail
         self._wanted: Mapping[int, Wanted] = {}
         self._clean: set[tuple[int, int, str]] = set()
 
     def round(self, work: Work) -> bool:
         """Redact what matches on the newest version; True once a commit says nothing does."""
-        context = self._context
-        root = context.log.refresh()
+        root = self._context.log.refresh()
         if (root.restored or 0) > self.record.version:
             # What a restore listed again lies behind the tail of before.
             self.record = replace(self.record, version=root.version, tail=root.tail)
-        job = self._plan(root)
-        found = False
-        for chosen in _batches(self._candidates(root, job)):
+        return False if self.sweep(root, work) else self._finish(root)
+
+    def sweep(
+        self,
+        root: Root,
+        work: Work,
+        most_bytes: int = COMMIT_BYTES,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Redact what matches on a version, in commits of so many bytes; False if nothing does.
+
+        It may stop between two commits.
+        """
+        job, found = self.plan(root), False
+        for chosen in _batches(self.candidates(root, job), most_bytes):
             found |= self._redact(work(job, chosen))
-        if found:
-            return False
-        return self._finish(root)
+            if stop():
+                break
+        return found
 
-    def _plan(self, root: Root) -> RedactJob:
-        context = self._context
+    def plan(self, root: Root) -> RedactJob:
+        """Return what all segments of a version are looked through for."""
         rules, layout = CompactRules(), Layout()
-        job = plan_job(context, root, rules, layout, stages=True)
+        job = plan_job(self._context, root, rules, layout, stages=True)
         if {*job.epochs} != {*self._wanted}:
-            self._wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
+            self._wanted = plan_wanted(job.epochs, self._request)
         refuse_time_column(self._request.columns, job.time_column)
-        return RedactJob(job, self._wanted, self.record.tail)
+        return RedactJob(job, self._wanted, self.record.tail if self._end is None else self._end)
 
-    def _candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
-        end = min(self.record.tail, root.tail)
+    def candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
+        """Yield the segments that may hold a matching event, as far as the status says."""
         looking = any(looks_up(each.filters, job.job.key_columns) for each in job.wanted.values())
         keys = job.keys() if looking else {}
-        runs = self._context.status.runs(root, root.listed_start, end, with_filters=looking)
-        for run in runs:
+        for run in self._runs(root, job, with_filters=looking):
             held = segments_holding(run, keys) if keys else repeat(True)
             for placed, may in zip(placed_segments(root, run), held, strict=False):
                 place = _place(placed)
@@ -167,6 +190,17 @@ class _Progress:
                     yield placed
                 else:
                     self._clean.add(place)
+
+    def _runs(self, root: Root, job: RedactJob, *, with_filters: bool) -> Iterator[Run]:
+        runs = partial(
+            self._context.status.runs, root, with_filters=with_filters, wanted=job.part_test()
+        )
+        start, end = max(self._start, root.listed_start), min(job.tail, root.tail)
+        if root.listed_start < root.head < start:
+            for run in runs(root.listed_start, root.head):
+                start = max(start, int(run.starts[-1] + run.columns.rows[-1]))
+                yield run
+        yield from runs(start, end)
 
     def _redact(self, found: Iterable[RedactedSegment]) -> bool:
         """Commit what replaces segments; tell whether any event matched."""
@@ -210,7 +244,7 @@ class _Progress:
                 operation=Operation.REDACT,
                 client=self._context.client,
             )
-            return Change(self._context.status.tidy(change, slot), done, _note(done, 0))
+            return Change(self._context.status.tidy(change, slot), done, note_of(done, 0))
 
         done = self._context.log.commit(build).result
         if done is None:
@@ -257,7 +291,7 @@ def commit_redaction(
             client=context.client,
         )
         tidied = context.status.tidy(planned, slot)
-        return Change(tidied, (noted, kept), _note(noted, changed))
+        return Change(tidied, (noted, kept), note_of(noted, changed))
 
     try:
         noted, kept = context.log.commit(build).result
@@ -270,7 +304,8 @@ def commit_redaction(
     return noted
 
 
-def _note(record: Redaction, rows: int) -> Note:
+def note_of(record: Redaction, rows: int) -> Note:
+    """Return what the history says of a commit that changed so many events."""
     return Note(writer_id=f"redact:{record.redact_id}", batch_id=rows)
 
 
@@ -307,11 +342,11 @@ def _place(placed: PlacedSegment) -> tuple[int, int, str]:
     return placed.start, placed.entry.rows, placed.entry.path
 
 
-def _batches(candidates: Iterable[PlacedSegment]) -> Iterator[list[PlacedSegment]]:
+def _batches(candidates: Iterable[PlacedSegment], most_bytes: int) -> Iterator[list[PlacedSegment]]:
     batch: list[PlacedSegment] = []
     size = 0
     for placed in candidates:
-        if batch and (size + placed.entry.bytes > COMMIT_BYTES or len(batch) >= COMMIT_SEGMENTS):
+        if batch and (size + placed.entry.bytes > most_bytes or len(batch) >= COMMIT_SEGMENTS):
             yield batch
             batch, size = [], 0
         batch.append(placed)

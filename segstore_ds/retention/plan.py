@@ -36,6 +36,7 @@ class Maintenance:
         log_start: The oldest version kept.
         versions: How many old versions were forgotten.
         merges: How many merges of status, history and retired parts were made.
+        expired: How many events lost values that have expired.
         deleted: The objects that were deleted, or would be.
         kept: The objects that no version lists and that stay for now.
         mirrors: What stays in each folder that mirrors this one, by its location; None if it can't
@@ -47,6 +48,7 @@ class Maintenance:
     log_start: int
     versions: int = 0
     merges: int = 0
+    expired: int = 0
     deleted: tuple[Item, ...] = ()
     kept: tuple[Item, ...] = ()
     mirrors: Mapping[str, tuple[Item, ...] | None] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class Maintenance:
         kept = f"the oldest kept is {self.log_start}, the newest {self.version}"
         lines = [f"{forgot} {self.versions} versions: {kept}"]
         lines += [f"made {self.merges} merges"] if self.merges else []
+        expired = "would expire" if self.dry_run else "expired"
+        lines += [f"{expired} values of {self.expired} events"] if self.expired else []
         deleted = "would delete" if self.dry_run else "deleted"
         for verb, items in ((deleted, self.deleted), ("kept for now", self.kept)):
             totals: dict[str, list[int]] = {}

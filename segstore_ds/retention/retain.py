@@ -143,8 +143,8 @@ def apply_policy(
     """Move the head as far as a policy allows; safe to repeat. A dry run only plans it."""
     context.log.refresh()
     now_us = store_now_us(context)
-    aged = max(_tail_at(context, now_us, policy.max_age), _event_cut(context, now_us, policy))
-    young = _tail_at(context, now_us, policy.min_age)
+    aged = max(_older(context, now_us, policy.max_age), _event_cut(context, now_us, policy))
+    young = _older(context, now_us, policy.min_age)
 
     def build(root: Root, slot: Slot) -> Change[Found]:
         readers, tags = list[SeenReader](), dict[str, Tag]()
@@ -257,12 +257,16 @@ class AutoRetain:
         apply_policy(self._context, parse_policy(text))
 
 
-def _tail_at(context: StreamContext, now_us: int, age_s: int | None) -> int:
-    """Return the offset before which all events are older; the head if that is unknown."""
-    if age_s is None:
+def _older(context: StreamContext, now_us: int, age_s: int | None) -> int:
+    return tail_at(context, None if age_s is None else now_us - age_s * 1_000_000)
+
+
+def tail_at(context: StreamContext, time_us: int | None) -> int:
+    """Return the offset before which all events were committed by then; the head if unknown."""
+    if time_us is None:
         return context.log.root.head
     try:
-        found = find_moment(context.log, context.log.refresh(), now_us - age_s * 1_000_000)
+        found = find_moment(context.log, context.log.refresh(), time_us)
     except SnapshotExpiredError:
         return context.log.root.head
     return found.tail if found else 0
@@ -278,9 +282,14 @@ def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> 
     return resolve_event_time(context, root, moment, end=False)
 
 
+def tells_age(field: pa.Field | None) -> bool:
+    """Tell whether a time column says how old events are: others say no moment."""
+    return field is not None and bool(t.is_date(field.type) or getattr(field.type, "tz", None))
+
+
 def check_event_age(field: pa.Field | None) -> None:
     """Raise InvalidInputError unless a time column says how old events are."""
-    if field is None or not (t.is_date(field.type) or getattr(field.type, "tz", None)):
+    if not tells_age(field):
         raise InvalidInputError(
             "max_event_age needs a time column of dates, or of timestamps with a zone",
             remedy="choose one with stream.settings.update(time_column=...); other times need a "

@@ -99,13 +99,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
     deletes nothing more; the next round goes on there.
     """
-    began_s = context.clock.boot_s()
-
-    def late() -> bool:
-        # A process that ends waits for this thread.
-        left_s = min(budget_s, BRIEF_S) if _process_ends() else budget_s
-        return context.clock.boot_s() - began_s > left_s
-
+    late = deadline(context, budget_s)
     root = context.log.refresh()
     policy = upkeep_of(root)
     if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
@@ -219,6 +213,18 @@ class AutoUpkeep:
                             raise
         finally:
             self._turn.release()
+
+
+def deadline(context: StreamContext, budget_s: float) -> Callable[[], bool]:
+    """Return what tells whether the time of a round that begins now is over."""
+    began_s = context.clock.boot_s()
+
+    def late() -> bool:
+        # A process that ends waits for the round's thread.
+        left_s = min(budget_s, BRIEF_S) if _process_ends() else budget_s
+        return context.clock.boot_s() - began_s > left_s
+
+    return late
 
 
 def _process_ends() -> bool:

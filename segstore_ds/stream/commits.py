@@ -18,6 +18,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish.auto import PROPERTY as AUTO_PUBLISH
 from segstore_ds.publish.auto import may_auto_publish, run_auto_publish
+from segstore_ds.redact.expire import EXPIRY
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.status.writers import Commit
@@ -108,7 +109,7 @@ class AfterCommit:
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._retain = AutoRetain(context)
-        self._upkeep = AutoUpkeep(context, (UPKEEP, _PUBLISHING))
+        self._upkeep = AutoUpkeep(context, (UPKEEP, EXPIRY, _PUBLISHING))
 
     def run(self, compact: Layout | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
@@ -124,6 +125,6 @@ class AfterCommit:
         self.keep_up()
 
     def keep_up(self) -> None:
-        """Start upkeep and publishing if they are due; nobody waits for them."""
+        """Start upkeep, expiry and publishing if they are due; nobody waits for them."""
         with _UPKEEP:
             self._upkeep.start_if_due()

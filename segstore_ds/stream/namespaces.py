@@ -12,6 +12,7 @@ from segstore_ds.compact.merges import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format.clones import Pin, pins_of
+from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
 from segstore_ds.format.indexed_columns import (
     KEY_COLUMNS,
     build_key_columns,
@@ -44,6 +45,8 @@ from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
 from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.read.reader_records import SeenReader, each_reader
+from segstore_ds.redact.expire import parse_rules
+from segstore_ds.redact.plan import refuse_time_column
 from segstore_ds.replication.follower import followers_of
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
@@ -324,7 +327,7 @@ class PublishedTables(Mapping[TableFormat, Published]):
         return run_unpublish(self._context, format)
 
 
-_SETTINGS = ("key_columns", "time_column", "retention", "upkeep", "publish")
+_SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
 
 
 class Settings:
@@ -358,6 +361,11 @@ class Settings:
         return policy_of(self._context.log.root)
 
     @property
+    def expiry(self) -> tuple[Expiry, ...]:
+        """The rules by which values of columns become null."""
+        return expiry_of(self._context.log.root)
+
+    @property
     def upkeep(self) -> UpkeepPolicy | None:
         """What upkeep after commits keeps; None if there is no upkeep."""
         return upkeep_of(self._context.log.root)
@@ -373,6 +381,7 @@ class Settings:
         key_columns: Sequence[str] | Keep | None = KEEP,
         time_column: str | Keep | None = KEEP,
         retention: RetentionPolicy | Mapping[str, Any] | Keep | None = KEEP,
+        expiry: Mapping[str, Any] | Keep | None = KEEP,
         upkeep: UpkeepPolicy | Keep | None = KEEP,
         publish: Sequence[TableFormat] | Keep = KEEP,
     ) -> None:
@@ -391,6 +400,11 @@ class Settings:
             retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
                 applies after its commits, about once a minute; None ends it. A failure to apply it
                 is logged, and no commit fails.
+            expiry: How old an event's values may get, by column: ``{"email": "30d"}``, or of some
+                events ``{"email": {"age": "30d", "filters": "plan == 'free'"}}``; None ends it.
+                Rounds after commits set older values to null for good, as `redact` does, at the
+                latest a thirty-second of the age later. The age is that of the event's time, if
+                there is a time column of dates or of timestamps with a zone; else its commit's.
             upkeep: What the upkeep after commits keeps; None ends it. It forgets old versions and
                 deletes what nothing needs, in rounds in the background.
             publish: The formats whose tables commits keep up to date, as `publish(auto=True)`.
@@ -408,7 +422,7 @@ class Settings:
         texts: dict[str, str | None] = {}
         if key_columns is not KEEP:
             texts[KEY_COLUMNS] = build_key_columns(key_columns, schema)
-        field = find_time_field(root, schema)
+        field, rules = find_time_field(root, schema), expiry_of(root)
         if time_column is not KEEP:
             texts[TIME_COLUMN] = build_time_column(time_column, schema)
             field = None if time_column is None else schema.field(time_column)
@@ -417,6 +431,10 @@ class Settings:
             if policy is not None and policy.max_event_age is not None:
                 check_event_age(field)
             texts[RETENTION_PROPERTY] = None if policy is None else policy.to_json()
+        if expiry is not KEEP:
+            rules = parse_rules(expiry or {}, schema)
+            texts[EXPIRY_PROPERTY] = build_expiry(rules)
+        refuse_time_column([rule.column for rule in rules], field and field.name)
         if upkeep is not KEEP:
             if not isinstance(upkeep, UpkeepPolicy | None):
                 raise InvalidInputError(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from segstore_ds.compact.commit import Compaction
@@ -23,6 +24,7 @@ from segstore_ds.publish.life import forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filters.given import FilterLike
+from segstore_ds.redact.expire import count_expired, run_expiry
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
@@ -221,9 +223,9 @@ class Stream(Writes):
         """Forget old versions and delete what nothing needs: all that upkeep does, in one call.
 
         It goes by the upkeep policy, or by the default one where upkeep is off. It also merges the
-        parts of the status and of the history, and publishes as `publish(auto=True)` says. With
-        `keep` it only forgets versions, with `grace` it only deletes objects, and with both it does
-        these two.
+        parts of the status and of the history, sets values to null that have expired, and publishes
+        as `publish(auto=True)` says. With `keep` it only forgets versions, with `grace` it only
+        deletes objects, and with both it does these two.
 
         Of forgotten versions the events and the rows of the history stay; only reading *as of* them
         ends. An object goes if no kept version and no clone needs it and it was dropped longer ago
@@ -249,6 +251,9 @@ class Stream(Writes):
             >>> done.versions, done.deleted
             (0, ())
         """
+        whole = keep is None and grace is None
+        expired = count_expired if dry_run else run_expiry
+        values = expired(self._context) if whole else 0
         done = run_maintain(
             self._context,
             keep_s=check_duration("keep", keep),
@@ -258,9 +263,9 @@ class Stream(Writes):
             dry_run=dry_run,
             progress=progress,
         )
-        if keep is None and grace is None and not dry_run:
+        if whole and not dry_run:
             run_auto_publish(self._context, at_once=True)
-        return done
+        return replace(done, expired=values)
 
     def compact(
         self,

@@ -12,6 +12,7 @@ from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.clock import Clock
+from segstore_ds.redact.expire import run_expiry
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status import table, table_status
 from segstore_ds.storage import Storage
@@ -93,6 +94,12 @@ def _aged(storage: Storage, time: VirtualTime) -> None:
         time.advance(3600)
         stream.append(events(n, n + 1))
     time.advance(3600)
+
+
+def _expiring(storage: Storage, time: VirtualTime) -> None:
+    _plain(storage, time)
+    open_on(storage, clock=time.clock).settings.update(expiry={"s": "1h"})
+    time.advance(7200)
 
 
 def _appending(table: pa.Table, **options: object) -> Callable[[Storage, Clock], None]:
@@ -234,6 +241,7 @@ SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 REDACTING = _doing(
     lambda stream: stream.redact([["n", "in", [1, 4]]], columns=["s"], redact_id="r")
 )
+EXPIRING = _doing(lambda stream: run_expiry(stream._context))
 UNPINNING = _doing(lambda stream: stream.pins.release("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
 JOINED_SHARE = ((table_status, "SHARE_BYTES", 1500),)  # three frames of these events
@@ -293,6 +301,7 @@ OPERATIONS = [
     Operation("compact-stitch", _plain, STITCHING, STITCHING),
     Operation("compact-split", _plain, SPLITTING, SPLITTING),
     Operation("redact", _plain, REDACTING, REDACTING, commits=2),
+    Operation("expire", _expiring, EXPIRING, EXPIRING, commits=2),
     Operation("redact-parts", _nearly_merged, REDACTING, REDACTING, TINY_PARTS, commits=2),
     Operation("set-time-column", _plain, TIMING, TIMING),
     Operation("append-times", _timed, STAGING, STAGING),

@@ -247,6 +247,7 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "compact-stitch": lambda stream: formats(stream) == ["arrow"],
     "compact-split": lambda stream: len(formats(stream)) == 3,
     "redact": lambda stream: _redacted(stream) == [True],
+    "expire": lambda stream: _redacted(stream) == [True],
     "redact-parts": lambda stream: _redacted(stream) == [True] and stream._log.root.parts,
     "set-time-column": lambda stream: stream.settings.time_column == "n",
     "set-time-column-of-parts": lambda stream: all(part.stats for part in stream._log.root.parts),
@@ -299,7 +300,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
             (seen.name, replace(seen.record, version=0, transaction="", number=0))
             for seen in stream.readers
         ]
-    if operation.startswith("redact"):
+    if operation.startswith(("redact", "expire")):
         beside.append([(each.rows, each.done) for each in redactions_of(stream._log.root).values()])
     if operation in ("vacuum", "upkeep"):
         beside += [sorted(info.path for info in storage.list("segments")), stream._log.root.retired]

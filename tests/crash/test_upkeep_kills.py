@@ -15,6 +15,7 @@ COPIES = {"copy_file_range"}  # `drop` and `unpin` write nothing but commits
 WRITES = {name: {"write"} for name in PROGRAMS} | {
     "compact": {"writev"},
     "redact": {"writev"},
+    "expire": {"writev"},
     "copy": COPIES,
     "copy-events": {"writev"},
     "materialize": COPIES,

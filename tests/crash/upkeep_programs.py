@@ -15,6 +15,7 @@ import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
 from segstore_ds.errors import NotFoundError
 from segstore_ds.format import names
+from segstore_ds.redact import expire
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
@@ -125,6 +126,48 @@ def _redacted(folder: Path, before: object) -> None:
 def _redactions(stream: Stream) -> list[dict]:
     rows = stream.history().read_all().to_pylist()
     return [row for row in rows if row["operation"] == "redact"]
+
+
+def _make_expiring(folder: Path) -> Stream:
+    """Make a stream all of whose texts have expired."""
+    stream, storage = make_old(folder / "stream", 4)
+    for n in range(SEGMENTS):
+        stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
+    wait(storage, 2 * DAY)
+    stream.settings.update(expiry={"s": "1d"})
+    age_files(storage, folder / "stream")
+    return stream
+
+
+def _expire(folder: Path) -> int:
+    with patch.object(expire, "COMMIT_BYTES", 1):
+        return expire.run_expiry(segstore.open(folder / "stream")._context)
+
+
+def _old_or_expired(folder: Path, before: object) -> None:
+    """Each commit takes the texts of one segment more."""
+    head, tail, columns, rows = before
+    stream = segstore.open(folder / "stream")
+    found = content(stream)
+    gone = [row["s"] for row in found[3]].count(None)
+    rows = [{**row, "s": None} for row in rows[:gone]] + rows[gone:]
+    assert gone % ROWS == 0
+    assert found == (head, tail, columns, rows)
+    stream.verify().check()
+
+
+def _expired(folder: Path, before: object) -> None:
+    _expire(folder)
+    version = segstore.open(folder / "stream").version
+    assert _expire(folder) == 0
+    head, tail, columns, rows = before
+    expected = (head, tail, columns, [{**row, "s": None} for row in rows])
+    stream = check_same(folder, expected)
+    assert stream.version == version
+    changed = [row["batch_id"] for row in _redactions(stream)]
+    assert changed == [ROWS] * SEGMENTS + [0]
+    check_clean(stream)
+    check_same(folder, expected)
 
 
 def _copy(folder: Path) -> bool:
@@ -296,6 +339,7 @@ PROGRAMS = {
     "upkeep": Program(_keep_up, _source_is_whole, _kept_up, make=_make_neglected),
     "compact": Program(_compact, _source_is_whole, _compacted),
     "redact": Program(_redact, _old_or_redacted, _redacted),
+    "expire": Program(_expire, _old_or_expired, _expired, make=_make_expiring),
     "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
     "copy-events": Program(_copy_events, _event_copy_is_all_or_nothing, _event_copied),
     "clone": Program(_clone, _copy_is_all_or_nothing, _copied(_clone)),

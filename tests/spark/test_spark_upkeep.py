@@ -56,3 +56,23 @@ def test_round_follows_each_kind_of_commit(spark, old, tmp_path, commit):
     assert stream._log.root.log_start > COMMITS // 2
     assert stream._log.files.numbers() == [*range(stream._log.root.log_start, stream.version + 1)]
     assert stream.read().read_all()["n"].to_pylist()[:COMMITS] == list(range(COMMITS))
+
+
+@pytest.mark.parametrize("commit", [batch, sink])
+def test_values_expire_beside_a_running_query(spark, old, tmp_path, commit):
+    """A query that reads the stream gets each event once, whatever was rewritten meanwhile."""
+    segstore.open(old).settings.update(expiry={"s": "1d"})
+    copy, checkpoint = str(tmp_path / "copy"), str(tmp_path / "follows")
+    source = spark.readStream.format("segstore").option("maxRowsPerTrigger", 10).load(old)
+    writer = source.writeStream.format("segstore").option("path", copy)
+    query = writer.option("checkpointLocation", checkpoint).start()
+    query.processAllAvailable()
+    commit(spark, old, tmp_path)
+    query.processAllAvailable()
+    query.stop()
+    stream = segstore.open(old)
+    assert "redact" in stream.history().read_all()["operation"].to_pylist()
+    assert stream.read().read_all()["s"].to_pylist() == [None] * COMMITS + ["s"] * 3
+    assert stream._log.root.redactions
+    numbers = stream.read().read_all()["n"].to_pylist()
+    assert sorted(segstore.open(copy).read().read_all()["n"].to_pylist()) == sorted(numbers)

@@ -11,7 +11,7 @@ from stream_kit import snapshot
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.redact.plan import plan_wanted
+from segstore_ds.redact.plan import RedactRequest, plan_wanted
 from segstore_ds.write.layout import Layout
 
 FORMATS = (
@@ -96,7 +96,8 @@ def test_a_redaction_takes_every_event_that_an_expression_can_t_judge(filters):
     """An older epoch has integers where the expression compares texts."""
     types = (pa.int32(), pa.string())
     epochs = {n: encode_schema(pa.schema([("n", each)])) for n, each in enumerate(types)}
-    older, newer = plan_wanted(epochs, filters, ["n"]).values()
+    request = RedactRequest(filters, ["n"], "", "r")
+    older, newer = plan_wanted(epochs, request).values()
     assert newer.filters
     assert not older.filters
 

@@ -57,7 +57,7 @@ def _redact_while(stream: Stream, happens: Callable[[Sequence[PlacedSegment]], o
     """Redact; something happens after segments were looked through, before each commit."""
 
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
-        found = list(redact_module._here(stream._context)(job, chosen))
+        found = list(redact_module.work_here(stream._context)(job, chosen))
         happens(chosen)
         return found
 

@@ -49,7 +49,7 @@ def _half_redact(stream: Stream, commits: int) -> None:
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
         if len(done) == commits:
             raise KeyboardInterrupt
-        found = list(redact_module._here(stream._context)(job, chosen))
+        found = list(redact_module.work_here(stream._context)(job, chosen))
         done.extend(segment for segment in found if segment.run)
         return found
 

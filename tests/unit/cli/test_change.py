@@ -98,6 +98,20 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert done(capsys)["forgotten"]["done"] is False
 
 
+def test_redact_after_an_age_sets_a_rule(stream, capsys):
+    line = ["redact", stream.url, "-c", "n", "--after", "30d", "--json"]
+    assert main(line) == NOT_CONFIRMED
+    assert main([*line, "--dry-run"]) == 0
+    assert stream.refresh().settings.expiry == ()
+    assert main([*line, "--where", "n > 1", "--yes"]) == 0
+    (rule,) = stream.refresh().settings.expiry
+    assert (rule.column, rule.age_s, rule.filters) == ("n", 30 * 86_400, "n > 1")
+    capsys.readouterr()
+    assert main(["redact", stream.url, "-c", "n", "--after", "never"]) == 0
+    assert "expire no more" in capsys.readouterr().out
+    assert stream.refresh().settings.expiry == ()
+
+
 @pytest.mark.parametrize("form", [[], ["--format", "iceberg"]])
 def test_publish_shows_removes_and_asks(form, stream, capsys):
     assert main(["publish", stream.url, *form]) == 0

@@ -1,0 +1,194 @@
+"""Values that expire: rounds carry out the rules of a stream as redactions that never end.
+
+An event's age is that of its time, if the time column says moments, and else that of its commit;
+so is that of an event without a time. The record of a rule tells before which offset nothing is
+left that it takes: a round begins there, and bounds of times and counts of nulls leave the segments
+that hold newly due values. Ages count in steps of a thirty-second, so that a segment whose events
+come of age one by one is rewritten that often at most.
+
+A round may be killed anywhere: what it has committed stays, and the next one goes on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, due_rules, expiry_of
+from segstore_ds.format.indexed_columns import find_time_field
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.redactions import (
+    MOST_REASON,
+    MOST_RULES,
+    Redaction,
+    redactions_of,
+    with_redaction,
+)
+from segstore_ds.format.root import Root
+from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.context import StreamContext
+from segstore_ds.options.arguments import check_duration
+from segstore_ds.options.quantities import to_moment
+from segstore_ds.read.event_time import resolve_event_time, time_conditions
+from segstore_ds.read.filters.conditions import Condition, Filters, all_of
+from segstore_ds.read.filters.given import parse_filters
+from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.redact.plan import RedactRequest, check_columns
+from segstore_ds.redact.rewrite import find_matches
+from segstore_ds.redact.run import Progress, note_of, work_here
+from segstore_ds.retention.retain import tail_at, tells_age
+from segstore_ds.retention.upkeep import Round, deadline
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.slot import Slot
+
+COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes and syncs in a second
+_GIVEN = frozenset(("age", "filters"))
+
+
+def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ...]:
+    """Return the rules that a user gives: an age by column, or a dict of age and filters.
+
+    Raises:
+        InvalidInputError: An age, a column or filters are not valid, or there are too many.
+    """
+    if not isinstance(given, Mapping) or len(given) > MOST_RULES:
+        raise InvalidInputError(
+            "not rules by which values expire",
+            remedy=f"give at most {MOST_RULES}, by column: {{'email': '30d'}}, or "
+            "{'email': {'age': '30d', 'filters': \"plan == 'free'\"}}",
+            expiry=given,
+        )
+    rules = []
+    for column, rule in given.items():
+        known = rule if isinstance(rule, Mapping) else {"age": rule}
+        age_s = check_duration("age", known.get("age"))
+        filters = known.get("filters")
+        if not age_s or not {*known} <= _GIVEN or not isinstance(filters, str | None):
+            raise InvalidInputError(
+                "not a rule by which values expire",
+                remedy="give an age above 0, such as '30d', or a dict of 'age' and, as a text, "
+                "'filters'",
+                column=column,
+                rule=rule,
+            )
+        check_columns([column], schema)
+        parse_filters(filters, schema)
+        rules.append(Expiry(column, age_s, filters))
+    return tuple(rules)
+
+
+def may_expire(root: Root) -> bool:
+    """Tell whether a rule has something to do, as far as the root alone says. Pure."""
+    return not root.dropped and bool(due_rules(root, root.time_us))
+
+
+def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:
+    """Carry out what is due of the stream's rules; return how many events lost values.
+
+    Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
+    begins no further commit; the next round goes on there.
+    """
+    late = deadline(context, budget_s)
+    root = context.log.refresh()
+    if root.dropped or not expiry_of(root):
+        return 0
+    return sum([_expire(context, *due, late) for due in due_rules(root, store_now_us(context))])
+
+
+def count_expired(context: StreamContext) -> int:
+    """Return how many values a round would set to null now, rule by rule; changes nothing."""
+    root, count = context.log.refresh(), 0
+    for rule, until_us in due_rules(root, context.clock.wall_us()):
+        for progress in _passes(context, rule, until_us):
+            job = progress.plan(root)
+            for placed in progress.candidates(root, job):
+                matched = find_matches(job, placed)
+                count += 0 if matched is None else int(matched.sum())
+    return count
+
+
+def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[[], bool]) -> int:
+    root = context.log.refresh()
+    record = _record(root, rule)
+    before = record.rows
+    start = max(_clean_start(context, root, until_us), record.start or 0)
+    for progress in _passes(context, rule, until_us):
+        try:
+            while progress.sweep(context.log.refresh(), work_here(context), COMMIT_BYTES, late):
+                if late():
+                    break
+        except ConflictError:
+            # Another round or a compaction came first; the next round looks again.
+            return progress.record.rows - before
+        record = progress.record
+        if late() or context.log.root.epoch != root.epoch:
+            return record.rows - before
+    _finish(context, replace(record, start=start, until_us=until_us))
+    return record.rows - before
+
+
+def _record(root: Root, rule: Expiry) -> Redaction:
+    known = redactions_of(root).get(rule.redact_id)
+    reason = f"expiry of {rule.column}"[:MOST_REASON]
+    begun = known or Redaction(rule.redact_id, 0, 0, reason=reason, start=0, until_us=0)
+    return replace(begun, tail=max(begun.tail, root.tail), done=False)
+
+
+def _passes(context: StreamContext, rule: Expiry, until_us: int) -> Iterator[Progress]:
+    """Yield what to look for: events that have come of age by their times, and by their commits."""
+    for filters, end in _due(context, rule, until_us):
+        record = _record(context.log.root, rule)
+        request = RedactRequest(filters, [rule.column], "", rule.redact_id, every=True)
+        yield Progress(context, request, record, start=record.start or 0, end=end)
+
+
+def _due(
+    context: StreamContext, rule: Expiry, until_us: int
+) -> Sequence[tuple[Filters, int | None]]:
+    root = context.log.root
+    schema = epoch_schema(context.status, root.epoch)
+    wanted, cut = parse_filters(rule.filters, schema), tail_at(context, until_us)
+    field = find_time_field(root, schema)
+    if field is None or not tells_age(field):
+        return [(wanted, cut)]
+    old = Filters(time_conditions(field, (None, to_moment(until_us).isoformat())))
+    none = Filters((Condition(field.name, "is null", None, field.type),))
+    return [(all_of([wanted, old]), None), (all_of([wanted, none]), cut)]
+
+
+def _clean_start(context: StreamContext, root: Root, until_us: int) -> int:
+    """Return the offset before which all events are due by then."""
+    cut = min(tail_at(context, until_us), root.tail)
+    field = find_time_field(root, epoch_schema(context.status, root.epoch))
+    if field is None or not tells_age(field):
+        return cut
+    moment = to_moment(until_us).isoformat()
+    return min(cut, resolve_event_time(context, root, moment, end=False))
+
+
+def _finish(context: StreamContext, record: Redaction) -> None:
+    """Commit how far a rule has come, unless another round has come as far."""
+
+    def build(root: Root, slot: Slot) -> Change[None]:
+        known = redactions_of(root).get(record.redact_id, record)
+        if known.done and (known.until_us or 0) >= (record.until_us or 0):
+            return NOTHING
+        done = replace(
+            known,
+            tail=max(known.tail, record.tail),
+            start=record.start,
+            until_us=record.until_us,
+            time_us=slot.time_us,
+            done=True,
+        )
+        change = replace(
+            with_redaction(root, done), operation=Operation.REDACT, client=context.client
+        )
+        return Change(context.status.tidy(change, slot), None, note_of(done, 0))
+
+    context.log.commit(build)
+
+
+EXPIRY = Round("expiry", may_expire, run_expiry, EXPIRY_PROPERTY)
