@@ -24,6 +24,7 @@ from segstore_ds.format.bloom import (
     distinct_values,
     filtered_columns,
 )
+from segstore_ds.format.pool import rows_pool
 from segstore_ds.format.rows import with_types
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
@@ -271,7 +272,7 @@ def _read_batch(
     options = pa.ipc.IpcReadOptions(
         included_fields=wanted, use_threads=len(data) >= _THREADED_BYTES
     )
-    with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
+    with pa.ipc.open_stream(pa.py_buffer(data), options=options, memory_pool=rows_pool()) as reader:
         read = [*reader]
     whole = len(wanted) == len(schema)
     expected = schema if whole else pa.schema([schema.field(place) for place in wanted])

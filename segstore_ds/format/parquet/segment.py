@@ -22,7 +22,7 @@ import binascii
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Annotated, Any
@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from pyarrow import types as t
+from pyarrow.parquet.core import ParquetReader
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -48,6 +49,7 @@ from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
+from segstore_ds.format.pool import rows_pool
 from segstore_ds.format.record import ABSENT, Positive, from_json, parse_json
 from segstore_ds.format.rows import with_types
 
@@ -70,15 +72,26 @@ class ParquetIndex:
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    # The ranges of some columns of a frame, once they were asked for.
+    _spans: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, int], ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     # Where the pieces of a frame lie, once one of them was checked.
     _borders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return the ranges of some columns' chunks; adjacent ranges are joined."""
+        frame, names = self.frames[number], self.schema.names
+        wanted = tuple(names if columns is None else columns or names[:1])
+        found = self._spans.get((number, wanted))
+        if found is None:
+            whole = len(wanted) == len(names)
+            found = ((frame.start, frame.end),) if whole else self._find_spans(number, wanted)
+            self._spans[number, wanted] = found
+        return found
+
+    def _find_spans(self, number: int, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
         frame = self.frames[number]
-        names = self._names(columns)
-        if names is None:
-            return ((frame.start, frame.end),)
         spans: list[tuple[int, int]] = []
         group = self.metadata.row_group(number)
         for leaf in self._leaves_of(names):
@@ -132,7 +145,7 @@ class ParquetIndex:
             )
         place = f"{where}[{frame.start}:{frame.end}]"
         spans = self.spans(number, columns)
-        names = self._names(columns) or wanted or schema.names[:1]
+        names = wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
             if not all(
@@ -141,10 +154,10 @@ class ParquetIndex:
                 raise CorruptionError(
                     "a segment has a different schema than its epoch", where=place
                 )
-            leaves = self._leaves_of(self._names(columns))
+            leaves = self._leaves_of(names)
             words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
-            batch = _as_batch(decoder.read(number, spans, data, names), expected)
+            batch = _as_batch(decoder.read(number, spans, data, leaves), expected)
         except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
             raise
         except PARQUET_ERRORS as error:
@@ -159,13 +172,15 @@ class ParquetIndex:
             )
         return batch if batch.schema.names == wanted else batch.select(wanted)
 
-    def _leaves_of(self, names: Sequence[str] | None) -> Iterator[int]:
-        """Yield the leaves of some columns; of all columns for None."""
-        place = 0
-        for name, width in zip(self.schema.names, self.widths, strict=True):
-            if names is None or name in names:
-                yield from range(place, place + width)
-            place += width
+    def _leaves_of(self, names: Sequence[str]) -> list[int]:
+        """Return the numbers of some columns' leaves."""
+        ends = accumulate(self.widths)
+        return [
+            leaf
+            for name, width, end in zip(self.schema.names, self.widths, ends, strict=True)
+            if name in names
+            for leaf in range(end - width, end)
+        ]
 
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
@@ -173,29 +188,21 @@ class ParquetIndex:
         except (KeyError, IndexError):  # threads decode at the same time, each with its own
             return _Decoder(self, words)
 
-    def _names(self, columns: Sequence[str] | None) -> list[str] | None:
-        """Return the columns to read, in the file's order; None for all of them."""
-        # Parquet's reader takes `a.b` for field `b` of `a`, so such files are read as a whole.
-        if columns is None or any("." in name for name in self.schema.names):
-            return None
-        wanted = {*columns} or {self.schema.names[0]}
-        if len(wanted) == len(self.schema.names):
-            return None
-        return [name for name in self.schema.names if name in wanted]
-
 
 class _Decoder:
     """A reusable Parquet reader of one segment; it serves one frame at a time."""
 
     def __init__(self, index: ParquetIndex, words: tuple[int, ...]) -> None:
         self._window = Window(index.object_bytes)
-        self._file = pq.ParquetFile(
+        # What `pq.ParquetFile` wraps: it alone takes a pool, and columns by their numbers. Every
+        # byte that is read has been checked: page checksums would add nothing.
+        self._reader = ParquetReader(rows_pool())
+        self._reader.open(
             pa.PythonFile(self._window, mode="r"),
             metadata=index.metadata,
-            # Every byte that is read has been checked: page checksums add nothing.
-            page_checksum_verification=False,
+            read_dictionary=words,
             pre_buffer=False,
-            read_dictionary=list(words),
+            arrow_extensions_enabled=True,
         )
 
     def read(
@@ -203,11 +210,11 @@ class _Decoder:
         number: int,
         spans: Sequence[tuple[int, int]],
         data: Sequence[pa.Buffer],
-        names: Sequence[str],
+        leaves: Sequence[int],
     ) -> pa.Table:
-        """Decode some columns of a row group from its fetched ranges; raises pyarrow's errors."""
+        """Decode some leaves of a row group from its fetched ranges; raises pyarrow's errors."""
         self._window.show(spans, data)
-        table = self._file.read_row_group(number, columns=list(names), use_threads=False)
+        table = self._reader.read_row_group(number, leaves, use_threads=False)
         self._window.show((), ())
         return table
 
@@ -223,11 +230,11 @@ def _find_chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
 
 def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
-    for name in schema.names:
-        chunks, data_type = table.column(name), schema.field(name).type
-        if not chunks.type.equals(data_type):
-            chunks = chunks.cast(data_type)  # it was read as a dictionary
-        arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
+    for column in schema:
+        chunks = table.column(column.name).chunks
+        if not chunks[0].type.equals(column.type):  # it was read as a dictionary
+            chunks = [chunk.cast(column.type, memory_pool=rows_pool()) for chunk in chunks]
+        arrays.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks, rows_pool()))
     # Our schema gives the names of nested fields and the nullability.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     batch.validate()

@@ -11,6 +11,7 @@ import pytest
 
 import segstore_ds
 from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.parquet import segment
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
@@ -84,7 +85,7 @@ def test_frame_of_parquet_is_not_called_damaged(parquet, columns):
         return index.decode(0, data, schema=schema, columns=columns, where="w")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pq.ParquetFile, "read_row_group", no_memory)
+        patch.setattr(segment, "ParquetReader", no_memory)
         with pytest.raises(MemoryError):
             decode()
     assert decode()["m"].to_pylist() == [1, 2, 3]
@@ -119,7 +120,7 @@ def test_value_is_not_called_unfit(out_of_memory):
     ("form", "module", "name"),
     [
         ("arrow", pa.ipc, "open_stream"),
-        ("parquet", pq.ParquetFile, "read_row_group"),
+        ("parquet", segment, "ParquetReader"),
     ],
 )
 def test_salvage_leaves_nothing_out_for_want_of_memory(

@@ -18,6 +18,7 @@ from segstore_ds.format.arrow.frame import (
     join_streams,
 )
 from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.format.pool import rows_pool
 from segstore_ds.format.schema.codec import fingerprint
 
 VARIANT = pa.struct(
@@ -141,10 +142,10 @@ def test_raw_bytes_are_what_the_buffers_take():
 def test_frame_above_the_limit_is_not_decompressed():
     batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
     frame = encode(batch)
-    before = pa.total_allocated_bytes()
+    before = rows_pool().bytes_allocated()
     with pytest.raises(CorruptionError, match="limit_bytes=70000"):
         decode(frame, batch.schema, limit_bytes=70_000)
-    assert pa.total_allocated_bytes() == before
+    assert rows_pool().bytes_allocated() == before
 
 
 @pytest.mark.parametrize(
