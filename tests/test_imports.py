@@ -49,11 +49,12 @@ ROOMS: dict[str, set[str]] = {
     "repair": VERBS | {"copy", "publish"},
     "observe": VERBS | {"compact", "publish"},
     "stream": ALL | {"observe"},
+    "serve": LEAVES | {"stream"},
     "public": ALL | {"observe", "stream"},
     "reports": ALL | {"observe"},
     "__init__": {"errors", "public", "reports", "spark", "version"},
     "spark": {"errors", "options", "version", "format", "reports", "stream", "__init__"},
-    "cli": LEAVES | {"format", "storage", "observe", "stream", "spark", "__init__"},
+    "cli": LEAVES | {"format", "storage", "observe", "stream", "serve", "spark", "__init__"},
 }
 # Of a room that it may import, all that a room uses: Spark knows streams by one door.
 DOORS = {

@@ -102,6 +102,11 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
                 raise StopAsyncIteration
             await asyncio.sleep(self._back_off())
 
+    @property
+    def ended(self) -> bool:
+        """Whether a seal ended it: no event can follow."""
+        return self._ended
+
     def publish(self) -> None:
         """Count every batch that was returned as done, as asking for the next one does."""
         self.offset = self._next

@@ -41,6 +41,18 @@ class ScanTask:
         """The columns of the batches."""
         return self._reading.result_schema
 
+    @property
+    def start(self) -> int:
+        """The offset of its first event, before filters."""
+        first = self._task.slices[0]
+        return first.start + first.rows[0]
+
+    @property
+    def end(self) -> int:
+        """The offset after its last event, before filters."""
+        last = self._task.slices[-1]
+        return last.start + last.rows[1]
+
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the events of this part in offset order.
 

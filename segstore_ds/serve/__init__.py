@@ -1,0 +1,1 @@
+"""Streams over Arrow Flight, for programs in other languages: `segstore serve`."""

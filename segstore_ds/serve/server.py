@@ -1,0 +1,275 @@
+"""A server of streams over Arrow Flight: list, schema, scan, follow and append.
+
+A stream has a name. A descriptor is the name as its path, or a JSON object as its command
+(`requests`). The endpoints of a scan are parts of one version, so clients may read them in any
+order and at once. Tickets are JSON as well: a client may write its own, and following needs one.
+
+The server keeps no state between calls. A client that follows keeps the offset it has reached.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import wraps
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError
+from segstore_ds.options.arguments import check_timeout
+from segstore_ds.serve.access import MIDDLEWARE, Caller, Tokens
+from segstore_ds.serve.requests import (
+    APPEND_FIELDS,
+    FOLLOW_FIELDS,
+    SCAN_FIELDS,
+    is_follow,
+    parse_request,
+)
+from segstore_ds.stream.scan import Scan
+from segstore_ds.stream.stream import Stream
+
+POLL_S = 0.05
+_Method = Callable[..., Any]
+
+
+@contextmanager
+def _as_flight() -> Iterator[None]:
+    """Raise errors of ours as those that Flight sends with a status."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise pa.ArrowKeyError(str(error)) from error
+    except InvalidInputError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    except SegstoreError as error:
+        kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
+        raise kind(str(error)) from error
+
+
+def _answering(method: _Method) -> _Method:
+    @wraps(method)
+    def answered(*arguments: Any) -> Any:
+        with _as_flight():
+            return method(*arguments)
+
+    return answered
+
+
+class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves streams by name until `shutdown`; each call runs in a thread of its own.
+
+    Args:
+        streams: The streams by their names.
+        location: Where to listen, such as `grpc://127.0.0.1:8815`; port 0 takes a free one.
+        tokens: Who may call; without any, everybody.
+        writable: Whether appends are taken.
+        most_calls: Scans, follows and appends at a time; one more is told to come again.
+        append_bytes: Most bytes of one append, before compression.
+        certificate: PEM of the certificate and its key, for `grpc+tls`.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, Stream],
+        location: str,
+        *,
+        tokens: Tokens,
+        writable: bool,
+        most_calls: int,
+        append_bytes: int,
+        certificate: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        super().__init__(
+            location,
+            middleware={MIDDLEWARE: tokens},
+            tls_certificates=[certificate] if certificate else None,
+        )
+        self._streams, self._writable, self._append_bytes = streams, writable, append_bytes
+        self._calls, self._most_calls = threading.Semaphore(most_calls), most_calls
+        self._ending = threading.Event()
+
+    def shutdown(self) -> None:
+        """End the server: those that follow end at once, scans and appends run to their end."""
+        self._ending.set()
+        super().shutdown()
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @_answering
+    def list_flights(
+        self, _context: flight.ServerCallContext, _criteria: bytes
+    ) -> Iterator[flight.FlightInfo]:
+        """List the streams."""
+        for name, stream in self._streams.items():
+            yield self._info(flight.FlightDescriptor.for_path(name), name, stream.refresh().scan())
+
+    @_answering
+    def get_schema(
+        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.SchemaResult:
+        """Return the columns of a scan."""
+        return flight.SchemaResult(self._scan(_request(descriptor))[1].schema)
+
+    @_answering
+    def get_flight_info(
+        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Plan a scan: its endpoints are parts of the newest version, or of that asked for."""
+        request = _request(descriptor)
+        name, scan = self._scan(request)
+        return self._info(descriptor, name, scan, request)
+
+    @_answering
+    def list_actions(self, _context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """List the actions."""
+        return [flight.ActionType("info", "The range and sizes of the stream whose name is given.")]
+
+    @_answering
+    def do_action(
+        self, _context: flight.ServerCallContext, action: flight.Action
+    ) -> list[flight.Result]:
+        """Run the action `info`."""
+        if action.type != "info":
+            raise NotFoundError("no such action", remedy="there is 'info'", action=action.type)
+        found = self._find(action.body.to_pybytes().decode(errors="replace")).refresh().info()
+        return [flight.Result(json.dumps(found, default=str).encode())]
+
+    # --- events ----------------------------------------------------------------------------------
+
+    @_answering
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.GeneratorStream:
+        """Send the events of a scan, or go on with what is appended."""
+        if is_follow(ticket.ticket):
+            request = parse_request(ticket.ticket, FOLLOW_FIELDS, "stream")
+            schema, batches = self._follow(context, request)
+        else:
+            _, scan = self._scan(parse_request(ticket.ticket, SCAN_FIELDS, "stream"))
+            schema, batches = scan.schema, iter(scan)
+        return flight.GeneratorStream(schema, self._counted(batches))
+
+    @_answering
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Append what is sent, in one commit, and answer with the commit as JSON.
+
+        `rows` says how many events come: a client that is cut off commits nothing.
+        """
+        caller: Caller = context.get_middleware(MIDDLEWARE)
+        if not self._writable or caller.right != "write":
+            raise flight.FlightUnauthorizedError(
+                "this server, or this token, takes no appends: see 'segstore serve --help'"
+            )
+        request = parse_request(descriptor.command or b"", APPEND_FIELDS, "stream", "rows")
+        stream, rows = self._find(request.pop("stream")), request.pop("rows")
+        sent = self._counted(self._sent(reader, rows))
+        given = pa.RecordBatchReader.from_batches(reader.schema, sent)
+        commit = stream.append(given, **request)
+        writer.write(json.dumps(asdict(commit), default=str).encode())
+
+    def _sent(
+        self, reader: flight.MetadataRecordBatchReader, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        came = size = 0
+        for chunk in reader:
+            came, size = came + chunk.data.num_rows, size + chunk.data.nbytes
+            if size > self._append_bytes:
+                raise InvalidInputError(
+                    "an append is too large",
+                    remedy="send fewer events at a time",
+                    most_bytes=self._append_bytes,
+                )
+            yield chunk.data
+        # The end of a call that was cut off looks like the end of the events.
+        if came != rows:
+            raise InvalidInputError(
+                "other than the promised number of events came; nothing was appended",
+                promised=rows,
+                came=came,
+            )
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count a call as long as its batches are taken; one too many is refused."""
+        if not self._calls.acquire(blocking=False):
+            raise flight.FlightUnavailableError(
+                f"the server has {self._most_calls} calls at a time already: try again"
+            )
+        try:
+            with _as_flight():
+                yield from batches
+        finally:
+            self._calls.release()
+
+    def _follow(
+        self, context: flight.ServerCallContext, request: dict[str, Any]
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        stream = self._find(request.pop("stream"))
+        timeout_s = check_timeout("timeout", request.pop("timeout", None))
+        del request["follow"]
+        how = {name: value for name, value in request.items() if name != "start"}
+        stream.refresh()
+        # What a later version adds has no place in the schema that was sent first.
+        how.setdefault("columns", stream.schema.names)
+        events = stream.follow(start=request.get("start"), timeout=0, **how)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            heard_s = monotonic()
+            while not (context.is_cancelled() or self._ending.is_set()):
+                if (batch := next(events, None)) is not None:
+                    yield batch
+                    heard_s = monotonic()
+                elif events.ended or (timeout_s is not None and monotonic() - heard_s >= timeout_s):
+                    return
+                else:
+                    self._ending.wait(POLL_S)
+
+        return stream.scan(**{**how, "start": "tail"}).schema, batches()
+
+    # --- plans -----------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Stream:
+        try:
+            return self._streams[name]
+        except KeyError:
+            raise NotFoundError(
+                "no such stream", remedy="list the flights of the server", name=name
+            ) from None
+
+    def _scan(self, request: dict[str, Any]) -> tuple[str, Scan]:
+        how = dict(request)
+        name = how.pop("stream")
+        return name, self._find(name).scan(**how)
+
+    def _info(
+        self,
+        descriptor: flight.FlightDescriptor,
+        name: str,
+        scan: Scan,
+        request: Mapping[str, Any] | None = None,
+    ) -> flight.FlightInfo:
+        how = {**(request or {}), "stream": name, "as_of": scan.version}
+        tickets = [{**how, "start": scan.start, "end": scan.end}]
+        if scan.limit is None:
+            tickets = [{**how, "start": task.start, "end": task.end} for task in scan.tasks()]
+            for ticket in tickets:
+                ticket.pop("limit", None)  # the range has it
+        endpoints = [flight.FlightEndpoint(json.dumps(each).encode(), []) for each in tickets]
+        exact = not (how.get("filters") or how.get("event_time"))
+        rows = scan.end - scan.start if exact else -1
+        return flight.FlightInfo(scan.schema, descriptor, endpoints, rows, -1)
+
+
+def _request(descriptor: flight.FlightDescriptor) -> dict[str, Any]:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return {"stream": "/".join(part.decode() for part in descriptor.path)}
+    return parse_request(descriptor.command, SCAN_FIELDS, "stream")

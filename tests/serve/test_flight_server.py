@@ -1,0 +1,407 @@
+"""`segstore serve`: real clients of Arrow Flight, in this process and in others."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import segstore_ds as segstore
+from segstore_ds.serve.access import Tokens, read_tokens
+from segstore_ds.serve.server import StreamServer
+
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])
+USERS = ["ada", "bob", "cyd", "dan", "eve", "fay"]
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> segstore.Stream:
+    """A stream of six events in three commits."""
+    made = segstore.create(tmp_path / "clicks", SCHEMA)
+    for n in range(0, 6, 2):
+        made.append(_rows(n, n + 2))
+    return made
+
+
+def _rows(start: int, end: int) -> pa.Table:
+    return pa.table({"user": USERS[start:end], "n": [*range(start, end)]}, SCHEMA)
+
+
+@pytest.fixture
+def connect(stream: segstore.Stream) -> Iterator[Callable[..., flight.FlightClient]]:
+    """Return a function that starts a server with the given settings and a client of it."""
+    opened: list[Any] = []
+
+    def start(tokens: Any = (), **settings: Any) -> flight.FlightClient:
+        how = {"writable": True, "most_calls": 4, "append_bytes": 1 << 20} | settings
+        served = {"clicks": segstore.open(stream.url)}
+        place = "grpc://127.0.0.1:0"
+        server = StreamServer(served, place, tokens=Tokens(tokens), **how)
+        client = flight.connect(f"grpc://127.0.0.1:{server.port}")
+        opened.extend((client, server))
+        return client
+
+    yield start
+    for each in opened:
+        each.close() if isinstance(each, flight.FlightClient) else each.shutdown()
+
+
+def _command(**fields: Any) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(json.dumps({"stream": "clicks", **fields}))
+
+
+def _ticket(**fields: Any) -> flight.Ticket:
+    return flight.Ticket(json.dumps({"stream": "clicks", **fields}).encode())
+
+
+def _get(client: flight.FlightClient, **fields: Any) -> pa.Table:
+    return client.do_get(_ticket(**fields)).read_all()
+
+
+def _put(client: flight.FlightClient, events: pa.Table, *options: Any, **fields: Any) -> Any:
+    command = _command(**{"rows": events.num_rows, **fields})
+    writer, answer = client.do_put(command, events.schema, *options)
+    with writer:
+        writer.write_table(events)
+        writer.done_writing()
+        return json.loads(answer.read().to_pybytes())
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+# --- scans ---------------------------------------------------------------------------------------
+
+
+def test_the_streams_are_listed_with_schema_and_range(connect):
+    client = connect()
+    (info,) = client.list_flights()
+    assert info.descriptor.path == [b"clicks"]
+    assert (info.total_records, info.schema) == (6, SCHEMA)
+    (result,) = client.do_action(flight.Action("info", b"clicks"))
+    assert json.loads(result.body.to_pybytes())["tail"] == 6
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"start": 1, "end": 5},
+        {"columns": ["n"], "filters": "n > 2", "offset_column": "at"},
+        {"filters": [["user", "==", "bob"]]},
+        {"limit": 3},
+        {"limit": 2, "filters": "n > 1"},
+        {"as_of": 2},
+        {"start": "version:1", "end": "tail"},
+        {"start": "tail"},
+    ],
+    ids=str,
+)
+def test_a_scan_is_that_of_the_stream(connect, stream, how):
+    client = connect()
+    info = client.get_flight_info(_command(**how))
+    parts = [client.do_get(endpoint.ticket).read_all() for endpoint in info.endpoints]
+    expected = stream.scan(**how).to_arrow()
+    assert info.schema == expected.schema == client.get_schema(_command(**how)).schema
+    assert pa.concat_tables([info.schema.empty_table(), *parts]).equals(expected)
+    assert _get(client, **how).equals(expected)
+    assert info.total_records in (expected.num_rows, -1)
+
+
+def test_tickets_are_of_the_version_that_was_planned(connect, stream):
+    client = connect()
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("clicks"))
+    stream.overwrite(_rows(0, 1))
+    got = [client.do_get(endpoint.ticket).read_all() for endpoint in info.endpoints]
+    assert pa.concat_tables(got)["n"].to_pylist() == [*range(6)]
+    assert _get(client)["n"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("request_text", "kind"),
+    [
+        (b"nonsense", pa.ArrowInvalid),
+        (b"[" * 100_000, pa.ArrowInvalid),
+        (b"[]", pa.ArrowInvalid),
+        (b"{}", pa.ArrowInvalid),
+        (b'{"stream": 7}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "limit": true}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "colums": ["n"]}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "columns": ["m"]}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "columns": [1]}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "filters": [1]}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "event_time": ["x"]}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "follow": true, "end": 7}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "follow": true, "timeout": -1}', pa.ArrowInvalid),
+        (b'{"stream": "clicks", "start": 99}', flight.FlightServerError),
+        (b'{"stream": "other"}', pa.ArrowKeyError),
+        (b'{"stream": "clicks", "end": "tag:none"}', pa.ArrowKeyError),
+    ],
+)
+def test_what_can_not_be_answered_is_an_error_that_says_so(connect, request_text, kind):
+    client = connect()
+    with pytest.raises(kind, match="SEG_"):
+        client.do_get(flight.Ticket(request_text)).read_all()
+    assert _get(client).num_rows == 6  # the server goes on
+
+
+def test_damage_is_an_error_for_the_client(connect, stream, tmp_path):
+    stream.append(_rows(0, 6), layout=segstore.Layout(inline_bytes=0))
+    (segment,) = (tmp_path / "clicks" / "segments").rglob("*.*")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 3] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(pa.ArrowException, match="SEG_CORRUPT"):
+        _get(connect())
+
+
+# --- following -----------------------------------------------------------------------------------
+
+
+def test_following_gets_what_is_appended_until_the_seal(connect, stream):
+    reader = connect().do_get(_ticket(follow=True, start=4, filters="n != 5"))
+    assert reader.read_chunk().data["n"].to_pylist() == [4]
+    stream.append(_rows(0, 1))
+    assert reader.read_chunk().data["n"].to_pylist() == [0]
+    stream.seal()
+    assert reader.read_all().num_rows == 0
+
+
+def test_following_ends_when_nothing_came_for_the_timeout(connect):
+    assert _get(connect(), follow=True, start="head", timeout=0)["n"].to_pylist() == [*range(6)]
+    assert _get(connect(), follow=True, timeout=0.1).num_rows == 0
+
+
+def test_a_client_that_leaves_makes_room_for_another(connect):
+    client = connect(most_calls=1)
+    reader = client.do_get(_ticket(follow=True, start=0))
+    assert reader.read_chunk().data.num_rows
+    with pytest.raises(flight.FlightUnavailableError, match="try again"):
+        _get(client)
+    reader.cancel()
+
+    def is_free() -> bool:
+        try:
+            return _get(client).num_rows == 6
+        except flight.FlightUnavailableError:
+            return False
+
+    _wait_for(is_free)
+
+
+def test_new_columns_do_not_end_a_follower(connect, stream):
+    reader = connect().do_get(_ticket(follow=True, start=6))
+    more = _rows(0, 1).append_column("place", pa.array(["Rome"]))
+    stream.append(more, merge_schema=True)
+    assert reader.read_chunk().data.to_pydict() == {"user": ["ada"], "n": [0]}
+
+
+# --- appends -------------------------------------------------------------------------------------
+
+
+def test_an_append_is_one_commit_and_safe_to_repeat(connect, stream):
+    client = connect()
+    first = _put(client, _rows(0, 3), writer_id="go", batch_id=1)
+    again = _put(client, _rows(0, 3), writer_id="go", batch_id=1)
+    assert (first["start"], first["end"], first["repeated"]) == (6, 9, False)
+    assert (again["start"], again["end"], again["repeated"]) == (6, 9, True)
+    assert stream.refresh().tail == 9
+
+
+@pytest.mark.parametrize("promised", [0, 2, 4])
+def test_other_than_the_promised_events_change_nothing(connect, stream, promised):
+    client = connect()
+    with pytest.raises(pa.ArrowInvalid, match="promised"):
+        _put(client, _rows(0, 3), rows=promised)
+    assert stream.refresh().tail == 6
+
+
+def test_an_append_that_does_not_fit_changes_nothing(connect, stream):
+    client = connect(append_bytes=1000)
+    with pytest.raises(pa.ArrowInvalid, match="too large"):
+        _put(client, pa.table({"user": ["x" * 999], "n": [1]}, SCHEMA))
+    with pytest.raises(pa.ArrowInvalid, match="merge_schema"):
+        _put(client, pa.table({"m": [1]}))
+    assert stream.refresh().tail == 6
+
+
+_HALF = """
+import json, sys, time
+import pyarrow as pa
+from pyarrow import flight
+client = flight.connect(sys.argv[1])
+rows = pa.table({"user": ["x"] * 10, "n": [*range(10)]})
+command = json.dumps({"stream": "clicks", "rows": 20})
+writer, _ = client.do_put(flight.FlightDescriptor.for_command(command), rows.schema)
+writer.write_table(rows)
+print("half", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_client_that_is_killed_appends_nothing(stream):
+    server = _serve(stream.url, "--writable", "--most-calls", "1")
+    client = flight.connect(server.place)
+    command = [sys.executable, "-c", _HALF, server.place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "half\n"
+        killed.kill()
+
+    def is_free() -> bool:
+        try:
+            return _put(client, _rows(0, 1))["start"] == 6
+        except flight.FlightUnavailableError:
+            return False
+
+    _wait_for(is_free)
+    assert stream.refresh().tail == 7
+    server.end()
+
+
+# --- who may -------------------------------------------------------------------------------------
+
+
+def test_it_only_reads_unless_it_is_told(connect, stream):
+    client = connect(writable=False)
+    assert _get(client).num_rows == 6
+    with pytest.raises(flight.FlightUnauthorizedError, match="no appends"):
+        _put(client, _rows(0, 1))
+    assert stream.refresh().tail == 6
+
+
+def test_tokens_say_who_may_read_and_write(connect, tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("# ours\nread cat\n\nwrite dog\n")
+    client = connect(read_tokens(path))
+
+    def with_token(value: str) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(headers=[(b"authorization", value.encode())])
+
+    for wrong in ("Bearer cow", "Bearer ", "cat", "Basic cat", "Bearer cat dog"):
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            client.do_get(_ticket(), with_token(wrong)).read_all()
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            [*client.list_flights(options=with_token(wrong))]
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        _get(client)
+    for right in ("Bearer cat", "bearer dog"):
+        assert client.do_get(_ticket(), with_token(right)).read_all().num_rows == 6
+    with pytest.raises(flight.FlightUnauthorizedError):
+        _put(client, _rows(0, 1), with_token("Bearer cat"))
+    assert _put(client, _rows(0, 1), with_token("Bearer dog"))["start"] == 6
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "cat\n", "own cat\n", "read a b\n"])
+def test_a_file_of_tokens_that_is_wrong_shows_none_of_them(tmp_path, text):
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(segstore.errors.InvalidInputError) as caught:
+        read_tokens(path)
+    assert "cat" not in str(caught.value)
+
+
+def test_tls(tmp_path, stream):
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command += " -addext subjectAltName=DNS:localhost -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    certificate = tmp_path / "cert.pem"
+    pair = ("--certificate", str(certificate), "--key", str(tmp_path / "key.pem"))
+    server = _serve(stream.url, "--host", "localhost", *pair)
+    assert server.place.startswith("grpc+tls://localhost:")
+    client = flight.connect(server.place, tls_root_certs=certificate.read_bytes())
+    assert _get(client).num_rows == 6
+    with pytest.raises(pa.ArrowException):
+        [*flight.connect(server.place).list_flights()]
+    server.end()
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+class _Served:
+    """`segstore serve` in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.place = json.loads(process.stdout.readline())["location"]
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        assert self.process.wait(30) == 0
+        self.process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    _running.clear()
+    yield
+    for process in _running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+_running: list["subprocess.Popen[str]"] = []
+
+
+def _run(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "segstore_ds.cli.main", "--json", "serve", *arguments]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    _running.append(process)
+    return process
+
+
+def _serve(*arguments: str) -> _Served:
+    return _Served(_run("--port", "0", *arguments))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_somebody_follows(stream, number):
+    server = _serve(f"hits={stream.url}")
+    client = flight.connect(server.place)
+    ticket = flight.Ticket(b'{"stream": "hits", "follow": true, "start": 0}')
+    reader = client.do_get(ticket)
+    assert reader.read_chunk().data.num_rows
+    waiting = threading.Thread(target=reader.read_all)
+    waiting.start()
+    server.end(number)
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--host", "192.0.2.1"), "--tokens"),
+        (("--key", "k.pem"), "--certificate"),
+        (("elsewhere/clicks",), "NAME=URL"),
+        (("--append-bytes", "many"), "append_bytes"),
+        (("--tokens", "/nowhere"), "nowhere"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(stream, arguments, said):
+    process = _run(stream.url, *arguments)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, said in error) == (2, True), error
+
+
+def test_a_stream_that_is_not_there_is_named(tmp_path):
+    process = _run(str(tmp_path / "none"))
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "SEG_NOT_FOUND" in error
