@@ -5,6 +5,7 @@ import shutil
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -145,15 +146,17 @@ def race(
     scratch: Path,
     prepare: Callable[[str, Path], object] | None = None,
 ) -> Race:
-    """Time candidates in interleaved rounds: A B C A B C.
+    """Time candidates in interleaved rounds, another one first in each: A B C, B C A.
 
     Each call gets a folder, empty but for what `prepare` puts there by the candidate's name, and
     may leave its output there; what it returns is the bytes of that, or None. A first round warms
     the JVM and the page cache and is not kept.
     """
     timings = Race({name: Timing() for name in candidates})
+    order = deque(candidates.items())
     for turn in range(0 if settings.tiny else -1, settings.rounds):
-        for name, candidate in candidates.items():
+        order.rotate(-1)
+        for name, candidate in order:
             folder = scratch / "output"
             if prepare is not None:
                 prepare(name, folder)

@@ -18,7 +18,7 @@ _CALLED = (segstore.Stream, segstore.Scan, segstore.ScanTask, segstore.NamedRead
 _CALLED += tuple(getattr(namespaces, name) for name in ("Tags", "Readers", "Followers", "Pins"))
 _CALLED += (namespaces.PublishedTables, namespaces.Settings)
 # Shown by the example of another name, or inherited from a dict or a tuple.
-_WITHOUT = {"commit", "close", "of", "between", "open_part", "at_root", "count", "index"}
+_WITHOUT = {"commit", "close", "of", "between", "plan_part", "at_root", "count", "index"}
 _WITHOUT |= {*dir(dict), *dir(tuple)} - {"count", "index"}
 
 

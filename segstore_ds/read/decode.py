@@ -6,7 +6,8 @@ Only the needed columns are decoded. Nothing here knows threads, other folders o
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,19 +16,51 @@ from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
+from segstore_ds.format.segment import PARQUET
 from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
-from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment
+from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment, whole_bytes
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
+ENGINE_ROWS = 65_536  # a segment with fewer is usually one frame: not worth a query of an engine
 ROWS_WITHOUT_DATA = 65_536  # of a batch that has no column of the stream
 
 # The decoded bytes of a frame, and the function that decodes it; None if no row is left.
 Step = tuple[int, Callable[[], pa.RecordBatch | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """Checked bytes of some columns of frames of one Parquet segment, which decode themselves.
+
+    `rows` has the first row of each frame, and `data` the bytes of its `spans`.
+    """
+
+    slice: PlacedSegment
+    segment: OpenSegment
+    columns: Sequence[str]
+    rows: Mapping[int, int]
+    data: Mapping[int, Sequence[pa.Buffer]]
+    decode: Callable[[int], pa.RecordBatch | None]
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the first row and the number of the wanted rows of adjacent frames."""
+        found: list[tuple[int, int]] = []
+        for number in self.data:
+            first = max(self.slice.rows[0], self.rows[number])
+            last = min(self.slice.rows[1], self.rows[number] + self.segment.frames[number].rows)
+            if found and sum(found[-1]) == first:
+                first = found.pop()[0]
+            found.append((first, last - first))
+        return found
+
+
+# What decodes frames of Parquet otherwise: its result takes the place of their batches.
+Engine = Callable[[Fetched], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +78,8 @@ class Decoder:
     needed: pa.Schema
     names: list[str]
     cache: ScanCache | None = None
+    engine: Engine | None = None
+    fetches: Iterator[int] = field(default_factory=count)  # how many have begun
     _epochs: dict[int, _Epoch] = field(default_factory=dict)
     _keys: dict[int, tuple[Key, ...]] = field(default_factory=dict)
 
@@ -100,17 +135,55 @@ class SliceDecoder:
         segment = self.opened if own and self.opened else self._open(storage)
         keys = self.decoder.keys(self.slice.entry.epoch, segment.frames)
         rows = dict(plan_frames(segment.frames, self.slice, reading.filters, keys))
-        for numbers in segment.plan_fetches(list(rows), epoch.columns):
+        engine = self._engine
+        groups = segment.plan_fetches(list(rows), epoch.columns, self.decoder.fetches)
+        for numbers in [list(rows)] if engine and segment.whole and rows else groups:
             raw_bytes = sum(segment.frames[number].raw_bytes for number in numbers)
-            yield raw_bytes, self._steps_of(segment, numbers, rows)
+            yield raw_bytes, self._steps_of(segment, numbers, rows, engine)
+
+    @property
+    def _engine(self) -> Engine | None:
+        """The engine that decodes the segment, if it is a large Parquet file as engines read it."""
+        decoder, entry = self.decoder, self.slice.entry
+        if decoder.engine is None or entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
+            return None
+        known = decoder.epoch(entry.epoch).schema
+        fits = all(
+            column.name in known.names and known.field(column.name).equals(column)
+            for column in decoder.needed
+        )
+        return decoder.engine if fits else None
 
     def _steps_of(
-        self, segment: OpenSegment, numbers: Sequence[int], rows: Mapping[int, int]
+        self,
+        segment: OpenSegment,
+        numbers: Sequence[int],
+        rows: Mapping[int, int],
+        engine: Engine | None,
     ) -> Iterator[Step]:
         columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        for number, data in fetch_frames(segment, numbers, columns):
+        found = fetch_frames(segment, numbers, columns)
+        if engine is not None:
+            yield self._for_engine(engine, segment, dict(found), rows)
+            return
+        for number, data in found:
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode
+
+    def _for_engine(
+        self,
+        engine: Engine,
+        segment: OpenSegment,
+        data: Mapping[int, Sequence[pa.Buffer]],
+        rows: Mapping[int, int],
+    ) -> Step:
+        def decode(number: int) -> pa.RecordBatch | None:
+            return self._decode(segment, number, rows[number], data[number])
+
+        columns = self.decoder.epoch(self.slice.entry.epoch).columns
+        fetched = Fetched(self.slice, segment, columns, rows, data, decode)
+        raw_bytes = sum(segment.frames[number].raw_bytes for number in data)
+        return raw_bytes, partial(engine, fetched)
 
     def _steps_without_data(self) -> Iterator[Step]:
         """Yield steps that know their rows from the plan; together, tasks make each row once."""
@@ -131,7 +204,20 @@ class SliceDecoder:
         reading, cache = self.decoder.reading, self.decoder.cache
         # Only what the stream's own folder holds: a copy elsewhere has another location.
         kept = cache.object(self.slice.entry) if storage is reading.storage and cache else None
-        return _open(storage, self.slice, kept, whole=not reading.looks_up)
+        return _open(storage, self.slice, kept, whole=not reading.looks_up, columns=self._share)
+
+    @property
+    def _share(self) -> float:
+        """The share of the segment's columns that is read."""
+        epoch = self.decoder.epoch(self.slice.entry.epoch)
+        return len(epoch.columns) / len(epoch.schema)
+
+    @property
+    def opening_bytes(self) -> int:
+        """What is fetched when the segment is opened."""
+        entry, storage = self.slice.entry, self.decoder.reading.storage
+        whole = entry.bytes <= whole_bytes(storage, self._share)
+        return entry.bytes if whole else entry.footer_bytes
 
     def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
         """Yield the slice's batches; the same bytes always give the same batches."""
@@ -189,9 +275,14 @@ def read_frames(storage: Storage, slice_: PlacedSegment) -> Iterator[tuple[Frame
 
 
 def _open(
-    storage: Storage, slice_: PlacedSegment, cache: ScanCache | None = None, *, whole: bool = True
+    storage: Storage,
+    slice_: PlacedSegment,
+    cache: ScanCache | None = None,
+    *,
+    whole: bool = True,
+    columns: float = 0.0,
 ) -> OpenSegment:
-    segment = open_segment(storage, slice_.entry, cache=cache, whole=whole)
+    segment = open_segment(storage, slice_.entry, cache=cache, whole=whole, columns=columns)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

@@ -74,9 +74,10 @@ def map_ahead(
 ) -> Generator[R, None, None]:
     """Yield `work(value)` for each value in order, computed ahead by several threads.
 
-    At most ``2 * threads`` values are held beside the one in use, so that no thread waits while the
-    caller takes the next value. Fewer are held if they would weigh more than `most_bytes`; a single
-    heavier value is still worked on. `weigh` returns the bytes that a value holds once worked on.
+    Before the caller has taken the first value, at most `threads` are begun. Then ``2 * threads``
+    are held beside the one in use, so that no thread waits while the caller takes the next value.
+    Fewer are held if they would weigh more than `most_bytes`; a single heavier value is still
+    worked on. `weigh` returns the bytes that a value holds once worked on.
     `values` is consumed in the calling thread. With one thread, `work` runs in the calling thread,
     on demand.
 
@@ -91,12 +92,14 @@ def map_ahead(
     pool = ThreadPoolExecutor(threads, thread_name_prefix="segstore-map-ahead")
     pending: deque[Future[R]] = deque()
     weights: deque[int] = deque()
+    most = threads
     try:
         for value in values:
             weight = weigh(value)
-            while pending and (len(pending) >= 2 * threads or sum(weights) + weight > most_bytes):
+            while pending and (len(pending) >= most or sum(weights) + weight > most_bytes):
                 weights.popleft()
                 yield pending.popleft().result()  # no local name, which would keep it alive
+                most = 2 * threads
                 _check_process(process)
             weights.append(weight)
             pending.append(pool.submit(work, value))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError, StorageError
 from segstore_ds.read.cached import ScanCache
-from segstore_ds.read.decode import Decoder, SliceDecoder, Step, decode_steps
+from segstore_ds.read.decode import Decoder, Engine, SliceDecoder, Step, decode_steps
 from segstore_ds.read.fall_back import read_or_fall_back
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import map_ahead
@@ -27,6 +27,7 @@ from segstore_ds.storage import Storage
 READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
 FAR_THREADS = 8  # where most of them wait for the storage
 LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
+OPENED_BYTES = 32 << 20  # of segments that are opened ahead
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
@@ -51,7 +52,7 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
 
 def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchReader:
     """Return the events of tasks in offset order as a reader whose threads end with it."""
-    threads = _threads(reading)
+    threads = read_threads(reading)
     # Not bound to a name: only the reader may hold the generator, so that its end is seen.
     return pa.RecordBatchReader.from_batches(
         reading.result_schema, run_tasks(reading, tasks, threads=threads)
@@ -60,10 +61,11 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
 
 def count_rows(reading: Reading, tasks: Iterable[ReadTask]) -> int:
     """Return how many events tasks give; best for a reading of no column."""
-    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=_threads(reading)))
+    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=read_threads(reading)))
 
 
-def _threads(reading: Reading) -> int:
+def read_threads(reading: Reading) -> int:
+    """Return how many threads a reading takes."""
     return FAR_THREADS if reading.storage.trust_s else min(os.cpu_count() or 1, READ_THREADS)
 
 
@@ -80,19 +82,20 @@ def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader
 
 
 def run_tasks(
-    reading: Reading, tasks: Iterable[ReadTask], *, threads: int
-) -> Iterator[pa.RecordBatch]:
+    reading: Reading, tasks: Iterable[ReadTask], *, threads: int, engine: Engine | None = None
+) -> Iterator[Any]:
     """Yield events in order: verified, decoded, lifted to the plan's schema, filtered.
 
     No batch is empty. With several threads, up to ``2 * threads`` units are held beside the one in
-    use; fewer if they would exceed `AHEAD_BYTES`, at least one.
+    use; fewer if they would exceed `AHEAD_BYTES`, at least one. An `engine` may decode and filter
+    some of the events itself; then no other folder stands in for a damaged one.
 
     Raises:
         SnapshotExpiredError: The version's segments were deleted after its grace.
         FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
     cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
-    decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache)
+    decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache, engine)
     slices: Generator[SliceDecoder] = (
         SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
     )
@@ -100,7 +103,13 @@ def run_tasks(
     if far or reading.looks_up:
         # Asking each in its turn would wait for every answer.
         opening = LOOKUP_THREADS if reading.looks_up else threads
-        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=opening)
+        slices = map_ahead(
+            SliceDecoder.open_ahead,
+            slices,
+            threads=opening,
+            weigh=attrgetter("opening_bytes"),
+            most_bytes=OPENED_BYTES,
+        )
     units = (unit for slice_ in slices for unit in _units(slice_, reading.storage, far=far))
     ahead = map_ahead(_decode_ahead, units, threads=threads, weigh=attrgetter("weight"))
     with closing(slices), closing(ahead) as decoded:

@@ -6,6 +6,7 @@ The entry names the segment's format; nothing here depends on a particular forma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import pyarrow as pa
 
@@ -22,7 +23,9 @@ from segstore_ds.storage import Storage
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
 READ_BYTES = 2 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
-FAR = 4  # both are so many times as large where a request takes time
+FAR = 4  # all three are so many times as large where a request takes time
+MOST_COLUMNS = 0.5  # with more of its columns, a larger object is fetched whole where it is far
+SMALL_FETCHES = 8  # of a scan; as many others are twice as large, and so on
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +50,24 @@ class OpenSegment:
         return self.index.frames
 
     def plan_fetches(
-        self, numbers: Sequence[int], columns: Sequence[str] | None
+        self, numbers: Sequence[int], columns: Sequence[str] | None, before: Iterator[int]
     ) -> Iterator[list[int]]:
-        """Group frames whose columns are fetched together; in a whole object each is alone."""
-        most = READ_BYTES * self._far if self.whole is None else 0
+        """Group frames whose columns are fetched together; in a whole object each is alone.
+
+        `before` counts the groups of a scan. Its first ones are small, so that its first events
+        come soon and few more have been fetched by then.
+        """
         spans = []
         for number in numbers:
             found = self.index.spans(number, columns)
             spans.append((number, (found[0][0], found[-1][1])))
-        for run in plan_runs(spans, most, most):
+        most = (min(1 + number // SMALL_FETCHES, self._far) * READ_BYTES for number in before)
+        for run in plan_runs(spans, most if self.whole is None else repeat(0)):
             yield [number for number, _ in run]
 
     @property
     def _far(self) -> int:
-        return FAR if self.storage.trust_s else 1
+        return far(self.storage)
 
     def stored(self, number: int) -> pa.Buffer:
         """Fetch one whole frame, unchecked."""
@@ -84,7 +91,7 @@ class OpenSegment:
             yield from zip(numbers.values(), map(_sound, found), strict=True)
 
     def _runs(self, spans: Sequence[tuple[int, Span]]) -> Iterator[list[tuple[int, Span]]]:
-        return plan_runs(spans, READ_BYTES * self._far, GAP_BYTES * self._far)
+        return plan_runs(spans, repeat(READ_BYTES * self._far), GAP_BYTES * self._far)
 
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
         """Fetch and check ranges to be kept; each damaged one gives its own error."""
@@ -141,21 +148,33 @@ def fetch_frames(
 
 
 def plan_runs(
-    spans: Sequence[tuple[int, Span]], most_bytes: int, gap_bytes: int = GAP_BYTES
+    spans: Sequence[tuple[int, Span]], most_bytes: Iterator[int], gap_bytes: int = 1 << 62
 ) -> Iterator[list[tuple[int, Span]]]:
-    """Group byte ranges with gaps of at most `gap_bytes` into runs of at most `most_bytes`. Pure.
+    """Group byte ranges with gaps of at most `gap_bytes` into runs. Pure.
 
-    `spans` are pairs of a number and its range, with ascending ranges. A single range may exceed
-    `most_bytes`.
+    `spans` are pairs of a number and its range, with ascending ranges. `most_bytes` yields the most
+    bytes of each run, which a single range may exceed.
     """
     run: list[tuple[int, Span]] = []
+    most = 0
     for number, (start, end) in spans:
-        if run and (start - run[-1][1][1] > gap_bytes or end - run[0][1][0] > most_bytes):
+        if run and (start - run[-1][1][1] > gap_bytes or end - run[0][1][0] > most):
             yield run
             run = []
+        most = most if run else next(most_bytes)
         run.append((number, (start, end)))
     if run:
         yield run
+
+
+def whole_bytes(storage: Storage, columns: float) -> int:
+    """Return up to which size an object is fetched whole for a share of its columns."""
+    return WHOLE_OBJECT_BYTES * (far(storage) if columns > MOST_COLUMNS else 1)
+
+
+def far(storage: Storage) -> int:
+    """Return how many times as large as on a local disk fetches are: there requests take time."""
+    return FAR if storage.trust_s else 1
 
 
 def open_segment(
@@ -164,16 +183,18 @@ def open_segment(
     *,
     where: str | None = None,
     whole: bool = True,
+    columns: float = 0.0,
     cache: ScanCache | None = None,
 ) -> OpenSegment:
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
-    in one request; its errors then do not tell a damaged index from other damage. With `cache`,
-    what was verified before is not fetched again.
+    in one request; its errors then do not tell a damaged index from other damage. `columns` is the
+    share of its columns that will be read. With `cache`, what was verified before is not fetched
+    again.
     """
     source = _Source(storage, entry, where)
-    if not (whole and entry.bytes <= WHOLE_OBJECT_BYTES):
+    if not (whole and entry.bytes <= whole_bytes(storage, columns)):
         (tail,) = fetch_through(cache, [source.end], source.load_end)
         index = source.index or source.parse(bytes(_sound(tail)))
         return OpenSegment(storage, source.name, source.where, index, None, cache=cache)

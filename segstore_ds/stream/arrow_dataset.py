@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
 from segstore_ds.read.filters.expressions import columns_needed
+from segstore_ds.read.scan import open_reader
 from segstore_ds.stream.scan import Scan
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
@@ -98,8 +99,8 @@ class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
     ) -> tuple[pa.RecordBatchReader, pc.Expression | None]:
         """Read columns; also return the expression if it is still to be applied."""
         if expression is None:
-            return self._read.open_part(columns), None
+            return open_reader(*self._read.plan_part(columns)), None
         needed = columns_needed(expression, self.schema)
         if {*needed} <= {*self._read.reading.columns}:
-            return self._read.open_part(columns, expression), None
-        return self._read.open_part([*columns, *needed]), expression
+            return open_reader(*self._read.plan_part(columns, expression)), None
+        return open_reader(*self._read.plan_part([*columns, *needed])), expression

@@ -220,7 +220,7 @@ class Reads:
             >>> stream.scan(filters="n > 1 and user != 'eve'").count()
             1
         """
-        self._log.refresh()
+        self._log.follow()
         root = root_as_of(self._context, as_of, replicated=replicated)
         reading = plan_reading(
             self._context,

@@ -319,10 +319,10 @@ class Scan:
         reading = replace(self.reading, start=start, end=end)
         return type(self)(self.context, self.root, reading)
 
-    def open_part(
+    def plan_part(
         self, columns: Sequence[str], filters: FilterLike | Filters = None
-    ) -> pa.RecordBatchReader:
-        """Read some of the columns, in no particular order, of the events that also match.
+    ) -> tuple[Reading, list[ReadTask]]:
+        """Plan to read some of the columns, in no particular order, of the events that also match.
 
         From any thread; the limit is the caller's.
         """
@@ -334,7 +334,7 @@ class Scan:
         own = tuple(name for name in found.columns if name in columns)
         both = all_of([found.filters, parse_filters(filters, found.schema)])
         reading = replace(found, columns=own, filters=both, **extra)
-        return open_reader(reading, split_reading(context, reading, root=self.root))
+        return reading, split_reading(context, reading, root=self.root)
 
     def _refuse_limit(self, instead: str) -> None:
         if self.limit is not None:

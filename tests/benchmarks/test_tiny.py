@@ -49,7 +49,7 @@ PLAIN = (
     "python_rivals",
 )
 # On a real S3 server, which the first run fetches.
-SERVER = ("copy_between_stores",)
+SERVER = ("copy_between_stores", "lazy_scan_s3")
 
 
 def _benchmarks(*arguments: str) -> str:

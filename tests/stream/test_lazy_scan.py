@@ -1,6 +1,8 @@
 """Lazy reads by other libraries: as a frame of Polars and as a dataset of Arrow."""
 
 import pickle
+import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import duckdb
@@ -11,6 +13,10 @@ import pytest
 from pyarrow import dataset
 
 import segstore_ds as segstore
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.read import segments
+from segstore_ds.stream import polars_scan
 from segstore_ds.write.layout import Layout
 
 PARQUET = Layout(inline_bytes=0, segment_format="parquet")
@@ -202,3 +208,81 @@ def test_an_interval_of_times_is_read_by_us(stream):
     assert events.count_rows(pc.field("n") >= 90) == 10
     assert events.to_table()["n"].to_pylist() == [*range(20, 100)]
     assert events.head(2)["n"].to_pylist() == [20, 21]
+
+
+LARGE = 70_000
+
+
+@pytest.fixture
+def large():
+    """Three large Parquet segments of four frames each, where requests take time; the head cuts."""
+    layout = Layout(inline_bytes=0, segment_format="parquet", frame_rows=20_000)
+    made = segstore.create(f"memory://large-{uuid.uuid4()}", table(0, 1).schema, upkeep=None)
+    for start in range(0, 3 * LARGE, LARGE):
+        made.append(table(start, start + LARGE), layout=layout)
+    made.truncate(25_000)
+    return made
+
+
+@pytest.fixture(params=[0, 1 << 20], ids=["parts", "whole"])
+def decoded(request, monkeypatch):
+    """What Polars decodes of segments that are fetched in parts, or whole."""
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", request.param)
+    monkeypatch.setattr(segments, "GAP_BYTES", 0)
+    found = []
+    decode = polars_scan._Files.__call__
+
+    def call(self, fetched):
+        frame = decode(self, replace(fetched, decode=None))  # Arrow does not help
+        found.append((sorted(fetched.data), fetched.columns, type(frame)))
+        return frame
+
+    monkeypatch.setattr(polars_scan._Files, "__call__", call)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_polars_decodes_what_was_fetched_and_checked(large, decoded, engine):
+    whole = pl.from_arrow(large.read(offset_column="at").read_all())
+    frame = large.scan(offset_column="at").to_polars()
+    queries = (
+        lambda frame: frame.filter(N % 7 == 3).select("word"),
+        lambda frame: frame.filter(pl.col("at") > 100_000).select("at", "word"),
+        lambda frame: frame.filter(N.is_between(62_000, 61_000 + LARGE)),
+        lambda frame: frame.head(90_000).filter(N > 80_000),
+        lambda frame: frame.slice(11, 50_000).select("at"),
+        lambda frame: frame,
+    )
+    for query in queries:
+        assert query(frame).collect(engine=engine).equals(query(whole))
+    assert {kind for _, _, kind in decoded} == {pl.DataFrame}
+
+
+def test_only_frames_and_columns_of_a_query_are_fetched(large, decoded):
+    query = large.scan().to_polars().filter(N.is_between(62_000, 2 * LARGE - 1)).select("n")
+    assert query.collect().height == 2 * LARGE - 62_000
+    assert sorted(frames for frames, _, _ in decoded) == [[0, 1, 2, 3], [3]]
+    assert all(columns == ["n"] for _, columns, _ in decoded)
+
+
+def test_damage_is_found_before_polars_decodes(large, monkeypatch):
+    storage = large._log.storage
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    entry = large._log.root.entries[1]
+    path = names.segment_object(entry.path)
+    data = bytearray(storage.get(path))
+    data[entry.bytes // 2] ^= 1
+    storage.delete(path)
+    storage.create(path, bytes(data))
+    with pytest.raises(CorruptionError, match="checksum"):
+        large.scan(read_cache_bytes=0).to_polars().collect()
+
+
+def test_a_text_that_polars_cannot_hold_is_named_wherever_it_lies(large):
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    words = pa.concat_arrays([bad, pa.array(["w"] * LARGE)])
+    bad_table = pa.table({"n": range(LARGE + 1), "word": words})
+    job = large.plan_write(bad_table.schema, layout=PARQUET)
+    large.commit(job, [job.stage(0, "0", bad_table.to_batches())])  # as Spark's tasks do
+    with pytest.raises(InvalidInputError, match="not UTF-8"):
+        large.scan().to_polars().collect()

@@ -163,8 +163,9 @@ def test_cache_stays_within_its_bytes(storage, form):
     assert segstore.read_cache_counters().evicted > 0
 
 
-def test_cached_frames_hold_no_memory_of_others(storage, form):
+def test_cached_frames_hold_no_memory_of_others(storage, form, monkeypatch):
     """Beside a small bound, a frame is a copy: a slice would hold all that was fetched."""
+    monkeypatch.setattr(segments, "MOST_COLUMNS", 1)  # nothing is fetched whole
     stream = create_on(storage, SCHEMA, upkeep=None)
     layout = Layout(frame_rows=4_000, segment_format=form, inline_bytes=0, compression="none")
     stream.append(events(0, 180_000), layout=layout)

@@ -63,6 +63,7 @@ class ParquetIndex:
     frames: tuple[FrameEntry, ...]
     where: str
     object_bytes: int
+    end: bytes = field(repr=False)  # what is behind the frames
     metadata: pq.FileMetaData = field(repr=False)
     schema: pa.Schema = field(repr=False)
     lengths: tuple[list[int], ...] = field(repr=False)
@@ -308,6 +309,7 @@ class ParquetSegments:
             frames,
             where,
             object_bytes,
+            tail,
             metadata,
             schema,
             tuple(footer.lengths),

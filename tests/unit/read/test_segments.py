@@ -1,6 +1,7 @@
 """Segments: adjacent byte ranges are fetched together, and frames are checked as they come."""
 
 import uuid
+from itertools import repeat
 
 import pyarrow as pa
 import pytest
@@ -14,12 +15,12 @@ from segstore_ds.write.layout import Layout
 
 def test_frames_side_by_side_are_fetched_together():
     spans = [(n, (64 * n, 64 * n + 64)) for n in range(10)]
-    assert [len(run) for run in plan_runs(spans, 64 * 4)] == [4, 4, 2]
-    assert [len(run) for run in plan_runs(spans, 1)] == [1] * 10
+    assert [len(run) for run in plan_runs(spans, repeat(64 * 4))] == [4, 4, 2]
+    assert [len(run) for run in plan_runs(spans, repeat(1))] == [1] * 10
     apart = [*spans[:3], *spans[5:]]
-    assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=127)] == [3, 5]
-    assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=128)] == [8]
-    assert list(plan_runs([], 1)) == []
+    assert [len(run) for run in plan_runs(apart, repeat(1 << 20), gap_bytes=127)] == [3, 5]
+    assert [len(run) for run in plan_runs(apart, repeat(1 << 20), gap_bytes=128)] == [8]
+    assert list(plan_runs([], repeat(1))) == []
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
