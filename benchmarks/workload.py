@@ -180,25 +180,38 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def cpu_timed(call: Callable[[], object]) -> float:
+    """Return the seconds of CPU that a call takes in this process."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 def beside_bare(
     calls: Iterable[Callable[[], object]],
     bare: Callable[[int], object],
     stats: StorageStats,
     what: str,
+    **others: Callable[[int], object],
 ) -> dict[str, Any]:
-    """Time calls in turns with bare ones, which are given a number; count requests and bytes."""
+    """Time calls in turns with bare ones, which are given a number; count requests and bytes.
+
+    Of `others`, which are given a number as well, the CPU is measured alone.
+    """
     requests, written = stats.cost()
     seconds, cpu, floors = list[float](), list[float](), list[float]()
+    rest: dict[str, list[float]] = {name: [] for name in others}
     for number, call in enumerate(calls):
-        began = time.process_time()
-        seconds.append(timed(call))
-        cpu.append(time.process_time() - began)
+        cpu.append(cpu_timed(lambda call=call: seconds.append(timed(call))))
         floors.append(timed(partial(bare, number)))
+        for name, other in others.items():
+            rest[name].append(cpu_timed(partial(other, number)))
     now = stats.cost()
     return {
         **distribution(seconds),
         **distribution(cpu, "CPU "),
         **distribution(floors, "bare "),
+        **{f"{name} CPU ms": distribution(found)["median ms"] for name, found in rest.items()},
         f"requests/{what}": round((now[0] - requests) / len(seconds), 3),
         f"bytes/{what}": (now[1] - written) // len(seconds),
     }

@@ -5,9 +5,11 @@ import statistics
 import time
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import segstore_ds as segstore
+from benchmarks.by_hand import ByHand
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, beside_bare, rounded, timed, walk, workload
@@ -25,6 +27,7 @@ HINT_S = 1.1  # the hint that an open starts from is written once a second at mo
     "requests of an open are counted with a fresh hint, and in a burst with one up to a second old",
     "one folder on one disk; over a network each request costs a round trip (see commit_rate)",
     "the bare cost next to it is one synced object through the same storage code",
+    "by hand: encoding, checksum, record and a synced file, in straight Python (by_hand.py)",
     rows=10_000,
     tiny_rows=15,
 )
@@ -37,7 +40,7 @@ def append_latency(settings: Settings) -> Found:
         bare = open_storage(scratch / "bare")
         rows = []
         for length in lengths:
-            appends = _appends(stream, bare, length, samples)
+            appends = _appends(scratch, stream, bare, length, samples)
             burst = {f"{name} in a burst": n for name, n in _open(stream, opens).items()}
             time.sleep(rest_s)
             stream.append(events(0, BATCH_ROWS))
@@ -55,21 +58,26 @@ def append_latency(settings: Settings) -> Found:
         "median at the last / at the first length": (last["median ms"] / first["median ms"], None),
         "p99 / median at the last length": (last["p99 ms"] / last["median ms"], 3),
         "CPU ms of an append": (last["CPU mean ms"], 0.9),
+        "CPU of an append / by hand": (last["CPU mean ms"] / last["by_hand CPU ms"], None),
     }
     ratios = [Ratio(name, *bound, most=True) for name, bound in bounds.items()]
     setup = {"appends": f"{samples} of {BATCH_ROWS} rows at each length, beside the bare cost"}
     return Found(rows, [*ratios, *walks], setup)
 
 
-def _appends(stream: Stream, bare: Storage, length: int, samples: int) -> dict[str, Any]:
+def _appends(
+    folder: Path, stream: Stream, bare: Storage, length: int, samples: int
+) -> dict[str, Any]:
     batch = events(0, BATCH_ROWS)
     while stream.version < length:
         stream.append(batch)
+    hand = ByHand(folder / f"by-hand-{length}", stream._log.root)
     return beside_bare(
         repeat(partial(stream.append, batch), samples),
         lambda _: bare.create(f"log/{secrets.token_hex(8)}", b"x" * 1500),
         stream._log.storage.stats,
         "append",
+        by_hand=partial(hand.append, batch),
     )
 
 

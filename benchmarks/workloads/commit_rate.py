@@ -5,6 +5,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from wrapped_storage import LatencyStorage
@@ -35,11 +36,22 @@ class Place:
         return LatencyStorage(storage, self.delay_s) if self.delay_s else storage
 
 
+@dataclass(frozen=True)
+class _Writer:
+    """What one writer counted; its last commit may be `late`, after the time was over."""
+
+    counts: tuple[int, ...]
+    times: list[float]
+    versions: list[int]
+    late: bool
+
+
 BARE_PUTS, BARE_BYTES = 100, 1000
 
 
 @workload(
     "a writer that lost every race for one append tries it again and is counted under conflicts",
+    "waits are counted in commits: from a writer's commit to its next one, that one included",
     "the delay is only waited, so requests never fail and bandwidth has no end",
     "against us: all processes share the cores of this one machine",
     rows=10,
@@ -84,17 +96,18 @@ def _measure(place: Place, writers: int, seconds: int) -> dict[str, Any]:
     found = [answers.get() for _ in processes]
     for process in processes:
         process.join()
-    times = [time for _, own in found for time in own]
-    each = [len(own) for _, own in found]
-    commits, counts = sum(each), [one for one, _ in found]
+    times = [time for one in found for time in one.times]
+    waits = [after - before for one in found for before, after in pairwise((0, *one.versions))]
+    each = [len(one.times) for one in found]
+    commits, counts = sum(each), [one.counts for one in found]
     attempts, conflicts, requests, written = map(sum, zip(*counts, strict=True))
     assert open_on(place.open(folder)).tail == commits * BATCH_ROWS
     return {
         "storage": place.name,
         "writers": writers,
-        "commits/s": round(commits / seconds, 1),
+        "commits/s": round((commits - sum(one.late for one in found)) / seconds, 1),
         **distribution(times),
-        "p99 in commits": round(quantile(times, 0.99) * commits / seconds, 1),
+        "p99, max wait in commits": f"{quantile(waits, 0.99)}, {max(waits)}",
         "slowest/fastest writer": f"{min(each)}/{max(each)}",
         "attempts/commit": round(attempts / commits, 2),
         "conflicts": conflicts,
@@ -111,15 +124,18 @@ def _write(place: Place, folder: str, seconds: int, ready: Any, answers: Any) ->
     ready.wait()
     storage.stats.reset()
     attempts = conflicts = 0
-    times: list[float] = []
+    times, versions = list[float](), list[int]()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = time.perf_counter()
         try:
-            attempts += stream.append(batch).attempts
+            commit = stream.append(batch)
         except ConflictError:
             conflicts += 1
             continue
+        attempts += commit.attempts
+        versions.append(commit.version)
         times.append(time.perf_counter() - began)
     stats = storage.stats
-    answers.put(((attempts, conflicts, stats.total, stats.bytes_written), times))
+    counts = (attempts, conflicts, stats.total, stats.bytes_written)
+    answers.put(_Writer(counts, times, versions, late=time.perf_counter() > end))
