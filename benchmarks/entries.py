@@ -83,6 +83,6 @@ def commit_entry(stream: Stream, chance: random.Random, form: str = "arrow") -> 
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.{form}", rows, rows * 40, 200, 0, None, form)
     request = WriteRequest(stream.schema, Layout(), "")
-    job = WriteJob(stream._log.storage, token, log.new_transaction(), request)
+    job = WriteJob(stream._log.storage, token, log.new_transaction(), request, request.schema)
     stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(rows, {})))
     run_due_merge(stream._context)

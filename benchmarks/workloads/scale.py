@@ -219,7 +219,7 @@ def _commit_of_many(tasks: int, each: int) -> dict[str, Any]:
         )
         facts = BatchFacts(ROWS * len(staged), {})
         request = WriteRequest(EVENTS, Layout(), "")
-        job = WriteJob(log.storage, token, log.new_transaction(), request)
+        job = WriteJob(log.storage, token, log.new_transaction(), request, request.schema)
         stream._commits.appender.commit(AppendPlan(job, staged, facts))
         after = log.storage.stats.cost()
         return after[0] - before[0], after[1] - before[1]

@@ -8,7 +8,7 @@ piece that was made in the same way. Nothing can be read before the one commit.
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -119,7 +119,8 @@ def plan_rows_copy(
         storage=target,
         token=request.token,
         transaction="",
-        request=replace(write, schema=decode_schema(text)),
+        request=write,
+        schema=decode_schema(text),
         repeated=copy.to.done is not None,
     )
     return RowsCopy(copy, job, span or copy.bounds)

@@ -49,12 +49,26 @@ def encode_envelope(body: bytes) -> bytes:
     """
     codec, stored = PLAIN, body
     if len(body) > COMPRESS_ABOVE_BYTES:
-        compressed = zstandard.ZstdCompressor(level=3).compress(body)
+        compressed = _compress(body)
         if len(compressed) < len(body):
             codec, stored = ZSTD, compressed
     header = f"{codec} {len(stored)} {len(body)}".encode()
     digest = digest_of(header, stored).encode()
     return b"v%d\n%s %s\n%s" % (FORMAT_VERSION, header, digest, stored)
+
+
+# A compressor serves one thread at a time. To make its memory takes longer than a small body.
+_IDLE: list[zstandard.ZstdCompressor] = []
+
+
+def _compress(body: bytes) -> bytes:
+    try:
+        compressor = _IDLE.pop()
+    except IndexError:
+        compressor = zstandard.ZstdCompressor(level=3)
+    compressed: bytes = compressor.compress(body)
+    _IDLE.append(compressor)
+    return compressed
 
 
 def envelope_digest(data: bytes) -> str:

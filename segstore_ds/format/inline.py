@@ -29,7 +29,7 @@ SHARE_HARD_BYTES = 24 << 10  # after a lost race
 def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
     """Return the entry of the inline segment of an encoded frame."""
     size, data = frame.data.size, frame.data.to_pybytes()
-    stored = InlineFrame(size, frame.crc, frame.raw_bytes, frame.fingerprint, data)
+    stored = InlineFrame(size, frame.crc, frame.raw_bytes, frame.fingerprint, data, frame.batch)
     facts = (names.build_inline_path(segment_id), frame.rows, size, 0, 0)
     return SegmentEntry(segment_id, *facts, stats=entry_stats(frame.stats), frame=stored)
 
@@ -108,4 +108,5 @@ def stored_frame(frame: InlineFrame, rows: int, stats: str | None) -> Frame:
         stats=parse_stats(stats, where="statistics of an inline segment") if stats else {},
         fingerprint=frame.fingerprint,
         raw_bytes=frame.raw_bytes,
+        batch=frame.batch,
     )

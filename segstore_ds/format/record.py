@@ -19,8 +19,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
-from itertools import repeat
-from operator import attrgetter, is_
+from itertools import compress
+from operator import attrgetter, is_, is_not
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -119,14 +119,14 @@ def encode_after(
     kind: Any = type(record)
     absent, loads, cells_of = _absent(kind), _loaders(kind), _cells_of(kind)
     found: dict[str, str] = {} if known is None else {**known.fields}
-    olds = repeat(None) if known is None else cells_of(known.record)
+    cells, dumpers = cells_of(record), _dumpers(kind)
+    olds = (None,) * len(cells) if known is None else cells_of(known.record)
     given, texts = dict[str, Any](), dict[str, str]()
-    for (name, dump), value, old in zip(
-        _dumpers(kind).items(), cells_of(record), olds, strict=False
-    ):
-        if known is not None and (
-            value is old or (type(value) is type(old) in _ATOMS and value == old)
-        ):
+    fields: Iterable[tuple[str, Any, Any]] = zip(dumpers, cells, olds, strict=True)
+    if known is not None:
+        fields = compress(fields, map(is_not, cells, olds))  # most are the same objects as before
+    for name, value, old in fields:
+        if type(value) is type(old) in _ATOMS and value == old:
             continue
         if type(value) is int:
             given[name], texts[name] = value, f'"{name}":{value}'
@@ -135,7 +135,8 @@ def encode_after(
             found.pop(name, None)
         else:
             text = found.get(name, "")
-            given[name], texts[name], found[name] = _encode_new(name, dump, value, old, text)
+            made = _encode_new(name, dumpers[name], value, old, text)
+            given[name], texts[name], found[name] = made
     if known is None or (_is_open(kind) and record.extra is not known.record.extra):
         extra = {**record.extra, **beside} if _is_open(kind) else beside
         for name in found.keys() - loads.keys() - extra.keys():

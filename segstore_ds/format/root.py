@@ -83,7 +83,8 @@ class InlineFrame(Row):
     """The only frame of an inline segment, as it lies in the commit file.
 
     `crc` is the CRC-32 that the bytes should have; nothing has compared it. `raw_bytes` is the size
-    of the frame's buffers once decompressed, `fingerprint` the digest of its schema.
+    of the frame's buffers once decompressed, `fingerprint` the digest of its schema. `batch` is as
+    that of `Frame`.
     """
 
     size: Positive
@@ -91,6 +92,11 @@ class InlineFrame(Row):
     raw_bytes: int
     fingerprint: _Id
     data: Annotated[bytes, UNSTORED] = b""
+    batch: Annotated[Any, UNSTORED] = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle all but the batch."""
+        return type(self), (self.size, self.crc, self.raw_bytes, self.fingerprint, self.data)
 
 
 @dataclass(frozen=True, slots=True)

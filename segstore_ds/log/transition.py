@@ -6,13 +6,20 @@ retires it, and upkeep deletes it. Only `restore` goes back, while the object st
 Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
+from functools import cache
+from operator import attrgetter
+from typing import Any
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Root
+
+# Roots have hundreds of rows, and every commit looks at each: `map` loops over them in C.
+_rows_of, _id_of = attrgetter("rows"), attrgetter("segment_id")
+_version_of, _time_of = attrgetter("version"), attrgetter("time_us")
 
 
 def check_transition(old: Root, new: Root) -> None:
@@ -85,15 +92,15 @@ def broken_invariants(root: Root) -> Iterator[str]:
         if ref.start != cursor or ref.end <= ref.start:
             yield "parts tile the range"
         cursor = ref.end
-    cursor += sum([entry.rows for entry in root.entries])
-    numbers = [entry.segment_id & 0xFFFFFFFF for entry in root.entries]
-    epochs = [entry.segment_id >> 32 for entry in root.entries]
+    cursor += sum(map(_rows_of, root.entries))
+    ids = [*map(_id_of, root.entries)]
+    numbers = [segment_id & 0xFFFFFFFF for segment_id in ids]
     rules = {
         "parts and entries end at the tail": cursor == root.tail,
         "the head lies within what is listed": start <= root.head <= root.tail,
         "segment numbers are unique": len(set(numbers)) == len(numbers),
         "segment numbers lie below the next": max(numbers, default=-1) < root.next_segment,
-        "epochs of segments exist": max(epochs, default=-1) < len(root.epochs),
+        "epochs of segments exist": max(ids, default=-1) >> 32 < len(root.epochs),
         "log_start lies below the version": root.log_start < root.version or not root.parent,
         "a first root begins the log": bool(root.parent) or root.log_start == root.version,
         "writers' batches lie before the tail": all(
@@ -141,13 +148,12 @@ def broken_history(root: Root) -> Iterator[str]:
         if ref.start != cursor:
             yield "the history has a row for every version"
         cursor = ref.end
-    versions = [row.version for row in rows]
-    if versions != [*range(cursor, cursor + len(rows))]:
+    if [*map(_version_of, rows)] != [*range(cursor, cursor + len(rows))]:
         yield "the history has a row for every version"
-    if not rows or versions[-1] != root.version:
+    if not rows or rows[-1].version != root.version:
         yield "the history ends with this version"
     times = [time for ref in refs for time in (ref.time_us, ref.last_us)]
-    times += [row.time_us for row in rows]
+    times += map(_time_of, rows)
     if times != sorted(times):
         yield "the history's times never go back"
 
@@ -189,12 +195,22 @@ _KNOWN = _UNOWNED.union(*_OWNERS.values()) - {Operation.REPAIR}
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
     """Yield what a commit changes though its operation may not, and what it drops unretired."""
     if new.operation in _KNOWN:
-        for field, owners in _OWNERS.items():
-            if new.operation not in owners and getattr(new, field) != getattr(old, field):
-                yield f"{new.operation} leaves {field} alone"
+        fields, values_of = _left_alone(new.operation)
+        before, after = values_of(old), values_of(new)
+        if before != after:
+            for field, was, now in zip(fields, before, after, strict=True):
+                if was != now:
+                    yield f"{new.operation} leaves {field} alone"
         if new.operation in _REWRITES and new.listed_start != old.listed_start:
             yield f"{new.operation} leaves every offset alone"
         yield from _lost(old, new)
+
+
+@cache
+def _left_alone(operation: str) -> tuple[list[str], Callable[[Root], tuple[Any, ...]]]:
+    """Return the fields that an operation may not change, and what returns their values."""
+    fields = [field for field, owners in _OWNERS.items() if operation not in owners]
+    return fields, attrgetter(*fields)
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:
@@ -202,6 +218,10 @@ def _lost(old: Root, new: Root) -> Iterator[str]:
         return  # this commit's retired objects may have moved to the new part
     if new.lists != old.lists:
         return  # parts may have moved to a list of parts
+    kept = {*map(id, new.entries)}
+    dropped = [item for item in old.entries if id(item) not in kept and item.frame is None]
+    if not dropped and new.parts is old.parts:
+        return
     retired = {item.path for item in new.retired}
     if new.parts is not old.parts:
         listed = {part.path for part in new.parts}
@@ -211,6 +231,6 @@ def _lost(old: Root, new: Root) -> Iterator[str]:
         if listed - {part.path for part in old.parts}:
             return  # entries may have moved to a new part
     listed_now = {entry.path for entry in new.entries}
-    for entry in old.entries:
-        if entry.frame is None and entry.path not in listed_now | retired:
+    for entry in dropped:
+        if entry.path not in listed_now | retired:
             yield f"a segment that is dropped is retired: {entry.path}"

@@ -1,6 +1,5 @@
 """Inline segments of a root: reading them like objects, and making objects of them."""
 
-import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ from segstore_ds.format.arrow.frame import (
     Frame,
     decode_frame,
     encode_frame,
-    join_streams,
     with_marks,
 )
 from segstore_ds.format.envelope import digest_of
@@ -113,21 +111,27 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
 
 def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch | None:
     """Return the events of a run; None if a frame is damaged."""
-    frames = [entry.frame for entry in run if entry.frame]
-    if not all(map(frame_is_sound, frames)):
+    if not all(frame_is_sound(entry.frame) for entry in run if entry.frame):
         return None
     try:
-        return decode_frame(
-            join_streams([frame.data for frame in frames]),
-            rows=sum([entry.rows for entry in run]),
-            schema=schema,
-            columns=None,
-            where=run[0].path,
-            limit_bytes=max(sum([frame.raw_bytes for frame in frames]), 1),
-            batches=len(frames),
-        )
-    except (CorruptionError, ValueError, struct.error):
+        framed = [(entry, entry.frame) for entry in run if entry.frame]
+        return pa.concat_batches([_rows_of(*each, schema) for each in framed])
+    except (CorruptionError, ValueError):
         return None
+
+
+def _rows_of(entry: SegmentEntry, frame: InlineFrame, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the events of an inline segment; few that were encoded here are not decoded."""
+    if frame.batch is not None:
+        return frame.batch
+    return decode_frame(
+        frame.data,
+        rows=entry.rows,
+        schema=schema,
+        columns=None,
+        where=entry.path,
+        limit_bytes=max(frame.raw_bytes, 1),
+    )
 
 
 def frame_is_sound(frame: InlineFrame | Frame) -> bool:

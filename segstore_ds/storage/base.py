@@ -36,24 +36,37 @@ class StorageStats:
     """Counts calls by verb, and bytes; the counts are exact when threads share a storage."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting from zero."""
         # Each thread changes only its own cells. So no lock is needed, and a fork copies no lock.
-        self._cells: dict[tuple[int, str], int] = {}
+        self._calls: dict[tuple[int, str], int] = {}
+        self._read: dict[int, int] = {}
+        self._written: dict[int, int] = {}
 
-    def add(self, name: str, amount: int = 1) -> None:
-        """Add to a counter: a verb, `bytes_read` or `bytes_written`."""
-        cell = (threading.get_ident(), name)
-        self._cells[cell] = self._cells.get(cell, 0) + amount
+    def add(self, verb: str) -> None:
+        """Count a call."""
+        cell = (threading.get_ident(), verb)
+        self._calls[cell] = self._calls.get(cell, 0) + 1
 
-    def _sums(self) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        for (_, name), amount in list(self._cells.items()):
-            sums[name] = sums.get(name, 0) + amount
-        return sums
+    def add_read(self, size: int) -> None:
+        """Count content bytes that were read."""
+        thread = threading.get_ident()
+        self._read[thread] = self._read.get(thread, 0) + size
+
+    def add_written(self, size: int) -> None:
+        """Count content bytes that were written."""
+        thread = threading.get_ident()
+        self._written[thread] = self._written.get(thread, 0) + size
 
     @property
     def requests(self) -> dict[str, int]:
         """Calls by verb: get, get_range, info, create, put, stage, copy, list, delete."""
-        return {name: n for name, n in self._sums().items() if not name.startswith("bytes_")}
+        sums: dict[str, int] = {}
+        for (_, verb), calls in list(self._calls.items()):
+            sums[verb] = sums.get(verb, 0) + calls
+        return sums
 
     @property
     def total(self) -> int:
@@ -62,27 +75,17 @@ class StorageStats:
 
     def cost(self) -> tuple[int, int]:
         """Return the number of calls of all verbs, and the content bytes written."""
-        calls = written = 0
-        for (_, name), amount in list(self._cells.items()):
-            if name == "bytes_written":
-                written += amount
-            elif name != "bytes_read":
-                calls += amount
-        return calls, written
+        return sum(list(self._calls.values())), self.bytes_written
 
     @property
     def bytes_read(self) -> int:
         """Content bytes read."""
-        return self._sums().get("bytes_read", 0)
+        return sum(list(self._read.values()))
 
     @property
     def bytes_written(self) -> int:
         """Content bytes written."""
-        return self._sums().get("bytes_written", 0)
-
-    def reset(self) -> None:
-        """Start counting from zero."""
-        self._cells = {}
+        return sum(list(self._written.values()))
 
 
 class _Writer(ABC):

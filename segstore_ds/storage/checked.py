@@ -138,7 +138,7 @@ class CheckedStorage(Storage):
     def _get_here(self, path: str, limit_bytes: int | None) -> bytes:
         full = self._full(path)
         data = self.run("get", path, self._get, full, limit_bytes)
-        self.stats.add("bytes_read", len(data))
+        self.stats.add_read(len(data))
         if limit_bytes is not None and len(data) > limit_bytes:
             raise CorruptionError(
                 "object is larger than allowed",
@@ -165,7 +165,7 @@ class CheckedStorage(Storage):
         else:
             data = self.run("get_range", path, self._get_range, full, start, end)
             there = len(data) == end - start
-        self.stats.add("bytes_read", len(data))
+        self.stats.add_read(len(data))
         if not there:
             raise TruncatedObjectError(
                 "object ends before the requested range",
@@ -190,14 +190,14 @@ class CheckedStorage(Storage):
         refuse_empty(path, len(data))
         made = self.run("create", path, self._create, full, data)
         if made:
-            self.stats.add("bytes_written", len(data))
+            self.stats.add_written(len(data))
         return made
 
     def put(self, path: str, data: bytes) -> None:  # noqa: D102
         full = self._full(path)
         refuse_empty(path, len(data))
         self.run("put", path, self._put, full, data)
-        self.stats.add("bytes_written", len(data))
+        self.stats.add_written(len(data))
 
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
         open_ = self._open_replacing if replace else self._open_staged

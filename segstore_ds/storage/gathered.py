@@ -23,7 +23,7 @@ class GatheredWriter(StagedWriter):
         view = memoryview(data).cast("B")
         self._open().extend(view)
         self.size += view.nbytes
-        self._storage.stats.add("bytes_written", view.nbytes)
+        self._storage.stats.add_written(view.nbytes)
 
     def commit(self) -> int:  # noqa: D102
         content = self._open()
@@ -56,7 +56,7 @@ class GatheredParts(ScatteredWriter):
         data = b"".join(pieces)
         with self._lock:
             content[start : start + len(data)] = data
-        self._storage.stats.add("bytes_written", len(data))
+        self._storage.stats.add_written(len(data))
 
     def commit(self) -> int:  # noqa: D102
         content = self._open()

@@ -54,6 +54,7 @@ class LocalStorage(CheckedStorage):
     ) -> None:
         super().__init__(location, options, single_writer=single_writer, opener=opener)
         self._folders = LocalFolders(self.location.path, self.url)
+        self._probed = False
 
     def _get(self, full: str, limit: int | None) -> bytes:
         with Reader(full) as file:
@@ -243,7 +244,9 @@ class LocalStorage(CheckedStorage):
         Raises:
             UnsafeFilesystemError: The filesystem has no hard links.
         """
-        self.resume("probe", "", self._probe_links)
+        if not self._probed:
+            self.resume("probe", "", self._probe_links)
+            self._probed = True
 
     def _probe_links(self) -> None:
         root = self.location.path
@@ -314,14 +317,14 @@ class LocalStagedWriter(StagedWriter):
         view = memoryview(data).cast("B")
         self._storage.resume("stage", self._path, write, self._open(), view)
         self.size += view.nbytes
-        self._storage.stats.add("bytes_written", view.nbytes)
+        self._storage.stats.add_written(view.nbytes)
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
         views = [memoryview(piece).cast("B") for piece in pieces]
         self._storage.resume("stage", self._path, write_all, self._open(), views)
         size = sum(view.nbytes for view in views)
         self.size += size
-        self._storage.stats.add("bytes_written", size)
+        self._storage.stats.add_written(size)
 
     def copy(self, file: "Reader") -> bool:
         """Append a whole file in the kernel; False if the kernel cannot copy it."""
@@ -364,7 +367,7 @@ class LocalStagedWriter(StagedWriter):
         """Write pieces side by side from a position on, whatever was written before."""
         views = [memoryview(piece).cast("B") for piece in pieces]
         self._storage.resume("stage", self._path, write_all, self._open(), views, start)
-        self._storage.stats.add("bytes_written", sum(view.nbytes for view in views))
+        self._storage.stats.add_written(sum(view.nbytes for view in views))
 
     def _open(self) -> int:
         if self._descriptor is None:

@@ -288,7 +288,7 @@ class ObjectStagedWriter(StagedWriter):
         view = memoryview(data).cast("B")
         self._storage.resume("stage", self._path, self._open().write, view)
         self.size += view.nbytes
-        self._storage.stats.add("bytes_written", view.nbytes)
+        self._storage.stats.add_written(view.nbytes)
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
         # Written one by one, the pieces would be cut into parts of the smallest size.

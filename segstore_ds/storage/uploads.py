@@ -127,7 +127,7 @@ class PartsWriter(ScatteredWriter):
             sent = self._storage.resume("stage", self._path, self._upload.put, number, data)
             with self._lock:
                 self._sent[number] = sent
-        self._storage.stats.add("bytes_written", len(data))
+        self._storage.stats.add_written(len(data))
 
     def commit(self) -> int:  # noqa: D102
         self._check_open()

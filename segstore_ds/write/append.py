@@ -235,7 +235,7 @@ class Appender:
         if len(frames) > 1:
             if sum([each.data.size for each in frames]) > _JOINED_MOST_BYTES:
                 return None
-            schema, layout = job.request.schema, job.request.layout
+            schema, layout = job.schema, job.request.layout
             batches = [decode_inline(frame, schema) for frame in frames]
             chosen = layout.chosen_stats(schema, job.time_column)
             frame = layout.encode(pa.concat_batches(batches), chosen)
@@ -286,7 +286,7 @@ class Appender:
                 if key.claim:
                     check_claim(self._context.status.writers.find(root, key.claim), key)
             check_preconditions(root, plan)
-            epochs, epoch = plan_epochs(root, job.request.change, self._context.status)
+            epochs, epoch = plan_epochs(root, job.change, self._context.status)
             changed = epochs != root.epochs or key or job.overwrite_to is not None
             if not plan.segments and plan.frame is None and not changed:
                 return Change(None, None)

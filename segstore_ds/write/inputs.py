@@ -1,5 +1,6 @@
 """Input from callers: Arrow data in any form, and the key of an idempotent write."""
 
+import os
 import re
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -120,7 +121,9 @@ class ArrowInput:
             yield check_batch(_plain_batch(batch) if self._has_months else batch, place)
 
     def parts(self, most: int) -> list[Self]:
-        """Return the rows in at most so many even parts; itself if they are few, or not in memory.
+        """Return the rows in even parts, at most so many and one for each core.
+
+        Itself if they are few, or not in memory.
 
         A slice counts the bytes of the whole that it lies in, therefore rows count as well.
         """
@@ -128,7 +131,7 @@ class ArrowInput:
         rows = sum([batch.num_rows for batch in held])
         size = sum([batch.get_total_buffer_size() for batch in held])
         count = min(most, rows // PART_ROWS, size // PART_BYTES)
-        if count < 2:
+        if count < 2 or (count := min(count, os.cpu_count() or 1)) < 2:
             return [self]
         table = pa.Table.from_batches(held, self.schema)
         borders = [rows * place // count for place in range(count + 1)]
@@ -307,8 +310,10 @@ def refuse_unnamed_index(schema: pa.Schema) -> None:
     The caller did not ask for that column, but only its values may tell the rows apart, so the
     caller decides.
     """
+    if b"pandas" not in (schema.metadata or {}):
+        return
     unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
-    if unnamed and b"pandas" in (schema.metadata or {}):
+    if unnamed:
         raise SchemaMismatchError(
             "a pandas index has no name",
             remedy="leave it out with df.reset_index(drop=True), or make it a column with "

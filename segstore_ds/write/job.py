@@ -1,9 +1,8 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_sch
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.log.context import StreamContext
+from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import ArrowInput
@@ -39,9 +39,8 @@ class WriteJob:
     storage: Storage = field(repr=False)  # the stream's folder; pickles without its connections
     token: str  # the folder of this job's staged objects
     transaction: str  # the id of the one commit, the same over every attempt and rebase
-    # What was asked for, but with the schema that incoming batches are conformed to and encoded
-    # in.
     request: WriteRequest
+    schema: pa.Schema = field(repr=False)  # that batches are converted to when they are staged
     # None to append; otherwise the new head, which is the tail that the overwrite was planned
     # on.
     overwrite_to: int | None = None
@@ -53,9 +52,12 @@ class WriteJob:
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
 
     @property
-    def schema(self) -> pa.Schema:
-        """The schema that batches are converted to when they are staged."""
-        return self.request.schema
+    def change(self) -> SchemaChange:
+        """How the schema may change the stream's."""
+        asked = self.request
+        return SchemaChange(
+            self.schema, asked.spark_schema, asked.merge_schema, asked.replace_schema
+        )
 
     @property
     def target(self) -> Target:
@@ -94,7 +96,7 @@ class WriteJob:
 
         Each has a thread and its own buffers; if one fails, nothing is left of any.
         """
-        parts = data.parts(min(os.cpu_count() or 1, STAGE_THREADS))
+        parts = data.parts(STAGE_THREADS)
         if len(parts) == 1:
             return [self.stage(0, "0", data)]
         with ThreadPoolExecutor(len(parts), thread_name_prefix="segstore-stage") as pool:
@@ -124,7 +126,8 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         storage=context.storage if repeated else context.log.seams.staging(root),
         token=names.build_token(root.version, context.clock.new_id()[:12]),
         transaction=context.log.new_transaction(),
-        request=replace(request, schema=staged),
+        request=request,
+        schema=staged,
         overwrite_to=root.tail if request.overwrite else None,
         repeated=repeated,
         stream_id=root.stream_id,

@@ -16,7 +16,7 @@ from segstore_ds.options.arguments import check_option
 STATS_COLUMNS = 32
 FRAME_BYTES = 8 << 20  # before compression, about
 FEW_BYTES = 2048
-PLAIN_BYTES = 96  # of a column of a batch: compressed, it would take hardly less, or more
+PLAIN_BYTES = 160  # of a column of a batch: compressed, it would take hardly less, or more
 HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 

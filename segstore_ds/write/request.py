@@ -6,7 +6,6 @@ import pyarrow as pa
 
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
-from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
@@ -33,11 +32,6 @@ class WriteRequest:
     compact: bool = False
     key_columns: tuple[str, ...] | None = None
     time_column: str | None = None
-
-    @property
-    def change(self) -> SchemaChange:
-        """How the schema may change the stream's."""
-        return SchemaChange(self.schema, self.spark_schema, self.merge_schema, self.replace_schema)
 
     def check_expected(self, root: Root) -> None:
         """Raise ConflictError if the root's tail or version is not the expected one. Pure."""

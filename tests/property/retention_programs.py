@@ -185,7 +185,7 @@ def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
     path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
     segment = StagedSegment(path, 1, 6, 1, 0, None)
-    job = WriteJob(actor.storage, token, nonce, WriteRequest(SCHEMA, Layout(), ""))
+    job = WriteJob(actor.storage, token, nonce, WriteRequest(SCHEMA, Layout(), ""), SCHEMA)
     return AppendPlan(job, (segment,), BatchFacts(1, {}))
 
 

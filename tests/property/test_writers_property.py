@@ -51,7 +51,7 @@ def _keys(names: list[tuple[int, int]]) -> list[tuple[str, str]]:
 def _commit(stream: Stream, key: WriterKey) -> int:
     token = build_token(stream._log.root.version, f"{stream._log.root.version:012x}")
     request = WriteRequest(stream.schema, Layout(), "", key)
-    job = WriteJob(stream._log.storage, token, stream._log.clock.new_id(), request)
+    job = WriteJob(stream._log.storage, token, stream._log.clock.new_id(), request, request.schema)
     return stream._commits.appender.commit(AppendPlan.of(job, (), ())).version
 
 

@@ -1,9 +1,11 @@
 """Small commits carry their events in the commit file, and everything holds for them."""
 
 import pickle
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
@@ -23,11 +25,15 @@ from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import encode_frame
+from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import Root
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
+from segstore_ds.status.inline import join_inline
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -186,6 +192,44 @@ def test_joined_events_that_fill_the_share_become_one_segment() -> None:
     assert 1 <= made <= 5
     assert _spent(storage, before)["create"] == 40 + made
     assert stream.verify().check().leftovers == []
+
+
+@pytest.mark.usefixtures("small_joined_share")
+@pytest.mark.parametrize("reopened", [False, True])
+def test_joined_events_are_those_appended_though_their_memory_was_written_again(
+    reopened: bool,
+) -> None:
+    """A caller may fill one array anew for each append."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    stream = create_on(storage, pa.schema([("n", pa.int64())]))
+    filled = np.zeros(10, np.int64)
+    for n in range(12):
+        filled[:] = n
+        stream.append(pa.record_batch({"n": pa.array(filled)}))
+        stream = open_on(storage) if reopened else stream
+    assert len(stream._log.root.entries) < 12
+    assert values(stream) == [n for n in range(12) for _ in range(10)]
+
+
+@pytest.mark.parametrize("other", [pa.record_batch({"m": [1]}), pa.record_batch({"n": ["x"]})])
+def test_frames_of_other_columns_are_not_joined(other: pa.RecordBatch) -> None:
+    """Their values would be read under the names and types of the epoch."""
+    stream, _ = make_stream(2)
+    root = stream._log.root
+    frame = encode_frame(other, compression="none", compression_level=None, stats_columns=())
+    for frames in (frame, replace(frame, batch=None)):
+        entries = (*root.entries, encoded_entry(9, frames))
+        found = join_inline(replace(root, entries=entries), lambda _: stream.schema)
+        assert found.entries == entries
+
+
+def test_pickled_inline_segments_leave_their_batch_behind() -> None:
+    stream, _ = make_stream(1)
+    (entry,) = stream._log.root.entries
+    sent = pickle.loads(pickle.dumps(entry))  # noqa: S301
+    assert sent == entry
+    assert entry.frame.batch.num_rows == 10
+    assert sent.frame.batch is None
 
 
 @pytest.mark.usefixtures("small_joined_share")

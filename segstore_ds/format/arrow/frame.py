@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -35,6 +35,7 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
+KEPT_BYTES = 32 << 10  # before compression: a frame of so few keeps its rows
 _SMALL_BYTES = 64 << 10
 _THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
@@ -43,6 +44,10 @@ _DICTIONARY, _RECORD_BATCH = 2, 3  # On disk, by Arrow: kinds of messages.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _DATA = 1
 _BUFFERS, _COMPRESSION = 2, 3
+_MOST_SLOTS = 4
+_ABSENT = (0,) * _MOST_SLOTS
+_PREFIX, _LONG = struct.Struct("<II"), struct.Struct("<q")
+_OFFSET, _BACK, _SIZE = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError)
 
 
@@ -52,7 +57,8 @@ class Frame:
 
     The length of `data` is a multiple of 64 bytes, and `crc` is its CRC-32. `raw_bytes` is the size
     of its buffers once decompressed. `fingerprint` is the digest of its schema. `stats` and
-    `filters` cover some of its columns.
+    `filters` cover some of its columns. `batch` is a copy of its rows, if they are few and were
+    encoded in this process.
     """
 
     data: pa.Buffer
@@ -62,6 +68,12 @@ class Frame:
     fingerprint: str
     raw_bytes: int
     filters: Filters = field(default_factory=dict)
+    batch: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle all but the batch, which may be many times as large."""
+        facts = (self.data, self.rows, self.crc, self.stats, self.fingerprint, self.raw_bytes)
+        return type(self), (*facts, self.filters)
 
 
 def encode_frame(
@@ -92,14 +104,17 @@ def encode_frame(
         sink = pa.BufferOutputStream()
         _write(batch, options, sink)
         data = _exact(sink.getvalue())
+    raw_bytes = declared_bytes(memoryview(data))
     return Frame(
         data=data,
         rows=batch.num_rows,
         crc=zlib.crc32(data),
         stats=stats,
         fingerprint=fingerprint(batch.schema),
-        raw_bytes=declared_bytes(memoryview(data)),
+        raw_bytes=raw_bytes,
         filters=build_filters(batch.schema, values, frame_bytes=data.size) if values else {},
+        # A copy, because the caller may write to the memory of its columns again.
+        batch=pa.concat_batches([batch]) if raw_bytes <= KEPT_BYTES else None,
     )
 
 
@@ -220,13 +235,11 @@ def decode_frame(
     columns: Sequence[str] | None,
     where: str,
     limit_bytes: int = MAX_RAW_BYTES,
-    batches: int = 1,
 ) -> pa.RecordBatch:
     """Decode the columns asked for of a frame that `check_frame` has passed; None for all.
 
     The frame has to have `rows` events and `schema` (in normal form), and its buffers may take at
-    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`. What
-    `join_streams` returned has as many `batches` as there were frames.
+    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`.
 
     Raises:
         InvalidInputError: A column is unknown or asked for twice.
@@ -240,7 +253,7 @@ def decode_frame(
             raise CorruptionError(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
             )
-        batch = _read_batch(data, schema, places, batches)
+        batch = _read_batch(data, schema, places)
     except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
         raise
     except (*_ARROW_ERRORS, struct.error) as error:
@@ -264,9 +277,7 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
     return places
 
 
-def _read_batch(
-    data: pa.Buffer | bytes, schema: pa.Schema, places: list[int], batches: int
-) -> pa.RecordBatch:
+def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
     # Arrow takes an empty list for all fields, so counting rows decodes the first field.
     wanted = sorted(places) or [0][: len(schema)]
     options = pa.ipc.IpcReadOptions(
@@ -276,14 +287,13 @@ def _read_batch(
         read = [*reader]
     whole = len(wanted) == len(schema)
     expected = schema if whole else pa.schema([schema.field(place) for place in wanted])
-    if len(read) != batches or not reader.schema.equals(expected):
+    if len(read) != 1 or not reader.schema.equals(expected):
         raise ValueError(expected)
-    for batch in read:
-        if not is_sound(batch):
-            batch.validate()
-            for column in batch.columns:
-                check_offsets(column)
-    batch = read[0] if batches == 1 else pa.concat_batches(read)
+    (batch,) = read
+    if not is_sound(batch):
+        batch.validate()
+        for column in batch.columns:
+            check_offsets(column)
     if not expected.names or batch.schema.equals(expected, check_metadata=True):
         return batch
     return with_types(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
@@ -295,78 +305,56 @@ def declared_bytes(data: memoryview) -> int:
     Bytes that are not messages are a struct.error. A message that is neither a schema, a dictionary
     nor a record batch, or a negative size, is a ValueError.
     """
-    total = 0
-    for place, (metadata, body, _) in enumerate(_messages(data)):
-        message = _table(metadata, 0)
-        if place == 0:
-            continue
-        (kind,) = struct.unpack_from("<B", metadata, _field(metadata, message, _HEADER_TYPE))
+    total, messages = 0, _messages(data)
+    next(messages, None)
+    for metadata, message, body in messages:
+        kind = metadata[message[_HEADER_TYPE]]
         if kind not in (_RECORD_BATCH, _DICTIONARY):
             raise ValueError(kind)
-        batch = _table(metadata, _field(metadata, message, _HEADER))
+        batch = _fields(metadata, message[_HEADER])
         if kind == _DICTIONARY:
-            batch = _table(metadata, _field(metadata, batch, _DATA))
-        compressed = _field(metadata, batch, _COMPRESSION) > 0
-        for start, length in _buffers(metadata, batch):
-            size = struct.unpack_from("<q", body, start)[0] if compressed and length else -1
+            batch = _fields(metadata, batch[_DATA])
+        compressed = batch[_COMPRESSION]
+        for start, length in _buffers(metadata, batch[_BUFFERS]):
+            size = _LONG.unpack_from(body, start)[0] if compressed and length else -1
             if size < -1 or start < 0 or length < 0:
                 raise ValueError(size)
             total += length if size < 0 else size
     return total
 
 
-def join_streams(frames: Sequence[bytes]) -> bytes:
-    """Return the batches of several frames of one schema as one stream, without decoding them.
-
-    Raises:
-        ValueError: The frames begin with different schemas.
-    """
-    pieces = list[bytes]()
-    for data in frames:
-        (*_, start), *_, (*_, end) = _messages(memoryview(data))
-        if data[:start] != frames[0][:start]:
-            raise ValueError(start)
-        pieces.append(data[start if pieces else 0 : end])
-    return b"".join(pieces)
-
-
-def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview, int]]:
-    """Yield the metadata and the body of each message of a stream, and where it ends."""
+def _messages(data: memoryview) -> Iterator[tuple[memoryview, Sequence[int], memoryview]]:
+    """Yield each message of a stream: its metadata, where its fields are there, and its body."""
     place = 0
     while place + 8 <= len(data):
-        marker, size = struct.unpack_from("<II", data, place)
+        marker, size = _PREFIX.unpack_from(data, place)
         if marker != _CONTINUATION or size == 0:
             return
-        metadata = data[place + 8 : place + 8 + size]
-        message = _table(metadata, 0)
-        slot = _field(metadata, message, _BODY_LENGTH)
-        (length,) = struct.unpack_from("<q", metadata, slot) if slot else (0,)
+        place += 8
+        metadata = data[place : place + size]
+        message = _fields(metadata, 0)
+        slot = message[_BODY_LENGTH]
+        (length,) = _LONG.unpack_from(metadata, slot) if slot else (0,)
         if length < 0:
             raise ValueError(length)
-        place += 8 + size
-        end = place + length
-        yield metadata, data[place:end], end
-        place = end
+        place += size
+        yield metadata, message, data[place : place + length]
+        place += length
 
 
-def _table(metadata: memoryview, place: int) -> int:
-    return place + int(struct.unpack_from("<I", metadata, place)[0])
+def _fields(metadata: memoryview, place: int) -> Sequence[int]:
+    """Return where the fields of a flatbuffer table are that a place points to; 0 for absent."""
+    table = place + int(_OFFSET.unpack_from(metadata, place)[0])
+    start = table - int(_BACK.unpack_from(metadata, table)[0])
+    (size,) = _SIZE.unpack_from(metadata, start)
+    slots = min(size // 2 - 2, _MOST_SLOTS)
+    found = struct.unpack_from(f"<{slots}H", metadata, start + 4)
+    return [*[slot and table + slot for slot in found], *_ABSENT[slots:]]
 
 
-def _field(metadata: memoryview, table: int, slot: int) -> int:
-    """Return the offset of a field of a flatbuffer table; 0 if it is absent."""
-    (back,) = struct.unpack_from("<i", metadata, table)
-    (size,) = struct.unpack_from("<H", metadata, table - back)
-    if 4 + 2 * slot + 2 > size:
-        return 0
-    (offset,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * slot)
-    return table + int(offset) if offset else 0
-
-
-def _buffers(metadata: memoryview, batch: int) -> Iterator[tuple[int, int]]:
-    slot = _field(metadata, batch, _BUFFERS)
+def _buffers(metadata: memoryview, slot: int) -> Iterator[tuple[int, int]]:
     if not slot:
         return iter(())
-    vector = _table(metadata, slot)
-    (count,) = struct.unpack_from("<I", metadata, vector)
+    vector = slot + int(_OFFSET.unpack_from(metadata, slot)[0])
+    (count,) = _OFFSET.unpack_from(metadata, vector)
     return struct.iter_unpack("<qq", metadata[vector + 4 : vector + 4 + 16 * count])

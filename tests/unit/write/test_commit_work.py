@@ -23,7 +23,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
     request = WriteRequest(stream.schema, Layout(), "")
-    job = WriteJob(stream._log.storage, token, log.clock.new_id(), request)
+    job = WriteJob(stream._log.storage, token, log.clock.new_id(), request, request.schema)
     stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(10, {})))
     run_due_merge(stream._context)
 

@@ -3,7 +3,6 @@
 import random
 import struct
 from decimal import Decimal
-from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,6 @@ from segstore_ds.format.arrow.frame import (
     check_frame,
     decode_frame,
     encode_frame,
-    join_streams,
 )
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.pool import rows_pool
@@ -186,31 +184,6 @@ def test_a_frame_of_no_or_several_batches_is_corrupt():
     for data in (stream_of(schema=batch.schema), stream_of(batch, batch)):
         with pytest.raises(CorruptionError):
             decode_frame(data, rows=1, schema=batch.schema, columns=None, where="w")
-
-
-def test_joined_streams_are_decoded_as_one_batch():
-    batches = [pa.record_batch({"n": [n, None], "s": ["a" * n, "b"]}) for n in range(3)]
-    made = [
-        encode_frame(batch, compression=codec, compression_level=None, stats_columns=())
-        for batch, codec in zip(batches, CODECS, strict=True)
-    ]
-    data, schema = join_streams([frame.data.to_pybytes() for frame in made]), batches[0].schema
-    read = partial(decode_frame, data, schema=schema, columns=None, where="x")
-    assert read(rows=6, batches=3).equals(pa.concat_batches(batches))
-    for rows, count in ((6, 2), (6, 4), (5, 3)):
-        with pytest.raises(CorruptionError):
-            read(rows=rows, batches=count)
-
-
-def test_streams_of_different_schemas_are_not_joined():
-    """The second one's values would be read under the first one's types and names."""
-    batches = [pa.record_batch({name: pa.array([1], pa.int64())}) for name in "nm"]
-    made = [
-        encode_frame(batch, compression="none", compression_level=None, stats_columns=())
-        for batch in batches
-    ]
-    with pytest.raises(ValueError, match=r"^[0-9]+$"):  # where the first schema ends
-        join_streams([frame.data.to_pybytes() for frame in made])
 
 
 def test_dictionaries_and_views_that_are_smuggled_in_are_corrupt():
