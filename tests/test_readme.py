@@ -199,10 +199,10 @@ def test_metadata_tables_are_the_programs():
 
 
 def test_each_of_the_two_commands_is_one_line():
-    make = "python3 -m venv .venv && .venv/bin/pip install"
-    lines = README.splitlines()
-    assert f"{make} '.[demo]' && .venv/bin/segstore demo" in lines
-    assert f"{make} '.[test]' && .venv/bin/python -m pytest -n 3 --dist loadfile" in lines
+    make, lines = "python3 -m venv .venv &&", README.splitlines()
+    assert f"{make} . .venv/bin/activate && pip install '.[demo]' && segstore demo" in lines
+    tests = ".venv/bin/python -m pytest -n 3 --dist loadfile"
+    assert f"{make} .venv/bin/pip install '.[test]' && {tests}" in lines
 
 
 def test_ci_installs_and_tests_as_the_readme_does():
