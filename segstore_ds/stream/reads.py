@@ -34,6 +34,7 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters.given import FilterLike
+from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.metadata_tables import find_table, open_table
 from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify
@@ -239,6 +240,45 @@ class Reads:
         return Scan(self._context, root, reading, limit)
 
     read = _reader_of(scan)
+
+    def latest(self, key: Sequence[str], *, tombstone: str | None = None, **how: Any) -> Rows:
+        """Return the newest event of each key: what a stream of changes says now.
+
+        Reads the events once, and holds the newest ones and about as many again. Each reading
+        of the rows is of the version that `latest` saw.
+
+        Args:
+            key: The columns whose values are a key: any but lists, maps and structs. Null is a key.
+            tombstone: A column of booleans: a key whose newest event has it true is left out.
+            how: Arguments of `scan` but `limit`. With `filters` or `event_time`, the newest event
+                among those that match.
+
+        Returns:
+            Events in offset order, with the columns of the scan.
+
+        Raises:
+            InvalidInputError: A column can't be a key or a tombstone.
+
+        Examples:
+            >>> _ = stream.append({"user": "ada", "n": 7})
+            >>> pa.table(stream.latest(["user"])).to_pylist()[-1]
+            {'user': 'ada', 'n': 7}
+        """
+        if how.get("limit") is not None:
+            raise InvalidInputError("the newest events have no limit", remedy="leave it out")
+        key = [key] if isinstance(key, str) else [*key]
+        shown = self.scan(**how)
+        check_key(shown.reading.schema, key, tombstone)
+        needed = (*key, *([] if tombstone is None else [tombstone]))
+        own = shown.reading.columns
+        columns = [*own, *(name for name in dict.fromkeys(needed) if name not in own)]
+        scan = self.scan(**{**how, "columns": columns, "as_of": shown.version})
+
+        def read() -> pa.RecordBatchReader:
+            found = newest_by_key(scan, scan.schema, key, tombstone).select(shown.schema.names)
+            return found.to_reader()
+
+        return Rows(shown.schema, read)
 
     def __len__(self) -> int:
         return self.tail - self.head
