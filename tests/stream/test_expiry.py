@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from erasure_kit import NEEDLE, holders
+from follower_kit import Pair
 from stream_kit import DAY, HOUR, STAGED, make_old, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
@@ -338,6 +339,41 @@ def test_rule_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     stream.append(numbers(0, 5))
     wait(storage, DAY)
     assert stream.maintain().expired == 0
+
+
+def test_follower_has_what_is_left_and_goes_on_when_it_is_promoted() -> None:
+    pair = Pair()
+    pair.stream.settings.update(expiry={"s": "1d"})
+    pair.stream.append(numbers(0, 5), layout=STAGED)
+    pair.stream.followers.add(pair.follower)
+    pair.time.advance(2 * DAY)
+    pair.stream.append(numbers(5, 10), layout=STAGED)
+    pair.stream.maintain()
+    follower = pair.reopen(pair.follower)
+    assert texts(follower) == [None] * 5 + [f"s{n}" for n in range(5, 10)]
+    follower.followers.promote()
+    pair.time.advance(2 * DAY)
+    follower.maintain()
+    assert texts(follower) == [None] * 10
+    follower.verify().check()
+
+
+def test_clone_keeps_what_it_was_made_of_and_has_no_rules() -> None:
+    stream, storage = make_stream(0)
+    stream.settings.update(expiry={"s": "1d"})
+    stream.append(numbers(0, 5), layout=STAGED)
+    version = stream.version
+    url = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(url, copy_id="before", mode="clone")
+    wait(storage, 2 * DAY)
+    expire.run_expiry(stream._context)
+    clone = open_on(url)
+    assert (texts(clone), clone.settings.expiry) == ([f"s{n}" for n in range(5)], ())
+    other = f"memory://{uuid.uuid4().hex}"
+    with pytest.raises(InvalidInputError, match="older than a redaction"):
+        stream.copy_to(other, copy_id="after", mode="clone", version=version)
+    stream.copy_to(other, copy_id="after", mode="clone")
+    assert texts(open_on(other)) == [None] * 5
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
