@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 
 OUTPUT = Path(__file__).parents[1] / "segstore_ds/docs/demo.svg"
-COLUMNS, ROWS = 112, 27
+COLUMNS, ROWS = 115, 27
 WIDTH_PX, LINE_PX, MARGIN_PX, BAR_PX = 8.43, 18, 14, 26  # of a character, a line, the frame
 TITLE_S, WAIT_S, LINE_S, LAST_S = 2.5, 0.8, 0.05, 6.0  # before a title, at most, at least, the end
 STYLES = {"1": "b", "36": "c"}  # of SGR: bold, cyan
@@ -102,7 +102,7 @@ def draw(lines: list[Line], times: list[float]) -> str:
 role="img" aria-label="A recording of segstore demo in a terminal">
 <style>
 text{{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;\
-white-space:pre;fill:#d5dae3}}
+white-space:pre;text-rendering:geometricPrecision;fill:#d5dae3}}
 .b{{font-weight:bold;fill:#fff}}.c{{fill:#7cc7f2}}
 .roll{{animation:roll {whole:.1f}s step-end infinite}}
 .cover{{transform:translateY({high}px);animation:cover {whole:.1f}s step-end infinite}}
