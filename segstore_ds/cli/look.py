@@ -4,6 +4,7 @@ import re
 import sys
 import webbrowser
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -81,10 +82,16 @@ def info(
         "writers": ", ".join(named),
         "followers": ", ".join(stream.followers),
         "sealed": "yes" if stream.sealed else "",
+        "expiry": ", ".join(map(_expiry, stream.settings.expiry)),
         **tables,
     }
     say(*(f"{name:9} {fact}" for name, fact in facts.items() if fact))
     say(*(f"{'column':9} {name}: {kind}" for name, kind in columns.items()))
+
+
+def _expiry(rule: "segstore.reports.Expiry") -> str:
+    some = f" where {rule.filters}" if rule.filters else ""
+    return f"{rule.column}{some} is null after {timedelta(seconds=rule.age_s)}"
 
 
 def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:

@@ -301,6 +301,17 @@ def test_what_cannot_be_kept_is_refused_by_name_before_any_task(
     assert not segstore.exists(url)
 
 
+@pytest.mark.smoke
+def test_year_month_intervals_are_kept_as_the_error_says(spark, append, load):
+    df = spark.sql("SELECT INTERVAL '-1-2' YEAR TO MONTH AS c")
+    with pytest.raises(AnalysisException, match="make_ym_interval") as caught:
+        append(df)
+    assert "CAST(CAST(c AS INTERVAL MONTH) AS INT)" in str(caught.value)
+    append(df.selectExpr("CAST(CAST(c AS INTERVAL MONTH) AS INT) AS c"))
+    same = "make_ym_interval(0, c) = INTERVAL '-1-2' YEAR TO MONTH AS same"
+    assert load().selectExpr("c", same).first().asDict() == {"c": -14, "same": True}
+
+
 @pytest.mark.slow
 def test_vectors_of_spark_ml_come_back(spark, append, load):
     linalg = pytest.importorskip("pyspark.ml.linalg")

@@ -163,9 +163,9 @@ def test_input_that_is_not_a_batch_is_named(stream: segstore.Stream) -> None:
     """Also after the first batch, and for batches with other columns; nothing is committed."""
     [batch] = TABLE.to_batches()
     wrong: list[tuple[Any, str]] = [
-        (iter([batch, "x"]), "not a batch.*place=1"),
-        ([batch, None], "not a batch.*place=1"),
-        ([batch, pa.record_batch({"m": [1]})], "different columns.*place=1"),
+        (iter([batch, "x"]), "not a batch.*batch=1"),
+        ([batch, None], "not a batch.*batch=1"),
+        ([batch, pa.record_batch({"m": [1]})], "different columns.*batch=1"),
         (pd.Series([1]), "not Arrow data.*type='Series'"),
         (pd.DataFrame({"n": [1, "x"]}), "not Arrow data"),
         (pa.array([1]), "not Arrow data"),

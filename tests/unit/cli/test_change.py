@@ -107,6 +107,8 @@ def test_redact_after_an_age_sets_a_rule(stream, capsys):
     (rule,) = stream.refresh().settings.expiry
     assert (rule.column, rule.age_s, rule.filters) == ("n", 30 * 86_400, "n > 1")
     capsys.readouterr()
+    assert main(["info", stream.url]) == 0
+    assert "n where n > 1 is null after 30 days, 0:00:00" in capsys.readouterr().out
     assert main(["redact", stream.url, "-c", "n", "--after", "never"]) == 0
     assert "expire no more" in capsys.readouterr().out
     assert stream.refresh().settings.expiry == ()
