@@ -285,6 +285,9 @@ def _of_interface(data: Any) -> ArrowInput:
         raise
     except pa.ArrowException as error:
         raise _not_arrow(data) from error
+    # What tells its own size is a DataFrame, whose rows are in memory: `parts` may divide them.
+    if hasattr(data, "memory_usage") or hasattr(data, "estimated_size"):
+        return ArrowInput(reader.schema, list(reader))
     # Data without a length may be a query (repeatable) or a stream (not): assume a stream.
     return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)
 

@@ -3,8 +3,10 @@
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
@@ -30,17 +32,28 @@ def _parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: PARTS)
 
 
-@pytest.mark.parametrize("given", [TABLE, TABLE.to_batches()[0], TABLE.slice(0, ROWS - 1)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.slice(0, ROWS - 1),
+        TABLE.to_pandas(),
+        pl.DataFrame(TABLE),
+        pl.concat([pl.DataFrame(TABLE), pl.DataFrame(TABLE)], rechunk=False),
+    ],
+    ids=["table", "batch", "slice", "pandas", "polars", "chunks"],
+)
 def test_large_append_is_one_commit_of_several_segments_in_order(
-    tmp_path: Path, given: pa.Table | pa.RecordBatch
+    tmp_path: Path, given: Any
 ) -> None:
     """Offsets follow the order of the rows, and a repeat of the batch is known as one."""
     stream = segstore.create(tmp_path / "s", TABLE.schema)
     done = stream.append(given, layout=LAYOUT, writer_id="w", batch_id=1)
-    assert (done.start, done.end, stream.version) == (0, given.num_rows, done.version)
+    table = pa.table(given)
+    assert (done.start, done.end, stream.version) == (0, table.num_rows, done.version)
     assert len(stream.segments().read_all()) == PARTS
-    table = given if isinstance(given, pa.Table) else pa.Table.from_batches([given])
-    assert stream.read().read_all().equals(table)
+    assert stream.read().read_all().equals(table.cast(TABLE.schema))
     assert stream.append(given, layout=LAYOUT, writer_id="w", batch_id=1).repeated
     assert stream.verify().ok
 
@@ -49,7 +62,9 @@ def test_parts_hold_all_rows_and_small_or_streamed_input_has_one() -> None:
     """What is in memory is cut into even parts; a reader's batches come one by one."""
     parts = as_input(TABLE).parts(PARTS)
     assert [sum(batch.num_rows for batch in part) for part in parts] == [13333, 13333, 13334]
-    for given in (TABLE.slice(0, ROWS // 2), TABLE.to_reader(), iter(TABLE.to_batches())):
+    reader = TABLE.to_reader()
+    queries = duckdb.from_arrow(TABLE), pl.DataFrame(TABLE).slice(0, ROWS // 2)
+    for given in (TABLE.slice(0, ROWS // 2), reader, iter(TABLE.to_batches()), *queries):
         assert len(as_input(given).parts(PARTS)) == 1
     assert len(as_input(TABLE).parts(1)) == 1
 
