@@ -7,7 +7,8 @@ inside segstore; the log keeps them at INFO. Options are named as Spark's users 
 segstore raises on purpose: a bug keeps its traceback.
 
 A worker that unpickles what Spark shall call has read its command, and hastens the rest
-(`worker_connection`). The first entry point that has done its work freezes it (`worker_memory`).
+(`worker_connection`). It hardly collects garbage until the first entry point that has done its work
+freezes it (`worker_memory`).
 """
 
 import functools
@@ -21,9 +22,10 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.options import PYTHON, TABLE
 from segstore_ds.options.arguments import snake
 from segstore_ds.spark.worker_connection import hasten
-from segstore_ds.spark.worker_memory import freeze_worker
+from segstore_ds.spark.worker_memory import collect_seldom, freeze_worker
 
 _LOG = logging.getLogger(__name__)
+collect_seldom()  # importing this module is the first thing that Spark's processes do of ours
 T = TypeVar("T")
 
 # What Spark calls.

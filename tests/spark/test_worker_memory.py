@@ -69,17 +69,22 @@ def test_the_drivers_process_is_never_frozen(spark, url):
     assert segstore.spark.read(spark, url).count() == 3
     freeze_worker()
     assert gc.get_freeze_count() == 0
+    assert gc.get_threshold()[0] < 10_000
 
 
 READS_THEN_WRITES = """
 import gc, json, sys
 from pyspark import worker
+usual = gc.get_threshold()
+import segstore_ds.spark.source
+assert gc.get_threshold()[0] > 100 * usual[0]
 from segstore_ds.spark.worker_memory import freeze_worker
 notes = []
 for entry in ("read", "read", "write", "read", "write"):
     before = gc.get_freeze_count()
     freeze_worker(entry)
     notes.append([entry, gc.get_freeze_count() > before, "pandas" in sys.modules])
+    assert gc.get_threshold() == usual
 print(json.dumps(notes))
 """
 
