@@ -9,6 +9,8 @@ from segstore_ds.observe.figures import Metrics
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.redact.report import Forgotten, Left, Redacted
+from segstore_ds.repair.repair import RepairReport
+from segstore_ds.repair.salvage import SalvageReport
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
 from segstore_ds.retention.plan import Maintenance
@@ -30,6 +32,8 @@ __all__ = [
     "Published",
     "ReadCounters",
     "Redacted",
+    "RepairReport",
     "Report",
     "Retained",
+    "SalvageReport",
 ]

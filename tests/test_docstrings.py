@@ -27,6 +27,7 @@ def examples():
     found = {name: getattr(public, name) for name in public.__all__}
     found |= {name: getattr(reports, name) for name in reports.__all__}
     for cls in _CALLED:
+        found[cls.__name__] = cls
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if not name.startswith("_"):
                 found[f"{cls.__name__}.{name}"] = method

@@ -43,14 +43,14 @@ LAPSE_S = 7 * 86_400
 class NamedReader:
     """A registered reader: holds back retention from its position on, until it is released.
 
-    Two handles with one owner may both publish; the later position holds. `confirmed_s` is the time
-    of the boot clock, in seconds, from before the newest record was written.
+    Made by `stream.readers.register`. Two handles with one owner may both publish; the later
+    position holds.
     """
 
     def __init__(self, context: StreamContext, seen: SeenReader, confirmed_s: float) -> None:
         self._context = context
         self._seen = seen
-        self._confirmed_s = confirmed_s
+        self._confirmed_s = confirmed_s  # of the boot clock, before the newest record was written
 
     def __repr__(self) -> str:
         return f"<reader {self.name!r} at {self.offset}>"

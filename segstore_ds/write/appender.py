@@ -77,16 +77,20 @@ class StreamEnds:
 
 
 class LiveAppender:
-    """Appends to a stream until it is closed; created by `Stream.appender`.
+    """Appends to a stream until it is closed; made by `Stream.appender`.
 
-    Safe to use from several threads of one process; a forked child gets InvalidInputError. As a
-    context manager it flushes at the end, unless the block failed. When nothing refers to it any
-    more, it closes.
+    Each event gets a *place*: its number among the events of this appender, from 0. It gets its
+    offset in the stream when a flush commits it.
 
-    Args:
-        ends: The stream.
-        limits: When to flush.
-        clock: Time and ids.
+    Threads of one process may share an appender; a forked child gets InvalidInputError. As a
+    context manager it flushes at the end, unless the block failed. It closes when nothing refers
+    to it any more.
+
+    Examples:
+        >>> with stream.appender() as appender:
+        ...     place = appender.append([{"user": "ada", "n": 4}, {"user": "bob", "n": 5}])
+        ...     place, appender.wait(place)
+        (0, 3)
     """
 
     def __init__(self, ends: StreamEnds, limits: FlushLimits, clock: Clock) -> None:
