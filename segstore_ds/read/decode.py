@@ -215,9 +215,9 @@ class SliceDecoder:
     @property
     def opening_bytes(self) -> int:
         """What is fetched when the segment is opened."""
-        entry, storage = self.slice.entry, self.decoder.reading.storage
-        whole = entry.bytes <= whole_bytes(storage, self._share)
-        return entry.bytes if whole else entry.footer_bytes
+        entry, reading = self.slice.entry, self.decoder.reading
+        whole = entry.bytes <= whole_bytes(reading.storage, self._share)
+        return entry.bytes if whole and not reading.looks_up else entry.footer_bytes
 
     def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
         """Yield the slice's batches; the same bytes always give the same batches."""

@@ -176,7 +176,8 @@ def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) 
 def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
     rows = block.last - block.first
     pieces = np.rint((block.claimed_bytes / most_bytes).astype(np.float64)).astype(np.int64)
-    pieces = np.minimum(np.maximum(np.maximum(pieces, -(-rows // most_rows)), 1), rows)
+    pieces = np.minimum(np.maximum(pieces, -(-rows // most_rows)), _most_pieces(block, rows))
+    pieces = np.maximum(pieces, 1)
     pieces = pieces.astype(np.int64)
     if int(pieces.max()) == 1:
         return block
@@ -188,6 +189,17 @@ def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
     low = np.where(piece == 0, 0, wide.first + rows * piece // count)
     high = np.where(piece == count - 1, wide.columns.rows, wide.first + rows * (piece + 1) // count)
     return replace(wide, claim_first=low, claim_last=high)
+
+
+def _most_pieces(block: _Block, rows: Ints) -> Ints:
+    """Return into how many pieces slices may be split, so that a frame starts in each of them.
+
+    The frames of a segment have as many rows each, but for the last one, unless tasks sent them.
+    """
+    frames, all_rows = block.columns.frames, block.columns.rows
+    within = np.where(rows == all_rows, frames, rows * np.maximum(frames - 1, 0) // all_rows)
+    most: Ints = np.where(frames == 0, rows, within)
+    return most
 
 
 def plan_borders(sizes: Ints, rows: Ints, most_bytes: int, most_rows: int) -> list[int]:

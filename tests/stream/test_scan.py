@@ -93,6 +93,24 @@ def test_tasks_are_read_by_other_processes(stream):
     assert found == sum(row["n"] for row in ROWS if row["user"] == "ada")
 
 
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
+    """A frame is read by one task, so there are at most as many tasks as frames."""
+    made = segstore.create(tmp_path / "frames", like={"n": 0}, upkeep=None)
+    layout = segstore.Layout(inline_bytes=0, frame_rows=7, segment_format=form)
+    made.append(pa.table({"n": range(40)}), layout=layout)
+    made.append(pa.table({"n": range(40, 63)}), layout=layout)
+    for start, end in ((0, 63), (5, 63), (20, 41), (13, 15), (3, 36)):
+        for rows in (1, 2, 5, 8, 50):
+            parts = [
+                [n for batch in task for n in batch["n"].to_pylist()]
+                for task in made.scan(start, end).tasks(partition_rows=rows)
+            ]
+            assert all(parts), (start, end, rows)
+            assert [n for part in parts for n in part] == [*range(start, end)]
+    assert len(made.scan().tasks(partition_rows=1)) == 6 + 4
+
+
 def test_files_are_of_whole_events(stream):
     (file,) = stream.scan(120, 150).files()
     assert (file.start, file.row_start, file.row_end) == (100, 20, 50)
