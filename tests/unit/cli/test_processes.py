@@ -14,7 +14,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cli.status import BROKEN_PIPE, INTERRUPTED
 
-PAGE = Path(__file__).parents[3] / "segstore_ds/docs/command_line.md"
+PAGES = Path(__file__).parents[3] / "segstore_ds/docs"
 COMMAND = [sys.executable, "-m", "segstore_ds.cli.main"]
 EVENTS = pa.table({"n": [1, 2, 3]})
 pytestmark = pytest.mark.slow
@@ -66,23 +66,34 @@ def test_reader_that_was_never_there_ends_the_command_quietly(stream, verb):
         assert command.stderr.read() == b""
 
 
-def test_commands_of_the_page_run(tmp_path):
-    """As a shell runs them, in one go."""
-    (block,) = re.findall(r"```sh\n(segstore create.*?)```", PAGE.read_text(), re.DOTALL)
-    program = tmp_path / "segstore"
+def run_page(page, folder):
+    """Run a page's first commands as a shell runs them, in one go, and return the lines."""
+    text = (PAGES / f"{page}.md").read_text()
+    (block,) = re.findall(r"```sh\n(segstore create.*?)```", text, re.DOTALL)
+    program = folder / "segstore"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m segstore_ds.cli.main "$@"\n')
     program.chmod(0o755)
-    script = "set -e\n" + block.replace("/tmp/", f"{tmp_path}/")  # noqa: S108 - of the page
+    script = "set -e\n" + block.replace("/tmp/", f"{folder}/")  # noqa: S108 - of the page
     done = subprocess.run(
         ["sh", "-c", script],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert '{"user": "bob", "n": 2}' in done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_commands_of_the_page_run(tmp_path):
+    assert '{"user": "bob", "n": 2}' in run_page("command_line", tmp_path)
     left = {
         path.name for path in tmp_path.rglob("*") if path.is_file() if path.parent.name != "log"
     }
     assert left == {"segstore", "visits.parquet"}
+
+
+def test_commands_of_the_first_page_run(tmp_path):
+    lines = run_page("start", tmp_path)
+    assert any("bob" in line for line in lines)
+    assert "# Python" in lines
