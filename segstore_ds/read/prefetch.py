@@ -47,15 +47,29 @@ def read_ahead(values: Iterator[T]) -> Iterator[T]:
         return value
 
     with ThreadPoolExecutor(1, thread_name_prefix="segstore-read-ahead") as pool:
-        pending: deque[Future[T | None]] = deque(pool.submit(make) for _ in range(AHEAD))
+        pending: deque[Future[T | None]] = deque()
         try:
-            while (value := pending.popleft().result()) is not None:
+            while len(pending) < AHEAD and (begun := _submit(pool, make)) is not None:
+                pending.append(begun)
+            while pending:
+                if (value := pending.popleft().result()) is None:
+                    return
                 take(-_bytes_of(value))
-                pending.append(pool.submit(make))
+                if (begun := _submit(pool, make)) is not None:
+                    pending.append(begun)
                 yield value
+            yield from values
         finally:
             ended = True
             take(0)
+
+
+def _submit(pool: ThreadPoolExecutor, work: Callable[..., R], *given: object) -> Future[R] | None:
+    """Begin work in a thread; None once the process ends, when no executor takes any."""
+    try:
+        return pool.submit(work, *given)
+    except RuntimeError:
+        return None
 
 
 def _bytes_of(value: object) -> int:
@@ -101,8 +115,15 @@ def map_ahead(
                 yield pending.popleft().result()  # no local name, which would keep it alive
                 most = 2 * threads
                 _check_process(process)
-            weights.append(weight)
-            pending.append(pool.submit(work, value))
+            begun = _submit(pool, work, value)
+            if begun is None:
+                while pending:
+                    yield pending.popleft().result()
+                weights.clear()
+                yield work(value)
+            else:
+                weights.append(weight)
+                pending.append(begun)
         pool.shutdown(wait=False)
         while pending:
             yield pending.popleft().result()

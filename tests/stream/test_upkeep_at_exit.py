@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stream_kit import HOUR, age_files, days_later, make_old, numbers, wait
+from stream_kit import HOUR, STAGED, age_files, days_later, make_old, numbers, wait
 
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.storage import open_storage
@@ -61,6 +61,17 @@ def test_round_is_brief_once_its_process_has_nothing_else_to_do(folder: Path) ->
     later = days_later(folder)
     later.append(numbers(0, 1))
     assert later.refresh()._log.files.numbers()[0] == later._log.root.log_start > COMMITS
+
+
+def test_round_expires_values_once_its_process_has_nothing_else_to_do(folder: Path) -> None:
+    """Without the threads that decode and encode elsewhere, which such a process can't start."""
+    stream = open_on(open_storage(folder))
+    stream.settings.update(upkeep=None)
+    stream.compact(layout=STAGED)
+    stream.settings.update(expiry={"s": "1d"})
+    assert run(folder, "expires") == ""
+    stream = opened(folder)
+    assert stream.read().read_all()["s"].to_pylist() == [None] * COMMITS + ["s0"]
 
 
 @pytest.mark.slow

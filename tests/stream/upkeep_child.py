@@ -63,6 +63,7 @@ WAYS = {
     "nothing": ("delete log/", lambda _: None),
     "ends": ("delete log/", lambda _: wait_for_the_end()),
     "connects": ("delete log/", lambda _: connect()),
+    "expires": ("info log/", lambda _: wait_for_the_end()),
     "removed": ("create log/", shutil.rmtree),
 }
 
