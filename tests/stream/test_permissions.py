@@ -131,6 +131,7 @@ _ON_STREAMS: Mapping[str, tuple[Prepare, Run]] = {
     "open": (filled, lambda stream, _: stream),
     "read": (filled, lambda stream, _: stream.read().read_all()),
     "scan": (filled, lambda stream, _: stream.scan(filters="n > 15").count()),
+    "latest": (filled, lambda stream, _: stream.latest(["s"]).read_all()),
     "follow()": (filled, lambda stream, _: _follow(stream)),
     "info": (filled, lambda stream, _: stream.info()),
     "history": (filled, lambda stream, _: stream.history().read_all()),
