@@ -8,6 +8,7 @@
     ├── ConflictError          retryable   another change came first: read again
     │   ├── WriterConflictError            another owner, a stale batch, or other events
     │   ├── ReaderConflictError            the reader's name has another owner
+    │   ├── LeaseLostError     retryable   others were given what a member had leased: go on
     │   └── StagedExpiredError             staged before the floor: stage again
     ├── CommitUnknownError                 may or may not have landed: ask stream.outcome()
     ├── TruncatedError                     the position is below the head: names what is lost
@@ -142,6 +143,16 @@ class ReaderConflictError(ConflictError):
 
     code = "SEG_READER_CONFLICT"
     retryable = False
+
+
+class LeaseLostError(ConflictError):
+    """A member of a reader was silent for longer than its lease, and others read its events."""
+
+    code = "SEG_LEASE_LOST"
+    default_remedy = (
+        "undo what was done with the batch, and ask the loop for the next one; if batches take so "
+        "long, give a longer lease, or call renew() on the way"
+    )
 
 
 class StagedExpiredError(ConflictError):

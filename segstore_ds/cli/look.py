@@ -146,7 +146,7 @@ def metrics(
     rows = [
         {
             "metric": sample.series.name.removeprefix("segstore."),
-            "of": sample.labels[-1] if len(sample.labels) > 1 else "",
+            "of": "/".join(sample.labels[1:]),
             "value": int(sample.value) if sample.value.is_integer() else round(sample.value, 3),
             "unit": sample.series.unit_word,
         }

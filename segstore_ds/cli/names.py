@@ -12,6 +12,7 @@ from segstore_ds.cli.show import ask
 from segstore_ds.options.table_formats import TableFormat
 
 _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")
+_MEMBER = ("reader", "member", "start", "end", "behind", "lease_s")
 
 
 def tag(
@@ -58,9 +59,13 @@ def readers(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """List the named readers, and how many events each is behind; or release one."""
+    """List the named readers, their members, and how far each is behind; or release one."""
     if release is None:
-        run.table(run.read(url).metadata("readers"), _READER)
+        rows = run.read(url).metadata("readers").read_all().to_pylist()
+        run.table([rows], _READER)
+        members = [{"reader": row["name"], **each} for row in rows for each in row["members"] or ()]
+        if not run.as_json:  # where a reader's line has them
+            run.table([members], _MEMBER)
         return
     stream = run.change(url)
     if dry_run:

@@ -16,6 +16,7 @@ from segstore_ds.compact.plan import small_segments
 from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.parts.rows import Ints
+from segstore_ds.format.reader_record import Lease
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -74,6 +75,23 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberFigures:
+    """One of the members that share a reader.
+
+    Attributes:
+        name: Its name.
+        lag_events: Events that are there, that it has leased and not done.
+        lag_seconds: Age of the oldest of them; 0 if there is none, None if the history lost it.
+        lease_s: Seconds after which others get its events, if nothing is heard of it.
+    """
+
+    name: str
+    lag_events: int
+    lag_seconds: float | None
+    lease_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderFigures:
     """One named reader that was not released.
 
@@ -85,6 +103,7 @@ class ReaderFigures:
         lost_events: Events that were dropped before it passed them.
         renewed: When it last published or renewed.
         live: Whether it holds events back; one that lapsed does not.
+        members: Those that share it, by name; empty if nobody does.
     """
 
     name: str
@@ -94,6 +113,7 @@ class ReaderFigures:
     lost_events: int
     renewed: dt.datetime
     live: bool
+    members: tuple[MemberFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,16 +321,29 @@ def _lag(
     if first == root.tail:
         return Lag(max(root.tail - offset, 0), 0, 0.0)
     size = segments.bytes_from(first)
+    return Lag(root.tail - offset, size, _age_s(context, first, now_us, readable))
+
+
+def _age_s(context: StreamContext, offset: int, now_us: int, readable: Readable) -> float | None:
+    """Return how long ago an event was committed."""
     try:
-        _, times_us = context.log.history.commit_times(root, first, first + 1)
+        _, times_us = context.log.history.commit_times(context.log.root, offset, offset + 1)
     except (NotFoundError, SnapshotExpiredError):
-        seconds = None
+        return None
     except FormatError as error:
         readable.note(error)
-        seconds = None
-    else:
-        seconds = max(now_us - int(times_us[0]), 0) / 1e6
-    return Lag(root.tail - offset, size, seconds)
+        return None
+    return max(now_us - int(times_us[0]), 0) / 1e6
+
+
+def _member(
+    context: StreamContext, name: str, lease: Lease, now_us: int, readable: Readable
+) -> MemberFigures:
+    root = context.log.root
+    seconds: float | None = 0.0
+    if events := lease.behind(root.tail):
+        seconds = _age_s(context, max(lease.start, root.head), now_us, readable)
+    return MemberFigures(name, events, seconds, lease.lease_s)
 
 
 def _readers(
@@ -329,6 +362,10 @@ def _readers(
                 lost_events=max(root.head - offset, 0),
                 renewed=to_moment(seen.renewed_us),
                 live=seen.is_live(now_us),
+                members=tuple(
+                    _member(context, member, lease, now_us, readable)
+                    for member, lease in sorted(seen.record.members.items())
+                ),
             )
 
 

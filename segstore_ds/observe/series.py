@@ -47,6 +47,7 @@ class Sample:
 
 _WORDS = {"By": "bytes", "s": "seconds", "1": "number", "{row}/s": "row/s"}
 _READER = ("stream", "reader")
+_MEMBER = ("stream", "reader", "member")
 _FOLLOWER = ("stream", "follower")
 _STORAGE = ("stream", "why")
 _TABLES = ("stream", "table")
@@ -89,6 +90,8 @@ _TABLE = (
         "segstore.reader_lost_events", "{event}", "Events dropped before it read them.", _READER
     ),
     Series("segstore.reader_live", "1", "Whether it holds events back: not lapsed.", _READER),
+    Series("segstore.member_lag_events", "{event}", "Events a member leased, not done.", _MEMBER),
+    Series("segstore.member_lag_seconds", "s", "Age of the oldest of these events.", _MEMBER),
     Series("segstore.follower_up", "1", "Whether a follower could be asked.", _FOLLOWER),
     Series("segstore.follower_lag_versions", "{version}", "Versions it lacks.", _FOLLOWER),
     Series("segstore.follower_lag_events", "{event}", "Events it lacks.", _FOLLOWER),
@@ -166,3 +169,7 @@ def _reader_samples(metrics: Metrics) -> Iterator[Sample]:
             yield sample("reader_lag_seconds", reader.lag.seconds, *labels)
         yield sample("reader_lost_events", reader.lost_events, *labels)
         yield sample("reader_live", reader.live, *labels)
+        for member in reader.members:
+            yield sample("member_lag_events", member.lag_events, *labels, member.name)
+            if member.lag_seconds is not None:
+                yield sample("member_lag_seconds", member.lag_seconds, *labels, member.name)

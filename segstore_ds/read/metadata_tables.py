@@ -17,6 +17,7 @@ from segstore_ds.format import names
 from segstore_ds.format.clones import all_pins
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.policies import build_upkeep, upkeep_of
+from segstore_ds.format.reader_record import NO_END
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -179,6 +180,7 @@ _WRITERS = pa.schema(
         *ints("batch_id", "version", "rows", "start", "end"),
     ]
 )
+_MEMBER = ("start", "end", "behind", "lease_s")  # `end` is null where it is not fixed yet
 _READERS = pa.schema(
     [
         *texts("name", "owner"),
@@ -186,6 +188,7 @@ _READERS = pa.schema(
         *times("renewed"),
         *ints("lapse_s"),
         *flags("live", "released"),
+        pa.field("members", pa.list_(pa.struct([*texts("member"), *ints(*_MEMBER)]))),
         *texts("damaged"),
     ]
 )
@@ -230,6 +233,16 @@ def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
             "lapse_s": seen.record.lapse_s,
             "live": seen.is_live(now_us),
             "released": seen.record.released,
+            "members": [
+                {
+                    "member": member,
+                    "start": lease.start,
+                    "end": None if lease.end == NO_END else lease.end,
+                    "behind": lease.behind(root.tail),
+                    "lease_s": lease.lease_s,
+                }
+                for member, lease in sorted(seen.record.members.items())
+            ],
         }
         for name, seen in each_reader(context)
     ]

@@ -1,7 +1,9 @@
 """The records of named readers: each reader has its own metadata log.
 
 Records are found by listing, never by a hint: a writer that slept may create a number that was
-deleted since, and only the highest number counts. The hint is a witness: it is written after a
+deleted since, and only the highest number counts. So records are kept for `_KEPT_US` after the next
+one, and a writer that saw its base longer than `_FRESH_S` ago asks whether it still exists: only
+then was the number after it never deleted. The hint is a witness: it is written after a
 record, so a log that ends before it has lost records. A record names its reader and its number, so
 one that was moved or copied is damage. Only the store's time decides whether a reader has lapsed.
 """
@@ -28,13 +30,14 @@ from segstore_ds.format.reader_record import (
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import Codec, MetadataLog
-from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.log.seen import hint_of
 
 _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
-_ATTEMPTS = 20
+_ATTEMPTS = 100
 _PURGE_EVERY = 16
 _RECORDS_KEPT = 8
+_KEPT_US = 5_000_000  # twice `_FRESH_S`, and a second more, since stores round times
+_FRESH_S = 2.0
 _RELEASE = (
     "restore the reader's records from a backup, or free the name with "
     "stream.readers.release(name) and register it again at the position that it needs"
@@ -43,12 +46,16 @@ _RELEASE = (
 
 @dataclass(frozen=True, slots=True)
 class SeenReader:
-    """A reader's newest record, its number, and when the store says it was written."""
+    """A reader's newest record, its number, and when the store says it was written.
+
+    `seen_s` is a time of the boot clock at which no later record existed.
+    """
 
     name: str
     number: int
     record: ReaderRecord
     renewed_us: int
+    seen_s: float = float("-inf")
 
     def is_live(self, now_us: int) -> bool:
         """Tell whether the reader holds retention back at this store time."""
@@ -131,6 +138,7 @@ def newest_record(context: StreamContext, name: str) -> SeenReader | None:
     """
     folder = names.reader_folder(name)
     for _ in range(_ATTEMPTS):
+        seen_s = context.clock.boot_s()
         hinted = _hinted(context, name)  # before the listing, which may have a later one
         numbers = {
             number: info.modified_us
@@ -142,7 +150,7 @@ def newest_record(context: StreamContext, name: str) -> SeenReader | None:
             raise _lost_records(context, name, hinted, newest)
         if newest < 0:
             return None
-        seen = _read(context, name, newest, numbers[newest])
+        seen = _read(context, name, newest, numbers[newest], seen_s)
         if seen is not None:
             return seen
     raise StorageError("reader changes faster than it can be read", reader=name)
@@ -155,9 +163,13 @@ def newest_number(context: StreamContext, name: str) -> int:
 
 
 def add_record(
-    context: StreamContext, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
+    context: StreamContext,
+    seen: SeenReader,
+    make: Callable[[SeenReader | None], ReaderRecord | None],
 ) -> SeenReader:
     """Write a reader's next record, made from its newest one; a lost race is tried again.
+
+    If `make` returns None, nothing is written.
 
     Raises:
         ConflictError: Every race was lost.
@@ -165,32 +177,58 @@ def add_record(
     """
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
-        began = context.clock.boot_s()
+        began_s = context.clock.boot_s()
+        made = make(seen if seen.number >= 0 else None)
+        if made is None:
+            return seen
         number = seen.number + 1
-        record = replace(make(seen if seen.number >= 0 else None), name=name, number=number)
-        won = files.add(number, record)
-        # After a long sleep the number may have been deleted meanwhile: then this record is not the
-        # newest but a leftover.
-        if won and context.clock.boot_s() - began > CONFIRM_S:
-            won = files.newest_listed() == number
-        if won:
+        record = replace(made, name=name, number=number)
+        taken = files.add_or_read(number, record)
+        # After a long time the number may have been deleted: then this record is not the newest
+        # but a leftover.
+        fresh = context.clock.boot_s() - seen.seen_s <= _FRESH_S
+        if taken is None and (fresh or _stands(files, seen)):
             seen_at = record.transaction or "unknown"
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             if number % _PURGE_EVERY == _PURGE_EVERY - 1:
-                files.purge(number - _RECORDS_KEPT)
-            return SeenReader(name, number, record, 0)
-        newest = newest_record(context, name)
-        if newest is not None and newest.number < seen.number:
-            raise _lost_records(context, name, seen.number, newest.number)
-        seen = newest or replace(seen, number=-1)
+                now_us = context.storage.info(files.path(number)).modified_us
+                files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
+            return SeenReader(name, number, record, 0, began_s)
+        if taken is not None and fresh and _hinted(context, name) <= number:
+            newer = _decoded(context, files, name, number, taken)
+            seen = SeenReader(name, number, newer, 0, seen.seen_s)
+        else:
+            newest = newest_record(context, name)
+            if newest is not None and newest.number < seen.number:
+                raise _lost_records(context, name, seen.number, newest.number)
+            seen = newest or replace(seen, number=-1)
         context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
     raise ConflictError("others wrote the reader's record first on every attempt", reader=name)
 
 
-def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> SeenReader | None:
+def _stands(files: MetadataLog[ReaderRecord], base: SeenReader) -> bool:
+    """Tell whether a base still exists: records are deleted in ascending order."""
+    return files.exists(base.number) if base.number >= 0 else files.newest_listed() == 0
+
+
+def _read(
+    context: StreamContext, name: str, number: int, renewed_us: int, seen_s: float = float("-inf")
+) -> SeenReader | None:
     files = record_log(context, name)
+    data = files.read(number)
+    if data is None:
+        return None
+    return SeenReader(
+        name, number, _decoded(context, files, name, number, data), renewed_us, seen_s
+    )
+
+
+def _decoded(
+    context: StreamContext, files: MetadataLog[ReaderRecord], name: str, number: int, data: bytes
+) -> ReaderRecord:
+    """Return the record that a file holds, if it belongs to its stream, name and number."""
     try:
-        record = files.get(number)
+        record = files.decode(number, data)
     except UnsupportedVersionError:
         raise
     except FormatError as error:
@@ -198,8 +236,6 @@ def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> Se
         raise CorruptionError(
             "reader's record can't be read", remedy=_RELEASE, reader=name, where=where
         ) from error
-    if record is None:
-        return None
     if record.stream_id != context.log.root.stream_id:
         raise CorruptionError(
             "reader belongs to another stream",
@@ -217,7 +253,7 @@ def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> Se
             number=number,
             found=(record.name, record.number),
         )
-    return SeenReader(name, number, record, renewed_us)
+    return record
 
 
 def _check_name(context: StreamContext, name: str) -> None:

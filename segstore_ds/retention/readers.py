@@ -9,7 +9,8 @@ Only the store's time decides whether a reader has lapsed. A reader that may hav
 its time has passed since its last record) registers again before it relies on being respected.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from segstore_ds.errors import (
@@ -22,7 +23,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
+from segstore_ds.format.reader_record import OWNER_LIMIT, Lease, ReaderRecord, Span
 from segstore_ds.format.record import MAX_INT, is_text
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import Change
@@ -34,10 +35,13 @@ from segstore_ds.read.reader_records import (
     find_reader,
     newest_number,
     newest_record,
+    store_now_us,
 )
+from segstore_ds.retention.leases import add_done
 from segstore_ds.status.slot import Slot
 
 LAPSE_S = 7 * 86_400
+_SHOWN = 10  # members in the text of an error
 
 
 class NamedReader:
@@ -80,8 +84,7 @@ class NamedReader:
     @property
     def lapses(self) -> bool:
         """Whether half of its time has passed since the last record: it should be renewed."""
-        elapsed_s = self._context.clock.boot_s() - self._confirmed_s
-        return elapsed_s > self._seen.record.lapse_s / 2
+        return self._lapses_soon
 
     def publish(self, offset: int, *, provisional: bool = False) -> None:
         """Publish that all events before an offset are no longer needed.
@@ -120,29 +123,15 @@ class NamedReader:
             root = self._context.log.refresh()
         if offset > root.tail:
             raise PositionError("position is beyond the tail", offset=offset, tail=root.tail)
-        began = self._context.clock.boot_s()
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
-            current = self._own(seen)
-            mine, root = self._seen.record, self._context.log.root
-            of = {(each.stream_id, each.generation) for each in (mine, current, root)}
-            if len(of) > 1:
-                _check_generation(self._context.log.refresh(), mine)
-            root, later = self._context.log.root, max(offset, current.offset)
-            return replace(
-                current,
-                offset=later,
-                provisional=bool(provisional),
-                version=root.version,
-                transaction=root.transaction,
-            )
+            current = self._current(seen)
+            if current.members:
+                raise _is_shared(self.name, current.members)
+            passed = add_done(current, Span(current.offset, max(offset, current.offset)))
+            return replace(passed, provisional=bool(provisional))
 
-        self._seen = add_record(self._context, self._seen, advance)
-        # Check after the record is written: until then a retention may have found the old record
-        # lapsed. Confirm after the announcement: if it fails, the next publish repeats it.
-        if self.lapses:
-            _announce(self._context, self._seen)
-        self._confirmed_s = began
+        self._write(advance)
 
     def release(self) -> None:
         """Release the reader: it holds nothing back and its name is free. Safe to repeat.
@@ -152,9 +141,43 @@ class NamedReader:
         Examples:
             >>> stream.readers.register("warehouse").release()
         """
-        self._seen = add_record(
-            self._context, self._seen, lambda seen: replace(self._own(seen), released=True)
-        )
+        self._seen = add_record(self._context, self._seen, lambda seen: _released(self._own(seen)))
+
+    def _write(self, make: Callable[[SeenReader | None], ReaderRecord | None]) -> None:
+        """Write the record that `make` returns, if it returns one."""
+        began, made = self._context.clock.boot_s(), None
+
+        def noted(seen: SeenReader | None) -> ReaderRecord | None:
+            nonlocal made
+            made = make(seen)
+            return made
+
+        self._seen = add_record(self._context, self._seen, noted)
+        if made is None:
+            return
+        # Check after the record is written: until then a retention may have found the old record
+        # lapsed. Confirm after the announcement: if it fails, the next publish repeats it.
+        if self._lapses_soon:
+            _announce(self._context, self._seen)
+        self._confirmed_s = began
+
+    @property
+    def _lapses_soon(self) -> bool:
+        return self._passed_s() > self._seen.record.lapse_s / 2
+
+    def _passed_s(self) -> float:
+        """Return the seconds since the last record."""
+        return self._context.clock.boot_s() - self._confirmed_s
+
+    def _current(self, seen: SeenReader | None) -> ReaderRecord:
+        """Return the record to go on from, as of the newest version that this handle has seen."""
+        current = self._own(seen)
+        mine, root = self._seen.record, self._context.log.root
+        of = {(each.stream_id, each.generation) for each in (mine, current, root)}
+        if len(of) > 1:
+            _check_generation(self._context.log.refresh(), mine)
+        root = self._context.log.root
+        return replace(current, version=root.version, transaction=root.transaction)
 
     def _own(self, seen: SeenReader | None) -> ReaderRecord:
         if seen is None or (seen.record.released and not self._seen.record.released):
@@ -182,35 +205,75 @@ def register_reader(
     After it returns, `retain` drops nothing from the reader's position on, until the reader is
     released or lapses. `start` is the offset of the first event that the reader needs; None means
     the last published position, or the head for a new reader. After `lapse_s` seconds without a
-    record the reader holds nothing back. `takeover` takes the name from another owner;
-    `provisional` lets another owner take the name until the next record.
+    record the reader holds nothing back. `takeover` takes the name from another owner, or from
+    living members; `provisional` lets another owner take the name until the next record.
     """
-    _check_asked(owner, lapse_s)
+
+    def join(record: ReaderRecord, others: Mapping[str, Lease], _number: int) -> ReaderRecord:
+        if others and not takeover:
+            raise _is_shared(name, others)
+        return record
+
+    asked = Asked(owner, start, lapse_s, takeover=takeover, provisional=provisional)
+    return NamedReader(context, *claim_name(context, name, asked, join))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a reader registers, as `register_reader` says; `start` moves no reader that is shared."""
+
+    owner: str
+    start: int | None
+    lapse_s: int = LAPSE_S
+    takeover: bool = False
+    provisional: bool = False
+    shared: bool = False
+
+
+def claim_name(
+    context: StreamContext,
+    name: str,
+    asked: Asked,
+    join: Callable[[ReaderRecord, Mapping[str, Lease], int], ReaderRecord],
+) -> tuple[SeenReader, float]:
+    """Write a record that registers a reader, and announce it.
+
+    `join` returns the record; it is given one without members, the members that may still live, and
+    the record's number. Returned are the record, and a time of the boot clock from before it.
+    """
+    _check_asked(asked.owner, asked.lapse_s)
     root, began = context.log.refresh(), context.clock.boot_s()
+    newest = newest_record(context, name) or _unborn(root, name, began)
+    quiet_s = 0.0  # by the store's time: a lease that ended in it needs no watching
+    if newest.record.members:
+        quiet_s = (store_now_us(context) - newest.renewed_us) / 1e6
 
     def claim(seen: SeenReader | None) -> ReaderRecord:
         taken = seen is not None and not seen.record.released
-        if seen is not None and taken and not (takeover or seen.record.provisional):
-            _check_owner(seen, owner)
+        if seen is not None and taken and not (asked.takeover or seen.record.provisional):
+            _check_owner(seen, asked.owner)
         mine = seen.record if seen is not None and taken else None
-        offset = _start_of(context, root, start, mine)
-        extra = seen.record.extra if seen is not None else {}
-        return ReaderRecord(
+        passed_s = quiet_s if seen is newest else 0
+        members = mine.members if mine is not None else {}
+        living = {name: each for name, each in members.items() if each.lease_s >= passed_s}
+        goes_on = asked.shared and mine is not None
+        record = ReaderRecord(
             root.stream_id,
             root.generation,
-            offset,
-            owner,
-            lapse_s,
-            provisional=bool(provisional),
+            _start_of(context, root, None if goes_on else asked.start, mine),
+            asked.owner,
+            asked.lapse_s,
+            provisional=bool(asked.provisional),
             version=root.version,
             transaction=root.transaction,
-            extra=extra,
+            done=mine.done if mine is not None and asked.shared else [],
+            extra=seen.record.extra if seen is not None else {},
         )
+        return join(record, living, 0 if seen is None else seen.number + 1)
 
-    seen = add_record(context, newest_record(context, name) or _unborn(root, name), claim)
-    reader = NamedReader(context, seen, began)
+    seen = add_record(context, newest, claim)
     _announce(context, seen)
-    return reader
+    return seen, began
 
 
 def release_reader(context: StreamContext, name: str) -> bool:
@@ -218,16 +281,33 @@ def release_reader(context: StreamContext, name: str) -> bool:
 
     The record may be unreadable: this call is the remedy if one record stops retention.
     """
+    began = context.clock.boot_s()
     try:
         seen = find_reader(context, name)
     except UnsupportedVersionError:
         raise
     except FormatError:
-        seen = replace(_unborn(context.log.refresh(), name), number=newest_number(context, name))
+        unborn = _unborn(context.log.refresh(), name, began)
+        seen = replace(unborn, number=newest_number(context, name))
     if seen is None:
         return False
-    add_record(context, seen, lambda newest: replace((newest or seen).record, released=True))
+    add_record(context, seen, lambda newest: _released((newest or seen).record))
     return True
+
+
+def _released(record: ReaderRecord) -> ReaderRecord:
+    return replace(record, released=True, members={}, done=[])
+
+
+def _is_shared(name: str, members: Mapping[str, Lease]) -> ReaderConflictError:
+    seconds = max(lease.lease_s for lease in members.values())
+    return ReaderConflictError(
+        "members share this reader",
+        remedy="follow it with member=..., or stop them first; those that died count until nothing "
+        f"was heard of any for {seconds} s",
+        reader=name,
+        members=sorted(members)[:_SHOWN],
+    )
 
 
 def _check_asked(owner: str, lapse_s: int) -> None:
@@ -293,9 +373,9 @@ def _announce(context: StreamContext, seen: SeenReader) -> None:
         )
 
 
-def _unborn(root: Root, name: str) -> SeenReader:
+def _unborn(root: Root, name: str, seen_s: float) -> SeenReader:
     record = ReaderRecord(root.stream_id, root.generation, 0, "", LAPSE_S, released=True)
-    return SeenReader(names.check_label(name, what="reader"), -1, record, 0)
+    return SeenReader(names.check_label(name, what="reader"), -1, record, 0, seen_s)
 
 
 def _check_owner(seen: SeenReader, owner: str) -> None:

@@ -1,7 +1,7 @@
 """Following a stream: its events as they are committed, on a handle of its own.
 
 A poll that finds nothing sends one small request. The wait between two polls doubles from 5 ms up
-to `poll_s`, and begins anew after events.
+to `poll_s`, and begins anew after events. A member of a reader reads the range that it has leased.
 """
 
 import asyncio
@@ -10,12 +10,16 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from segstore_ds.errors import InvalidInputError, LeaseLostError
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.read.waiting import Waiting
+from segstore_ds.retention.members import MemberReader, join_reader
 from segstore_ds.retention.readers import NamedReader, register_reader
 
 POLL_S = 0.05
@@ -29,10 +33,11 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
     It ends with a seal, or when nothing came for the timeout.
 
     Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
-    one: only then a named reader's position passes it.
+    one: only then a named reader's position passes it. A member leaves its reader when the loop has
+    ended; `close`, or a `with`, does so before.
 
     Attributes:
-        offset: Where the events begin that are not done yet.
+        offset: Where the events begin that are not done yet, of a member those that it reads.
         reader: The named reader that publishes, or None.
     """
 
@@ -43,6 +48,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         *,
         name: str | None,
         owner: str,
+        member: str | None,
+        lease: Duration,
         start: CutLike | None,
         poll_s: float,
         timeout_s: float | None,
@@ -68,7 +75,17 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         cut = "tail" if name is None and start is None else start
         offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
         self.reader: NamedReader | None = None
-        if name is not None:
+        self._member: MemberReader | None = None
+        if member is not None:
+            if name is None:
+                raise InvalidInputError(
+                    "a member needs a reader to share", remedy="give the reader's name as well"
+                )
+            self.reader = self._member = join_reader(
+                context, name, owner=owner, member=member, lease=lease, start=offset
+            )
+            offset = self.reader.offset
+        elif name is not None:
             self.reader = register_reader(context, name, owner=owner, start=offset)
             offset = self.reader.offset
         self._next = self._upto = self.offset = offset or 0
@@ -81,6 +98,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         """Return the next batch, waiting for it; StopIteration at a seal or the timeout."""
         while (batch := self._take()) is None:
             if self._is_over():
+                self.close()
                 raise StopIteration
             self._context.clock.sleep(self._back_off())
         return batch
@@ -99,6 +117,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             if batch is not None:
                 return batch
             if self._is_over():
+                await asyncio.to_thread(self.close)
                 raise StopAsyncIteration
             await asyncio.sleep(self._back_off())
 
@@ -107,11 +126,51 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         """Whether a seal ended it: no event can follow."""
         return self._ended
 
+    def __enter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def publish(self) -> None:
         """Count every batch that was returned as done, as asking for the next one does."""
         self.offset = self._next
-        if self.reader is not None and (self.reader.offset < self.offset or self.reader.lapses):
+        if self.reader is None or not (self.reader.offset < self.offset or self.reader.lapses):
+            return
+        try:
             self.reader.publish(self.offset)
+        except LeaseLostError:
+            self._batches = None
+            raise
+        self._go_on()
+
+    def renew(self) -> None:
+        """Keep a member's lease while the batch that was returned last takes longer than that."""
+        if self._member is not None:
+            self._member.renew(self._next)
+
+    def close(self) -> None:
+        """Leave the reader, if this is a member: others get at once what is not done yet."""
+        self._batches = None
+        if self._member is not None:
+            self._member.leave()
+            self._next = self.offset
+
+    def _go_on(self) -> None:
+        """Turn to the range that the member has leased, if that is not what is being read."""
+        own = self._member
+        if own is not None and (own.offset != self.offset or own.end < self._upto):
+            self._batches = None
+            self._next = self._upto = self.offset = own.offset
+
+    def _readable(self, root: Root) -> int:
+        """Return up to where events may be read."""
+        if self._member is None:
+            return root.tail
+        self._member.take(root.tail)
+        self._go_on()
+        return min(self._member.end, root.tail)
 
     def _take(self) -> pa.RecordBatch | None:
         """Return the next batch that is committed, or None; the last one returned is done."""
@@ -130,22 +189,26 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         log = self._context.log
         before = log.root
         root = log.follow()
-        if root.tail == self._next and root.stream_id == before.stream_id:
-            self._ended = root.sealed
+        end = self._readable(root)
+        if end == self._next and root.stream_id == before.stream_id:
+            settled = root.tail if self._member is None else self._member.settled
+            self._ended = root.sealed and settled >= root.tail
             return False
         if self._replicated:
             root = log.acknowledged()
-            if root.tail <= self._next and root.stream_id == before.stream_id:
+            end = min(end, root.tail)
+            if end <= self._next and root.stream_id == before.stream_id:
                 return False
         same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
-        if same and self._waiting.holds(root, self._next, root.tail) and not self._is_over():
+        waits = same and end == root.tail and self._waiting.holds(root, self._next, end)
+        if waits and not self._is_over():
             return False
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
-        reading = plan_reading(self._context, root, start, root.tail, **self._how)
+        reading = plan_reading(self._context, root, start, end, **self._how)
         tasks = split_reading(self._context, reading, root=root)
         self._batches = iter(open_reader(reading, tasks))
-        self._upto = root.tail
+        self._upto = end
         return True
 
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:

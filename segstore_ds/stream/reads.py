@@ -318,6 +318,8 @@ class Reads:
         name: str | None = None,
         *,
         owner: str = "",
+        member: str | None = None,
+        lease: Duration = "30s",
         start: CutLike | None = None,
         columns: Sequence[str] | None = None,
         filters: FilterLike = None,
@@ -336,11 +338,18 @@ class Reads:
         the next batch, so an interrupted loop repeats at most the batch that it was in. A poll
         that finds nothing sends one small request.
 
+        Processes that give a `member` share the reader: each event goes to one of them, at least
+        once, and in order within the ranges of offsets that each leases.
+
         Args:
             name: The named reader that publishes; None for none.
             owner: Who may publish under the name.
+            member: Which of those that share the reader this is; each process has a name of its
+                own, and takes over the range of one that was a member under it before.
+            lease: Seconds, a timedelta or a text: after so long without a batch or a poll others
+                get the member's events. A batch has to take less.
             start: The first event; None for the position published last, or the head, and without
-                a name for the tail.
+                a name for the tail. Members start where the others are.
             columns: As for `scan`, like the next four.
             filters: Which events.
             event_time: Of which times.
@@ -357,7 +366,10 @@ class Reads:
             The batches; they end when the stream is sealed, and at the timeout.
 
         Raises:
-            ReaderConflictError: The name belongs to another owner, at once or while publishing.
+            ReaderConflictError: The name belongs to another owner, or members share it and this is
+                none, at once or while publishing.
+            LeaseLostError: The loop asked for the next batch after the lease was over and others
+                had got the events: what was done with the batch does not count.
 
         Examples:
             >>> [batch["n"].to_pylist() for batch in stream.follow(start="head", timeout=0)]
@@ -375,6 +387,8 @@ class Reads:
             },
             name=name,
             owner=owner,
+            member=member,
+            lease=lease,
             start=start,
             poll_s=poll_s,
             timeout_s=check_timeout("timeout", timeout),

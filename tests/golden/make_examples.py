@@ -157,7 +157,7 @@ def render(footer: bytes | None = None, stored: bytes | None = None) -> str:
     stats = json.dumps({"rows": 2, "nulls": 1, "minimum": 7, "maximum": 7})
     hint = build_hint(Hint(41, 0, "f00", "b42")).decode()
     return f"""{TITLE}
-`tests/golden/make_examples.py` writes this section; a test compares it with the code.
+`tests/golden/make_examples.py` writes this section.
 
 ### 10.1 A segment
 

@@ -369,19 +369,19 @@ def silent_reader(monkeypatch):
 def lapse_asked_early(monkeypatch):
     """Ask whether the reader may have lapsed before its next record is put."""
     run = threading.local()
-    publish, lapses = readers.NamedReader.publish, readers.NamedReader.lapses
+    publish, lapses = readers.NamedReader.publish, readers.NamedReader._lapses_soon
 
     def early(self, offset):
         run.lapses = lapses.fget(self)
         publish(self, offset)
 
-    monkeypatch.setattr(readers.NamedReader, "lapses", property(lambda _: run.lapses))
+    monkeypatch.setattr(readers.NamedReader, "_lapses_soon", property(lambda _: run.lapses))
     monkeypatch.setattr(readers.NamedReader, "publish", early)
 
 
 def silent_publisher(monkeypatch):
     """Never register again, however late."""
-    monkeypatch.setattr(readers.NamedReader, "lapses", False)
+    monkeypatch.setattr(readers.NamedReader, "_lapses_soon", False)
 
 
 def compacted_unretired(monkeypatch):

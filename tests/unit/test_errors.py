@@ -36,6 +36,7 @@ TREE = {
     "UnsupportedVersionError": ("FormatError", "SEG_UNSUPPORTED_VERSION", False),
     "WriterConflictError": ("ConflictError", "SEG_WRITER_CONFLICT", False),
     "ReaderConflictError": ("ConflictError", "SEG_READER_CONFLICT", False),
+    "LeaseLostError": ("ConflictError", "SEG_LEASE_LOST", True),
 }
 CLASSES = {
     name: member

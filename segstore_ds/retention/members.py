@@ -1,0 +1,195 @@
+"""A member of a shared reader: it reads ranges that only it has leased, and commits them.
+
+A record is created under the next number, or not at all. So a lease is given once, and whoever
+expires it in a record has ended it for everybody: the member's next record comes after that one,
+does not find its lease there, and commits nothing.
+
+No two machines' clocks are compared. A member is given up when another has seen its lease unchanged
+for the lease's time on its own boot clock; the exclusive create proves that it still was unchanged.
+Time decides who reads an event again, never whether one is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
+from segstore_ds.format import names
+from segstore_ds.format.reader_record import MEMBERS_LIMIT, Lease, ReaderRecord
+from segstore_ds.log.context import StreamContext
+from segstore_ds.options.arguments import check_duration
+from segstore_ds.options.quantities import Duration
+from segstore_ds.read.reader_records import SeenReader, newest_record
+from segstore_ds.retention.leases import Progress, advanced, free_range, joined, left
+from segstore_ds.retention.readers import Asked, NamedReader, claim_name
+
+_RENEWALS = 3  # in the time of a lease
+_LOOKS = 30  # in that time, for what others give back
+
+
+class MemberReader(NamedReader):
+    """A named reader's handle of one member; `offset` and `end` are those of its own range.
+
+    Below `offset` the member has done its range. Attributes `member` and `settled` say who it is,
+    and up to where everything was done when it last looked.
+    """
+
+    def __init__(
+        self, context: StreamContext, seen: SeenReader, confirmed_s: float, member: str
+    ) -> None:
+        super().__init__(context, seen, confirmed_s)
+        self.member = member
+        self._lease = seen.record.members[member]
+        self._watched: dict[str, tuple[tuple[str, int], float]] = {}
+        self._looked_s = confirmed_s
+        self._left = False
+
+    @property
+    def offset(self) -> int:
+        """The next event of this member's range."""
+        return self._lease.start
+
+    @property
+    def end(self) -> int:
+        """The end of this member's range; it has none if that is `offset`."""
+        return self._lease.end
+
+    @property
+    def settled(self) -> int:
+        """The first event that nobody had done when this member last looked."""
+        return self._seen.record.offset
+
+    @property
+    def lapses(self) -> bool:
+        """Whether the lease should be renewed."""
+        return self._passed_s() > self._lease.lease_s / _RENEWALS
+
+    def publish(self, offset: int, *, provisional: bool = False) -> None:  # noqa: ARG002
+        """Commit this member's range up to an offset; takes another range if that is its end.
+
+        Raises:
+            LeaseLostError: Others were given the range: nothing is committed.
+            ReaderConflictError: The reader was released or taken over, or another process follows
+                as this member.
+        """
+        self._step(Progress(offset, offset, self._context.log.root.tail))
+
+    def renew(self, read: int) -> None:
+        """Renew the lease while events below `read` are given out and not done; as `publish`."""
+        self._step(Progress(self.offset, read, self._context.log.root.tail))
+
+    def take(self, tail: int) -> None:
+        """Take a range, if this member has none and one is free; raises as `publish`."""
+        if self._lease.start < self._lease.end:
+            return
+        now_s = self._context.clock.boot_s()
+        waits = self._seen.record.offset < tail
+        if waits and now_s - self._looked_s > self._lease.lease_s / _LOOKS:
+            self._looked_s = now_s
+            self._seen = newest_record(self._context, self.name) or self._seen
+        record = self._seen.record
+        free = free_range(left(record, self._given_up(record)), tail)
+        if free.start < free.end:
+            self._step(Progress(self.offset, self.offset, tail), idle=True)
+
+    def leave(self) -> None:
+        """Leave the group: what this member has not done goes to others at once. Safe to repeat."""
+
+        def make(seen: SeenReader | None) -> ReaderRecord | None:
+            mine = None if seen is None else seen.record.members.get(self.member)
+            if mine is None or mine.token != self._lease.token:
+                return None
+            return left(self._current(seen), frozenset({self.member}))
+
+        self._write(make)
+        self._give_up(self.offset)
+
+    def _step(self, at: Progress, *, idle: bool = False) -> None:
+        """Write what was done and what is leased now; an idle member only to lease something."""
+
+        def make(seen: SeenReader | None) -> ReaderRecord | None:
+            record = self._current(seen)
+            record = self._held(left(record, self._given_up(record)), at)
+            record = advanced(record, self.member, at, record.number + 1)
+            mine = record.members[self.member]
+            return None if idle and mine.start == mine.end else record
+
+        self._write(make)
+        if (mine := self._seen.record.members.get(self.member)) is not None:
+            self._lease, self._left = mine, False
+
+    def _held(self, record: ReaderRecord, at: Progress) -> ReaderRecord:
+        """Return the record with this member in it, if it has lost nothing that it has read."""
+        mine = record.members.get(self.member)
+        if mine is not None and mine.token == self._lease.token:
+            return record
+        if mine is not None:
+            raise ReaderConflictError(
+                "another process follows as this member",
+                remedy="give each process a name of its own",
+                reader=self.name,
+                member=self.member,
+            )
+        if at.read > self.offset or not (record.members or self._left):
+            start, others = self.offset, record.members.items()
+            self._give_up(at.read)
+            raise LeaseLostError(
+                "member was silent for longer than its lease, so its events go to others",
+                reader=self.name,
+                member=self.member,
+                lease_s=self._lease.lease_s,
+                events=f"[{start}, {at.read})",
+                now=[name for name, each in others if each.start <= start < each.end],
+            )
+        lease = replace(self._lease, start=at.done, end=at.done, renewed=record.number)
+        return joined(record, self.member, lease)
+
+    def _given_up(self, record: ReaderRecord) -> frozenset[str]:
+        """Return the members whose leases this one has seen unchanged for their time."""
+        now_s, before = self._context.clock.boot_s(), self._watched
+        self._watched = {}
+        for name, lease in record.members.items():
+            mark = (lease.token, lease.renewed)
+            known = before.get(name)
+            self._watched[name] = known if known and known[0] == mark else (mark, now_s)
+        return frozenset(
+            name
+            for name, (_, since_s) in self._watched.items()
+            if name != self.member and now_s - since_s > record.members[name].lease_s
+        )
+
+    def _give_up(self, offset: int) -> None:
+        self._lease, self._left = replace(self._lease, start=offset, end=offset), True
+
+
+def join_reader(
+    context: StreamContext,
+    name: str,
+    *,
+    owner: str,
+    member: str,
+    lease: Duration,
+    start: int | None,
+) -> MemberReader:
+    """Join the members of a reader, or register it; `start` counts for a new reader alone.
+
+    A process that joins under a member's name takes its place and its range.
+    """
+    names.check_label(member, what="member")
+    lease_s, token = check_duration("lease", lease), context.clock.new_id()[:16]
+    if not lease_s:
+        raise InvalidInputError("a lease takes time", remedy="give it a second or more")
+
+    def join(record: ReaderRecord, others: Mapping[str, Lease], number: int) -> ReaderRecord:
+        mine = Lease(record.offset, record.offset, token, lease_s, number)
+        record = joined(replace(record, members={**others}), member, mine)
+        if len(record.members) > MEMBERS_LIMIT:
+            raise InvalidInputError(
+                "reader has too many members",
+                remedy=f"share it among at most {MEMBERS_LIMIT}",
+                reader=name,
+            )
+        start = record.members[member].start
+        return advanced(record, member, Progress(start, start, context.log.root.tail), number)
+
+    seen, confirmed_s = claim_name(context, name, Asked(owner, start, shared=True), join)
+    return MemberReader(context, seen, confirmed_s, member)

@@ -1,0 +1,99 @@
+"""Members of a reader as processes that are killed and frozen: no event is lost."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from crash_kit import quick_folder
+from member_kit import work, work_when_told
+from process_kit import messages, running
+from stream_kit import SCHEMA, numbers
+
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.opening import create as create_on
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder whose syncs cost nothing: what a killed process wrote is there anyway."""
+    with quick_folder() as path:
+        yield path
+
+
+def test_no_event_is_lost_however_often_members_are_killed(folder: Path) -> None:
+    """Events come twice only where a member was killed with their batch in its hands."""
+    url, chance = str(folder / "stream"), random.Random(7)
+    stream = create_on(open_storage(url), SCHEMA, upkeep=None)
+    got, tail, kills = Counter[int](), 0, 12
+    for life in range(kills):
+        with ExitStack() as stack:
+            # The second one keeps its name, and so goes on with its own range.
+            members = [
+                stack.enter_context(running(work, url, name, "1s")) for name in (f"w{life}", "w")
+            ]
+            for _ in range(chance.randint(3, 9)):
+                stream.append(numbers(tail, tail + 4))
+                tail += 4
+            for child, pipe in members:
+                pipe.poll(0.3)  # the other may have got all
+                time.sleep(chance.random() * 0.02)  # any moment of reading and committing
+                child.kill()
+                for batch in messages(pipe):
+                    assert not isinstance(batch, str), batch
+                    got.update(batch)
+    stream.seal()
+    with running(work, url, "last", "1s") as (_, pipe):
+        for batch in messages(pipe):
+            got.update(batch)
+    assert sorted(got) == list(range(tail))
+    assert got.total() - tail <= 2 * kills * 4
+    assert stream.position("reader:billing").offset == tail
+
+
+def test_a_frozen_member_is_fenced_and_its_events_go_to_another(folder: Path) -> None:
+    url = str(folder / "stream")
+    stream = create_on(open_storage(url), SCHEMA, upkeep=None)
+    for n in range(8):
+        stream.append(numbers(10 * n, 10 * n + 10))
+    with (
+        running(work_when_told, url, "frozen", "2s") as (child, pipe),
+        running(work, url, "other", "2s") as (_, theirs),
+    ):
+        assert pipe.recv() == list(range(10))
+        os.kill(child.pid, signal.SIGSTOP)
+        got: list[int] = []
+        began = time.monotonic()
+        while len(got) < 80:
+            assert theirs.poll(60), "the other member hangs"
+            got += theirs.recv()
+        assert time.monotonic() - began > 1
+        assert got == list(range(80))
+        os.kill(child.pid, signal.SIGCONT)
+        pipe.send("next")
+        error = pipe.recv()
+        assert "SEG_LEASE_LOST" in error
+        assert "events='[0, 10)'" in error
+        stream.append(numbers(80, 90))
+        assert stream.seal() == 90
+        pipe.send("next")
+        rest = [batch for connection in (theirs, pipe) for batch in _all(connection)]
+        assert sorted(chain.from_iterable(rest)) == list(range(80, 90))
+    assert stream.position("reader:billing").offset == 90
+
+
+def _all(pipe) -> Iterator[list[int]]:
+    for batch in messages(pipe):
+        yield batch
+        try:
+            pipe.send("next")
+        except OSError:
+            return

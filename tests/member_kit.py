@@ -1,0 +1,38 @@
+"""Processes that share a named reader: they say which events they got, and what they were told."""
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+from segstore_ds.errors import LeaseLostError
+from segstore_ds.stream.opening import open as open_on
+
+Options = dict[str, Any] | None
+
+
+def work(reply: Connection, url: str, member: str, lease: str, options: Options = None) -> None:
+    """Follow as a member to the end, and send each batch's numbers before asking for the next."""
+    stream = open_on(url, storage_options=options)
+    with stream.follow("billing", member=member, lease=lease, columns=["n"], poll_s=0.02) as follow:
+        while True:
+            try:
+                for batch in follow:
+                    reply.send(batch["n"].to_pylist())
+            except LeaseLostError as error:
+                reply.send(str(error))
+            else:
+                return
+
+
+def work_when_told(reply: Connection, url: str, member: str, lease: str) -> None:
+    """Do the same, but ask for each batch after the first only when told to."""
+    follow = open_on(url).follow("billing", member=member, lease=lease, columns=["n"], poll_s=0.02)
+    while True:
+        try:
+            batch = next(follow)
+        except LeaseLostError as error:
+            reply.send(str(error))
+        except StopIteration:
+            return
+        else:
+            reply.send(batch["n"].to_pylist())
+        reply.recv()

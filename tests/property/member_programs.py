@@ -1,0 +1,148 @@
+"""Members of a shared reader as actors, and what their ghost checks.
+
+The ghost keeps the true records of the reader: those under the next number. Whatever the order of
+steps, an event counts as done only after a member was given it, one member alone is told that it
+has done it, leases never overlap, and no member is refused that was heard of within its lease.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from actors import Actor, Program
+from commit_programs import open_log
+from interleaving import Event, Scene, Violation
+from retention_programs import GIVEN_UP, appender, scene
+
+from segstore_ds.errors import LeaseLostError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope
+from segstore_ds.format.reader_record import ReaderRecord, decode_record
+from segstore_ds.log.context import StreamContext
+from segstore_ds.retention.members import join_reader
+
+LEASE_S = 20
+EVENTS = 2
+FOLDER = "readers/x/"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What has happened: true records with the second they landed, and what members were told."""
+
+    records: tuple[tuple[bytes, int], ...] = ()
+    given: frozenset[tuple[str, int]] = frozenset()  # member, offset
+    done: frozenset[tuple[str, int]] = frozenset()
+    heard: tuple[tuple[str, int], ...] = ()  # member -> when its newest record landed
+
+
+def decode(data: bytes) -> ReaderRecord:
+    """Return the record that a file holds."""
+    return decode_record(decode_envelope(data, where="model"), "model")
+
+
+def offsets(record: ReaderRecord) -> set[int]:
+    """Return the events that are done as of a record."""
+    spans = ((span.start, span.end) for span in record.done)
+    return {n for start, end in ((0, record.offset), *spans) for n in range(start, end)}
+
+
+def observe(past: Shared, event: Event) -> Shared:
+    """Follow the records and the notes."""
+    if event.verb == "note":
+        return _noted(past, event)
+    path = event.request.path
+    number = names.parse_log_name(path.removeprefix(FOLDER))
+    if event.verb != "made" or not path.startswith(FOLDER) or number is None:
+        return past
+    if number != len(past.records):
+        return past if number > len(past.records) else _overwritten(past, number, event)
+    record = decode(event.request.data)
+    before = offsets(decode(past.records[-1][0])) if past.records else set()
+    _check_record(past, record, before)
+    heard = dict(past.heard)
+    heard |= {name: event.now_s for name, each in record.members.items() if each.renewed == number}
+    landed = (*past.records, (event.request.data, event.now_s))
+    return replace(past, records=landed, heard=tuple(sorted(heard.items())))
+
+
+def _overwritten(past: Shared, number: int, event: Event) -> Shared:
+    if past.records[number][0] != event.request.data:
+        raise Violation(f"record {number} was overwritten")
+    return past
+
+
+def _check_record(past: Shared, record: ReaderRecord, before: set[int]) -> None:
+    now = offsets(record)
+    if not before <= now:
+        raise Violation(f"{before - now} is not done any more")
+    if unread := now - {offset for _, offset in past.given}:
+        raise Violation(f"{unread} is done, and nobody was given it")
+    held = sorted((*_leased(record), *((span.start, span.end) for span in record.done)))
+    if any(first[1] > second[0] for first, second in pairwise(held)):
+        raise Violation(f"ranges overlap: {held}")
+    if held and held[0][0] < record.offset:
+        raise Violation(f"{held} begins below {record.offset}")
+
+
+def _leased(record: ReaderRecord) -> Iterator[tuple[int, int]]:
+    for lease in record.members.values():
+        if lease.start < lease.end:
+            yield lease.start, lease.end
+
+
+def _noted(past: Shared, event: Event) -> Shared:
+    kind, *payload = event.request.payload
+    if kind == "given":
+        return replace(past, given=past.given | {(event.actor, payload[0])})
+    if kind == "done":
+        (offset,) = payload
+        if offset not in offsets(decode(past.records[-1][0])):
+            raise Violation(f"{event.actor} was told that {offset} is done, and it is not")
+        if others := {name for name, each in past.done if each == offset} - {event.actor}:
+            raise Violation(f"{event.actor} and {others} have both done {offset}")
+        return replace(past, done=past.done | {(event.actor, offset)})
+    if kind == "refused" and event.now_s - dict(past.heard)[event.actor] <= LEASE_S:
+        raise Violation(f"{event.actor} was refused within its lease")
+    return past
+
+
+def check_files(_files: Mapping[str, bytes], _now_s: int, _past: Shared) -> None:
+    """Everything is checked where it happens."""
+
+
+def member(rounds: int, *, leaves: bool = False) -> Program:
+    """Join, and then take and commit one event a round, as far as there is one."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        context = StreamContext.of(log)
+        own = join_reader(context, "x", owner="", member=actor.name, lease=LEASE_S, start=None)
+        actor.note("ready")
+        for _ in range(rounds):
+            own._looked_s = float("-inf")  # so that it looks again, though no time has passed
+            try:
+                own.take(EVENTS)
+                if own.offset >= min(own.end, EVENTS):
+                    own.renew(own.offset)
+                    continue
+                offset = own.offset
+                actor.note("given", offset)
+                own.publish(offset + 1)
+            except LeaseLostError:
+                actor.note("refused")
+            except GIVEN_UP:
+                continue
+            else:
+                actor.note("done", offset)
+        if leaves:
+            own.leave()
+
+    return run
+
+
+def shared_scene(actors: dict[str, Program], **options: object) -> Scene:
+    """Return a scene of members over a stream of two events."""
+    plain = scene(actors, *(appender(letter * 12) for letter in "ab"), **options)
+    return replace(plain, ghost=Shared(), observe=observe, check=check_files)
