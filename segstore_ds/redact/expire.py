@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, due_rules, expiry_of
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
@@ -81,7 +81,10 @@ def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ..
 
 def may_expire(root: Root) -> bool:
     """Tell whether a rule has something to do, as far as the root alone says. Pure."""
-    return not root.dropped and bool(due_rules(root, root.time_us))
+    try:
+        return not root.dropped and bool(due_rules(root, root.time_us))
+    except CorruptionError:
+        return True  # the round says so, and no other round has to
 
 
 def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:

@@ -251,9 +251,6 @@ class Stream(Writes):
             >>> done.versions, done.deleted
             (0, ())
         """
-        whole = keep is None and grace is None
-        expired = count_expired if dry_run else run_expiry
-        values = expired(self._context) if whole else 0
         done = run_maintain(
             self._context,
             keep_s=check_duration("keep", keep),
@@ -263,9 +260,12 @@ class Stream(Writes):
             dry_run=dry_run,
             progress=progress,
         )
-        if whole and not dry_run:
-            run_auto_publish(self._context, at_once=True)
-        return replace(done, expired=values)
+        if keep is None and grace is None:
+            expired = (count_expired if dry_run else run_expiry)(self._context)
+            done = replace(done, expired=expired, version=self._context.log.root.version)
+            if not dry_run:
+                run_auto_publish(self._context, at_once=True)
+        return done
 
     def compact(
         self,

@@ -14,7 +14,7 @@ from stream_kit import DAY, HOUR, STAGED, make_old, make_stream, numbers, wait
 from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, MissingObjectError
 from segstore_ds.format.expiry import Expiry
 from segstore_ds.format.redactions import MOST_REDACTIONS, redactions_of
 from segstore_ds.options.quantities import to_moment
@@ -328,6 +328,33 @@ def test_time_column_can_t_be_one_that_expires() -> None:
     with pytest.raises(InvalidInputError, match="time column"):
         stream.settings.update(time_column="ts")
     stream.settings.update(time_column="ts", expiry=None)
+
+
+def test_rules_that_can_t_be_read_keep_no_other_round_from_its_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, storage = make_stream(0)
+    monkeypatch.setattr("segstore_ds.stream.namespaces.build_expiry", lambda _: "oops")
+    stream.settings.update(expiry={"s": "1d"}, upkeep=segstore.UpkeepPolicy())
+    for n in range(3):
+        wait(storage, DAY)
+        stream.append(numbers(n, n + 1))
+    assert "expiry failed" in caplog.text
+    assert "upkeep failed" not in caplog.text
+    assert "upkeep" in stream.history().read_all()["operation"].to_pylist()
+
+
+def test_damaged_segment_stops_expiry_and_not_the_rest_of_maintain() -> None:
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 5), layout=STAGED)
+    for n in range(3):
+        stream.append(numbers(n, n + 1))
+    stream.settings.update(expiry={"s": "1d"})
+    storage.delete(f"segments/{stream._log.root.entries[0].path}")
+    wait(storage, 9 * DAY)
+    with pytest.raises(MissingObjectError):
+        stream.maintain()
+    assert stream.refresh()._log.root.log_start > 2
 
 
 def test_rule_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
