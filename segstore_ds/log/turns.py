@@ -39,11 +39,13 @@ SLOT = 2.0  # round trips that a commit takes at most while turns are taken
 SECOND = 1.3  # round trips until a writer's second commit follows its first
 # A newcomer has lost so many races; so many commits later all is calm; round trips to let it pass.
 HARD, CALM, PASS = 2, 16, 1.5
+MANY, EVERY = 8, 16  # writers among which a newcomer may lose for ever, and commits between gaps
 LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; round trips after them
 LEAST_S, MOST_S = 0.004, 0.25  # of a round trip: there is more to it on one disk, and slow puts
 FAST_S = 0.012  # a put and a get that take less are of a fast disk
 READS = 64  # of one wait
 LOOK_AHEAD = 24  # reads of a loser
+AT_ONCE, NEXT = 0.25, 0.75  # below the first a loser puts at once, from the second it waits
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
 
 
@@ -158,16 +160,18 @@ class Turns:
 
         `took_s` is how long the put and the read of the winner took. On a fast disk this call backs
         off. Elsewhere a loser puts at once, after a look at the end, or right after the next
-        commit, by turns: each of them wins where the others never do.
+        commit. Each of them wins where the others never do, so chance decides: a fixed order falls
+        in step with the winners, and then loses fifty times.
         """
         self._losses += 1
         if took_s < FAST_S:
             doubled = min(self._losses - 1, BACKOFF_DOUBLED)
             self._clock.backoff(doubled, base_s=BACKOFF_S, most_s=BACKOFF_MOST_S)
             return None
-        if self._losses % 3 != 1 or self._losses == 1:
-            return -1.0 if self._losses % 3 == 0 else 0.0
-        return self._clock.boot_s() + PATIENCE * self._trip_s
+        drawn = self._clock.random()
+        if self._losses == 1 or AT_ONCE <= drawn < NEXT:
+            return 0.0
+        return -1.0 if drawn < AT_ONCE else self._clock.boot_s() + PATIENCE * self._trip_s
 
     def won(self, root: Root, put_s: float) -> None:
         """Note that this handle's commit made `root`, and how long its put took."""
@@ -217,11 +221,16 @@ class Turns:
         return sum(1 for _ in takewhile(lambda row: row[1] == last, reversed(self._rows)))
 
     def _look_for_newcomers(self, root: Root) -> Look | None:
-        """Return what to look for while newcomers lose race after race, so that they win some."""
+        """Return what to look for while newcomers lose race after race, so that they win some.
+
+        One that has never won is not seen: among many writers every `EVERY`th commit lets it pass.
+        """
         hard = (row.version for row in reversed(root.history) if row.races_lost >= HARD)
         self._hard_won = max(self._hard_won, next(hard, -CALM))
         until_s = self._seen_s + PASS * self._trip_s
-        if root.version - self._hard_won >= CALM or until_s <= self._clock.boot_s():
+        calm = root.version - self._hard_won >= CALM
+        closed = self._others < MANY or root.version % EVERY > 1
+        if (calm and closed) or until_s <= self._clock.boot_s():
             return None
         return Look(root.version + 1, 0.0, until_s, self._slot_s / 4)
 
