@@ -7,7 +7,7 @@ at a time would take longer than encoding the frame.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,17 +91,23 @@ def filtered_columns(schema: pa.Schema) -> list[str]:
 def insert(hashes: Hashes, blocks: int) -> bytes:
     """Return a filter of so many blocks that holds the hashes."""
     bits = np.zeros(blocks * _BLOCK_BITS, np.bool_)
-    bits[_bits_of(hashes, blocks).ravel()] = True
+    word = _block_of(hashes, blocks) * _BLOCK_BITS
+    low = hashes.astype(np.uint32)
+    for salt in _SALTS:  # word by word: all eight of each value at once would leave the CPU's cache
+        bits[word + ((low * salt) >> np.uint32(27))] = True
+        word += 32
     return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _block_of(hashes: Hashes, blocks: int) -> _Places:
+    return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).astype(np.int64)
 
 
 def _bits_of(hashes: Hashes, blocks: int) -> _Places:
     """Return the eight bits of each hash, as places in the whole filter."""
-    block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
-    low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    bit = (low[:, None] * _SALTS) >> np.uint32(27)
+    bit = (hashes.astype(np.uint32)[:, None] * _SALTS) >> np.uint32(27)
     words = np.arange(8, dtype=np.int64) * 32
-    places: _Places = block.astype(np.int64)[:, None] * _BLOCK_BITS + words + bit
+    places: _Places = _block_of(hashes, blocks)[:, None] * _BLOCK_BITS + words + bit
     return places
 
 
@@ -284,23 +290,30 @@ def _xxh64(data: npt.NDArray[np.uint8], starts: _Places, lengths: _Places) -> Ha
     found = np.full(len(starts), _P5, np.uint64)
     _add_stripes(found, words, at, left)
     found += lengths.astype(np.uint64)
-    while len(some := np.flatnonzero(left >= 8)):
-        found[some] = _rotl(found[some] ^ _round(words[at[some]]), 27) * _P1 + _P4
-        at[some] += 8
-        left[some] -= 8
-    some = np.flatnonzero(left >= 4)
-    half = words[at[some]] & np.uint64(0xFFFFFFFF)
-    found[some] = _rotl(found[some] ^ (half * _P1), 23) * _P2 + _P3
-    at[some] += 4
-    left[some] -= 4
-    while len(some := np.flatnonzero(left >= 1)):
-        last = data[at[some]].astype(np.uint64)
-        found[some] = _rotl(found[some] ^ (last * _P5), 11) * _P1
-        at[some] += 1
-        left[some] -= 1
+    for size in (8, 4, 1):
+        while (some := _those(left >= size)) is not None:
+            read = words[at[some]] if size > 1 else data[at[some]].astype(np.uint64)
+            found[some] = _TAILS[size](found[some], read)
+            at[some] += size
+            left[some] -= size
     found = (found ^ (found >> np.uint64(33))) * _P2
     found = (found ^ (found >> np.uint64(29))) * _P3
     return found ^ (found >> np.uint64(32))
+
+
+_TAILS: Mapping[int, Callable[[Hashes, Hashes], Hashes]] = {
+    8: lambda found, read: _rotl(found ^ _round(read), 27) * _P1 + _P4,
+    4: lambda found, read: _rotl(found ^ ((read & np.uint64(0xFFFFFFFF)) * _P1), 23) * _P2 + _P3,
+    1: lambda found, read: _rotl(found ^ (read * _P5), 11) * _P1,
+}
+
+
+def _those(mask: npt.NDArray[np.bool_]) -> Any:
+    """Return an index of what a mask selects, without a copy if that is all; None for nothing."""
+    count = int(np.count_nonzero(mask))
+    if count == len(mask):
+        return slice(None)
+    return np.flatnonzero(mask) if count else None
 
 
 def _add_stripes(found: Hashes, words: npt.NDArray[Any], at: _Places, left: _Places) -> None:
