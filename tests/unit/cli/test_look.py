@@ -58,6 +58,24 @@ def test_history_shows_the_newest_commits(stream, capsys):
     assert [line.split()[0] for line in shown] == ["version", "0", "1", "2"]
 
 
+def test_members_of_a_reader_are_shown_with_their_lag(stream, capsys):
+    follow = stream.follow("billing", member="w1", lease="9s")
+    next(follow)
+    assert main(["readers", stream.url]) == 0
+    *_, header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["reader", "member", "start", "end", "behind", "lease_s"]
+    assert row.split() == ["billing", "w1", "0", "3", "9"]  # its end is open
+    assert main(["readers", stream.url, "--json"]) == 0
+    (only,) = lines(capsys)
+    assert [each["behind"] for each in only["members"]] == [3]
+    assert main(["metrics", stream.url]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["member_lag_events", "billing/w1", "3", "event"] in shown
+    follow.close()
+    assert main(["readers", stream.url]) == 0
+    assert "w1" not in capsys.readouterr().out
+
+
 def test_segments_readers_and_tags_are_tables(stream, capsys):
     stream.readers.register("billing", owner="a", start=1)
     stream.tags.set("monday", 2)
