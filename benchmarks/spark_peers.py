@@ -18,6 +18,7 @@ from benchmarks.workload import folder_bytes
 DELTA_JAR = "io.delta:delta-spark_2.13:4.4.0"
 ICEBERG_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 MODES = ("default", "tuned")
+PLAIN = ', format("segstore")'  # ends the names of scans by the plain source
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class Peer:
     def load(self, spark: SparkSession, table: str) -> DataFrame:
         """Return all rows."""
         return spark.read.format(self.name).load(str(self.place(table)))
+
+    def ways(self, spark: SparkSession, table: str) -> dict[str, DataFrame]:
+        """Return all rows by each way to read them; the first one, without a name, is `load`."""
+        return {"": self.load(spark, table)}
 
     def stream(self, df: DataFrame, table: str) -> DataStreamWriter:
         """Return a writer of a query whose checkpoint is its own."""
@@ -89,6 +94,16 @@ class Segstore(Peer):
 
         with segstore.spark.activated(df.sparkSession):
             Peer.append(self, df, table)
+
+    def load(self, spark: SparkSession, table: str) -> DataFrame:
+        """Return all rows as the documentation advises, without Python processes."""
+        import segstore_ds as segstore
+
+        return segstore.spark.read(spark, self.place(table))
+
+    def ways(self, spark: SparkSession, table: str) -> dict[str, DataFrame]:
+        """Return all rows by each way to read them: the plain source as well."""
+        return {**Peer.ways(self, spark, table), PLAIN: Peer.load(self, spark, table)}
 
     def compact(self, spark: SparkSession, table: str) -> None:
         """Merge small segments."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,19 @@ class Turn:
 
 
 def bulk(turn: Turn) -> Found:
-    """Append all events, then read them in three ways."""
+    """Append all events, then scan them thrice by each way to read them."""
     table, spark, peer = turn.fresh("bulk"), turn.spark, turn.peer
     events = spark.read.parquet(f"{turn.given.data}/events")
     found = _timed("bulk append", lambda: peer.append(events, table))
     found["bulk bytes"] = peer.live_bytes(spark, table)
     found["bulk files"] = peer.files(table)
-    loaded = peer.load(spark, table)
-    found |= _timed("scan of all columns", lambda: drain(loaded))
-    found |= _timed("scan of one column", lambda: loaded.agg({"value": "sum"}).collect())
-    tail = loaded.where(loaded.id >= turn.given.rows * 99 // 100)
-    return found | _timed("scan of the last 1 %", lambda: drain(tail))
+    for way, loaded in peer.ways(spark, table).items():
+        tail = loaded.where(loaded.id >= turn.given.rows * 99 // 100)
+        total = loaded.agg({"value": "sum"})
+        found |= _timed(f"scan of all columns{way}", partial(drain, loaded))
+        found |= _timed(f"scan of one column{way}", total.collect)
+        found |= _timed(f"scan of the last 1 %{way}", partial(drain, tail))
+    return found
 
 
 def micro_batches(turn: Turn) -> Found:
