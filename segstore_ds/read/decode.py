@@ -147,10 +147,9 @@ class SliceDecoder:
         decoder, entry = self.decoder, self.slice.entry
         if decoder.engine is None or entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
             return None
-        known = decoder.epoch(entry.epoch).schema
+        known = {column.name: column for column in decoder.epoch(entry.epoch).schema}
         fits = all(
-            column.name in known.names and known.field(column.name).equals(column)
-            for column in decoder.needed
+            column.name in known and known[column.name].equals(column) for column in decoder.needed
         )
         return decoder.engine if fits else None
 

@@ -438,13 +438,15 @@ def test_minimum_leaves_no_event_behind_at_an_end(
         query(minRowsPerTrigger=35, maxRowsPerTrigger=34)
 
 
-@pytest.mark.usefixtures("stream")
-def test_tasks_are_packed_as_in_batch(query: Callable[..., SegstoreStreamReader]) -> None:
-    """Small segments together, large ones split, and in offset order."""
+def test_tasks_are_packed_as_in_batch(
+    stream: Stream, query: Callable[..., SegstoreStreamReader]
+) -> None:
+    """Small segments together, large ones split where frames begin, and in offset order."""
+    stream.append(numbers(30, 70), layout=segstore.Layout(inline_bytes=0, frame_rows=2))
     assert len(query().partitions(*next(follow(query())))) == 1
     split = query(minPartitions=8)
     parts = split.partitions(*next(follow(split)))
-    assert len(parts) > 3
+    assert len(parts) > 4
     starts = [part.value[1].slices[0].start for part in parts]
     assert starts == sorted(starts)
     assert all(a <= b for a, b in itertools.pairwise(starts))
