@@ -24,6 +24,10 @@ def test_eight_processes_share_a_reader(minio) -> None:
         members = [
             stack.enter_context(running(work, url, f"w{n}", "20s", minio.options)) for n in range(8)
         ]
+        end = time.monotonic() + 120
+        while sum(len(seen.record.members) for seen in stream.readers) < 8:
+            assert time.monotonic() < end, "a member does not join"
+            time.sleep(0.1)
         for n in range(60):
             stream.append(numbers(tail, tail + 50))
             tail += 50
@@ -37,6 +41,6 @@ def test_eight_processes_share_a_reader(minio) -> None:
     counts = Counter(n for each in got for batch in each for n in batch)
     assert sorted(counts) == list(range(tail))
     assert counts.total() - tail <= 2 * 50  # what the two had in their hands
-    assert sum(map(bool, got)) >= 6
+    assert sum(map(bool, got)) >= 4  # how evenly they share is no promise
     assert stream.position("reader:billing").offset == tail
     assert [seen.record.members.keys() for seen in stream.readers] == [{}.keys()]

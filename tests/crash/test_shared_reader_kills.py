@@ -64,12 +64,13 @@ def test_a_frozen_member_is_fenced_and_its_events_go_to_another(folder: Path) ->
     stream = create_on(open_storage(url), SCHEMA, upkeep=None)
     for n in range(8):
         stream.append(numbers(10 * n, 10 * n + 10))
-    with (
-        running(work_when_told, url, "frozen", "2s") as (child, pipe),
-        running(work, url, "other", "2s") as (_, theirs),
-    ):
+    with ExitStack() as stack:
+        child, pipe = stack.enter_context(running(work_when_told, url, "frozen", "2s"))
+        assert pipe.poll(60), "the first member hangs"
         assert pipe.recv() == list(range(10))
         os.kill(child.pid, signal.SIGSTOP)
+        # Not before: the one that comes first may lease all that is there.
+        _, theirs = stack.enter_context(running(work, url, "other", "2s"))
         got: list[int] = []
         began = time.monotonic()
         while len(got) < 80:
@@ -79,6 +80,7 @@ def test_a_frozen_member_is_fenced_and_its_events_go_to_another(folder: Path) ->
         assert got == list(range(80))
         os.kill(child.pid, signal.SIGCONT)
         pipe.send("next")
+        assert pipe.poll(60), "the frozen member hangs"
         error = pipe.recv()
         assert "SEG_LEASE_LOST" in error
         assert "events='[0, 10)'" in error
