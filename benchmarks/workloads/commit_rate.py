@@ -33,7 +33,11 @@ class Place:
     def open(self, folder: str) -> Storage:
         """Open a folder in it."""
         storage = open_storage(f"{self.url}/{folder}")
-        return LatencyStorage(storage, self.delay_s) if self.delay_s else storage
+        if not self.delay_s:
+            return storage
+        far = LatencyStorage(storage, self.delay_s)
+        far.trust_s = Storage.trust_s  # as on an object store, not as on the disk that it is
+        return far
 
 
 @dataclass(frozen=True)
