@@ -1,8 +1,7 @@
 """The long-lived appender: takes events one by one or in batches, commits by size, time or call.
 
 Until a flush, events are staged as in any write: encoded, in the write cache or in objects that no
-commit names. Each event has a *place*, counted from 0 without gaps in the order of the calls, by
-which it can be read back at once. It gets its offset when a commit takes it.
+commit names. Each can be read back at once by its place, and gets its offset by a commit.
 
 Events are gathered in a *group*; one commit takes one group. While it is in flight, the next events
 are gathered in the next group, so an append does not wait for a commit. `wait` shares commits: one
@@ -80,11 +79,8 @@ class LiveAppender:
     """Appends to a stream until it is closed; made by `Stream.appender`.
 
     Each event gets a *place*: its number among the events of this appender, from 0. It gets its
-    offset in the stream when a flush commits it.
-
-    Threads of one process may share an appender; a forked child gets InvalidInputError. As a
-    context manager it flushes at the end, unless the block failed. It closes when nothing refers
-    to it any more.
+    offset in the stream when a flush commits it. Threads may share an appender; a forked child gets
+    InvalidInputError. A `with` block flushes at its end, unless it failed.
 
     Examples:
         >>> with stream.appender() as appender:
@@ -358,10 +354,7 @@ class LiveAppender:
             self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
             dropped = self._next - self._flushed
             if dropped:
-                _LOG.warning(
-                    "appender was closed with %d events that were not flushed; they are lost",
-                    dropped,
-                )
+                _LOG.warning("appender closed: %d events that were not flushed are lost", dropped)
             for group in self._groups():
                 # Once the task is finished, a commit may name its objects.
                 if not group.task.finished or self._surely_uncommitted():
