@@ -99,7 +99,7 @@ def error_rows() -> list[str]:
                 again = " (retryable)" if one.retryable else ""
                 name = f"{'└ ' * depth}`{one.__name__}`{again}"
                 code = f"[`{one.code}`](#{one.code.lower()})"
-                rows.append(f"| {name} | {code} | {one.__doc__.splitlines()[0]} |")
+                rows.append(f"| {name} | {code} |")
                 rows += below(one, depth + 1)
         return rows
 
