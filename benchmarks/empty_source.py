@@ -3,13 +3,15 @@
 Spark's processes import this module, so it imports no more than such a source needs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -32,8 +34,12 @@ class EmptySource(DataSource):
         """Read nothing."""
         return _Reader()
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
         """Keep nothing."""
+        return _Writer()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002, N802
+        """Keep nothing of a query."""
         return _Writer()
 
 
@@ -45,14 +51,16 @@ class _Reader(DataSourceReader):
         yield pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64())], names=["id"])
 
 
-class _Writer(DataSourceArrowWriter):
+class _Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Takes every batch and forgets it, in batch writes and in queries."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass
         return WriterCommitMessage()
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
         pass
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
         pass

@@ -1,4 +1,4 @@
-"""Rivals that are no products: a sink that only drains, a source whose batches are ready."""
+"""Rivals that are no products: a source whose batches are ready, and sinks that are measured."""
 
 import json
 import os
@@ -15,69 +15,15 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.options import default
+from benchmarks.empty_source import EmptySource
 from segstore_ds.spark.source import SegstoreDataSource
 
 PEAKS = "SEGSTORE_BENCHMARK_PEAKS"
-
-
-class DrainDataSource(DataSource):
-    """A sink that takes every Arrow batch and forgets it: what any Python sink costs at least.
-
-    Options: `compress`, true for a sink that encodes each batch as Arrow with zstd before it does.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "drain"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's
-        """Return the writer."""
-        return DrainWriter(compress=self.options.get("compress") == "true")
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "DrainStreamWriter":  # noqa: ARG002, N802 - Spark's
-        """Return the writer of a query."""
-        return DrainStreamWriter()
-
-
-class DrainWriter(DataSourceArrowWriter):
-    """Counts rows."""
-
-    def __init__(self, *, compress: bool) -> None:
-        self._compress = compress
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Take all batches."""
-        # As segstore compresses; threads would only take turns where all cores have a task.
-        codec = pa.Codec("zstd", compression_level=default("compressionLevel"))
-        options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
-        for batch in iterator:
-            assert batch.num_rows
-            if self._compress:
-                with pa.ipc.new_stream(pa.MockOutputStream(), batch.schema, options=options) as out:
-                    out.write_batch(batch)
-        return WriterCommitMessage()
-
-
-class DrainStreamWriter(DataSourceStreamArrowWriter):
-    """Counts rows, and keeps nothing."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Take all batches."""
-        return DrainWriter(compress=False).write(iterator)
-
-    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's
-        """Keep nothing."""
-
-    def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's
-        """Keep nothing."""
 
 
 class ReadyDataSource(DataSource):
@@ -144,8 +90,8 @@ class _Measured(DataSource):
         return _MeasuredWriter(super().writer(schema, overwrite))
 
 
-class MeasuredDrain(_Measured, DrainDataSource):
-    """`drain`, measured."""
+class MeasuredDrain(_Measured, EmptySource):
+    """`empty`, measured."""
 
     @classmethod
     def name(cls) -> str:

@@ -52,7 +52,7 @@ class Query:
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         writer = source.option("numPartitions", self.partitions).load().writeStream
         writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
-        if self.sink not in ("noop", "drain"):
+        if self.sink not in ("noop", "empty"):
             writer = writer.option("path", str(self.output))
         if self.sink == "segstore":
             # An old query's batches were never written, which the sink would take for a loss.

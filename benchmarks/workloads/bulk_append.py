@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import segstore_ds as segstore
 from benchmarks.datasets import events_parquet, real_parquet
+from benchmarks.empty_source import EmptySource
 from benchmarks.report import Found, Ratio
-from benchmarks.rivals import DrainDataSource
 from benchmarks.session import describe, set_batch_sizing, spark_session
 from benchmarks.workload import Candidate, Race, Settings, folder_bytes, race, workload
 
 TUNED, LARGE, ARROW = "segstore tuned", "segstore tuned, 65,536 rows a batch", "segstore, Arrow"
 INSTALLED, ZSTD, SNAPPY = "segstore as installed", "parquet zstd", "parquet snappy"
-DRAIN, COMPRESS, DRAIN_INSTALLED = "drain tuned", "drain and compress, tuned", "drain as installed"
+DRAIN, DRAIN_INSTALLED = "drain tuned", "drain as installed"
 FORMATS = {"arrow": 1.4, "parquet": 1.2}  # and how many times as fast as Parquet each shall be
 SYNCED = "against us: every segment is synced to disk before the commit, Parquet's files are not"
 
@@ -35,7 +35,7 @@ def bulk_append(settings: Settings) -> Found:
     """Append events (long, int, double, string, timestamp) read from Parquet, through Spark."""
     source = events_parquet(settings.datasets, settings.rows)
     with settings.scratch() as scratch, spark_session() as spark:
-        spark.dataSource.register(DrainDataSource)
+        spark.dataSource.register(EmptySource)
         df = spark.read.parquet(str(source))
         setup = describe(spark) | {
             "data": f"{folder_bytes(source):,} bytes, {df.rdd.getNumPartitions()} partitions"
@@ -49,9 +49,9 @@ def _candidates(spark: SparkSession, df: DataFrame, rows: int) -> dict[str, Cand
         set_batch_sizing(spark, tuned=tuned, rows=batch)
         return _append(df, folder, form, rows)
 
-    def drained(_: Path, *, tuned: bool, compress: bool = False) -> None:
+    def drained(_: Path, *, tuned: bool) -> None:
         set_batch_sizing(spark, tuned=tuned)
-        df.write.format("drain").mode("append").option("compress", compress).save()
+        df.write.format("empty").mode("append").save()
 
     return {
         TUNED: append,
@@ -59,7 +59,6 @@ def _candidates(spark: SparkSession, df: DataFrame, rows: int) -> dict[str, Cand
         ARROW: partial(append, form="arrow"),
         ZSTD: lambda folder: _parquet(df, folder),
         DRAIN: partial(drained, tuned=True),
-        COMPRESS: partial(drained, tuned=True, compress=True),
         SNAPPY: lambda folder: _parquet(df, folder, "snappy"),
         INSTALLED: partial(append, tuned=False),
         DRAIN_INSTALLED: partial(drained, tuned=False),
@@ -82,7 +81,6 @@ def _ratios(found: Race) -> list[Ratio]:
     return [
         found.faster(TUNED, ZSTD, 1.2),
         found.faster(ARROW, ZSTD, 1.4, note=" (aim 1.5)"),
-        found.faster(COMPRESS, ZSTD, note=" (the most that Arrow can reach)"),
         found.faster(TUNED, DRAIN, 0.72),
         found.faster(LARGE, ZSTD, 1.45),
         found.faster(TUNED, SNAPPY),

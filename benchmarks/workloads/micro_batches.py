@@ -7,13 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from benchmarks.empty_source import EmptySource
 from benchmarks.report import Found, Ratio
-from benchmarks.rivals import DrainDataSource
 from benchmarks.session import describe, spark_session
 from benchmarks.streaming import CONF, WARM_UP, Query, objects_per_batch
 from benchmarks.workload import Settings, quantile, race, workload
 
-SINKS = ("noop", "drain", "parquet", "segstore")
+SINKS = ("noop", "empty", "parquet", "segstore")
 FIRST = "first batch of a new query"
 NEW_PROCESSES = {"spark.python.worker.reuse": "false"}
 SMALL, LARGE = 10, 100_000
@@ -46,7 +46,7 @@ def micro_batches(settings: Settings) -> Found:
     rows: list[dict[str, Any]] = []
     ratios: list[Ratio] = []
     with settings.scratch() as scratch, spark_session(CONF) as spark:
-        spark.dataSource.register(DrainDataSource)
+        spark.dataSource.register(EmptySource)
         setup = describe(spark) | {
             "first batches": f"{settings.rounds} new queries after one that is not counted",
             "queries": f"{batches} micro-batches each after {WARM_UP} that are not counted; "
@@ -63,11 +63,11 @@ def micro_batches(settings: Settings) -> Found:
                 rows.append({"case": case, "sink": sink, **found[sink]})
             ratios += _ratios(case, found, small=size == SMALL)
     with settings.scratch() as scratch, spark_session(CONF | NEW_PROCESSES) as spark:
-        spark.dataSource.register(DrainDataSource)
+        spark.dataSource.register(EmptySource)
         queries = {sink: partial(_first_batch, spark, sink) for sink in SINKS[1:]}
         first = race(queries, settings, scratch)
     rows += [{"case": FIRST, **row} for row in first.rows()]
-    goals: dict[str, float | None] = {"parquet": 1.5, "drain": None}
+    goals: dict[str, float | None] = {"parquet": 1.5, "empty": None}
     for rival, most in goals.items():
         ratio = first["segstore"].median / first[rival].median
         ratios.append(Ratio(f"{FIRST}: segstore / {rival}", ratio, most, most=True))
@@ -101,10 +101,10 @@ def _ratios(case: str, found: dict[str, dict[str, Any]], *, small: bool) -> list
         beside("trigger: segstore / parquet", 0.8, ours[trigger], parquet[trigger]),
         beside("addBatch: segstore / parquet", 0.7, ours[median], parquet[median]),
         beside(
-            "addBatch: segstore / (a Python sink that drains + 10 ms)",
+            "addBatch: segstore / (a Python sink that does nothing + 10 ms)",
             1,
             ours[median],
-            found["drain"][median] + 10,
+            found["empty"][median] + 10,
         ),
     ]
     if small:

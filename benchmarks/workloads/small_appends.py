@@ -1,4 +1,4 @@
-"""Small appends, one after the other: requests, bytes, what they leave behind, and reading them."""
+"""Small appends, one after the other: requests, bytes, and what they leave behind."""
 
 import uuid
 from collections.abc import Callable
@@ -13,15 +13,13 @@ from virtual_time import TimedStorage, VirtualTime
 import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
 from benchmarks.report import Found, Ratio
-from benchmarks.rival_stores import installed
-from benchmarks.workload import Settings, beside_bare, race, workload
+from benchmarks.workload import Settings, beside_bare, workload
 from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 
 BATCH_ROWS = 10
-READ_APPENDS = 300
 WARM = 20  # appends before the first that is counted
 DAY_S = 86_400.0
 
@@ -34,15 +32,13 @@ DAY_S = 86_400.0
     "synced like a commit, in the folder of an otherwise empty store",
     "objects at rest: on a virtual clock, appended with compact='auto' once a second, then "
     "left alone until the default policy lets go of what was dropped, and maintained",
-    "against us: each append is synced; Lance's are not, and it has no checksum to compare",
     rows=1_000,
     tiny_rows=40,
 )
 def small_appends(settings: Settings) -> Found:
     """Append 10 events at a time (rows: how many times), synced, of made-up and of real events.
 
-    Requests, log bytes, time beside one bare synced object, objects after upkeep, and reading 300
-    of them beside Lance.
+    Requests, log bytes, time beside one bare synced object, and objects after upkeep.
     """
     rows = []
     with settings.scratch() as scratch:
@@ -51,15 +47,12 @@ def small_appends(settings: Settings) -> Found:
             "flights": partial(_flights, scratch / "flights-parquet"),
         }
         for name, make in sources.items():
-            reads = 5 if settings.tiny else READ_APPENDS
-            batches = make(max(settings.rows, reads) + WARM)
+            batches = make(settings.rows + WARM)
             stream = segstore.create(scratch / name, batches[0].schema)
             bare = open_storage(scratch / f"{name}-bare")
-            row = {"data": name, **_append(stream, bare, batches[: WARM + settings.rows])}
-            row |= _at_rest(batches[: settings.rows])
-            rows.append(row | _read(settings, scratch / f"{name}-read", batches[:reads]))
-    setup = {"reads": f"{READ_APPENDS} appends, opened anew each time"}
-    return Found(rows, [ratio for row in rows for ratio in _ratios(row)], setup)
+            appended = _append(stream, bare, batches)
+            rows.append({"data": name, **appended, **_at_rest(batches[WARM:])})
+    return Found(rows, [ratio for row in rows for ratio in _ratios(row)])
 
 
 def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dict[str, Any]:
@@ -107,24 +100,6 @@ def _at_rest(batches: list[pa.RecordBatch]) -> dict[str, Any]:
     return {"objects at rest": len(found) - len(late)}
 
 
-def _read(settings: Settings, folder: Path, batches: list[pa.RecordBatch]) -> dict[str, Any]:
-    stores = {
-        name: store(folder.with_name(f"{folder.name}-{name}"))
-        for name, store in installed().items()
-        if name in {"segstore", "lance"}
-    }
-    for store in stores.values():
-        store.create(batches[0].schema)
-        for batch in batches:
-            store.append(pa.Table.from_batches([batch]))
-
-    def read(_: Path, name: str) -> None:
-        stores[name].read(None)
-
-    found = race({name: partial(read, name=name) for name in stores}, settings, folder)
-    return {f"read ms, {name}": round(found[name].median * 1e3, 1) for name in stores}
-
-
 def _ratios(row: dict[str, Any]) -> list[Ratio]:
     bare = row["median ms"] / row["bare median ms"]
     bounds = {
@@ -135,11 +110,7 @@ def _ratios(row: dict[str, Any]) -> list[Ratio]:
         "objects at rest": (row["objects at rest"], 60),
     }
     what = row["data"]
-    found = [Ratio(f"{what}: {name}", *bound, most=True) for name, bound in bounds.items()]
-    if "read ms, lance" in row:
-        faster = row["read ms, lance"] / row["read ms, segstore"]
-        found.append(Ratio(f"{what}: reading, times as fast: segstore / lance", faster, 1))
-    return found
+    return [Ratio(f"{what}: {name}", *bound, most=True) for name, bound in bounds.items()]
 
 
 def _flights(folder: Path, count: int) -> list[pa.RecordBatch]:

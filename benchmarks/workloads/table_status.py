@@ -9,7 +9,6 @@ import random
 import statistics
 import time
 import tracemalloc
-from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
-from benchmarks.entries import columns, commit_entry, fill, part_sizes
+from benchmarks.entries import columns, commit_entry, fill
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, beside_bare, folder_bytes, rounded, timed, workload
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import PartRef, Root, encode_root
-from segstore_ds.status.slot import Slot
+from segstore_ds.format.root import encode_root
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.reads import open_snapshot
@@ -41,7 +39,6 @@ SIZES = (10**3, 10**4, 10**5, 10**6)
     "against us: sizes, rows and checksums of the entries are random, tokens too",
     "a clone's origin was opened before (3 requests)",
     "a clone also looks for its probe below each folder of its path, which is not counted",
-    "the root at 10^7 is computed from parts that are not written",
     rows=10**6,
     tiny_rows=1000,
 )
@@ -55,7 +52,6 @@ def table_status(settings: Settings) -> Found:
         rows = [
             _measure(scratch / str(size), size, commits) for size in SIZES if size <= settings.rows
         ]
-        root_bytes = _root_bytes(_listed(10**7))
     first, last = rows[0], rows[-1]
 
     def most(what: str) -> float:
@@ -74,7 +70,6 @@ def table_status(settings: Settings) -> Found:
         "full plan s, largest": (last["full plan ms"] / 1e3, 0.5),
         "open and plan the tail ms, largest": (last["tail ms"], 20),
         "requests of that": (last["tail requests"], 3),
-        "root at 10^7, KiB": (root_bytes / 1024, 64),
         "clone ms, largest / smallest": (last["clone ms"] / first["clone ms"], 2),
         # A pin, a note that the clone is made, two hints, a probe, and four gets before them.
         "requests of a clone at the origin, largest": (last["clone requests"], 10),
@@ -104,12 +99,8 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
         "parts": len(root.parts),
         "bytes/segment": round(sum(p.bytes for p in parts) / sum(p.count for p in parts), 2),
         **_json_sizes(min(size, 50_000)),
-        "root bytes": _root_bytes(root),
+        "root bytes": len(encode_envelope(encode_root(root))),
     }
-
-
-def _root_bytes(root: Root) -> int:
-    return len(encode_envelope(encode_root(root)))
 
 
 def _commit_many(stream: Stream, commits: int, bare: Storage) -> dict[str, Any]:
@@ -183,17 +174,3 @@ def _json_sizes(count: int) -> dict[str, float]:
     text = json.dumps(entries).encode()
     sizes = {"JSON": len(text), "gzip": len(gzip.compress(text, 6))}
     return {f"{name} B/segment": round(size / count, 1) for name, size in sizes.items()}
-
-
-def _listed(size: int) -> Root:
-    """Return the root of a stream of so many segments, its parts put in lists."""
-    status = TableStatus(open_storage("memory://benchmark-table-status"))
-    chance = random.Random(1)
-    root = segstore.create("memory://benchmark-root", EVENTS)._log.root
-    parts: list[PartRef] = []
-    start = 0
-    for count in part_sizes(size):
-        path = f"status/{start // 1000:020d}-segments-{chance.getrandbits(128):032x}"
-        parts.append(PartRef(path, start, start + 1000 * count, count, 14 * count))
-        start = parts[-1].end
-    return status.tidy(replace(root, parts=tuple(parts), tail=start), Slot(1, 0, 0))

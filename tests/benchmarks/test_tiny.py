@@ -47,7 +47,6 @@ PLAIN = (
     "month_of_commits",
     "publish",
     "python_rivals",
-    "append_frontier",
 )
 # On a real S3 server, which the first run fetches.
 SERVER = ("copy_between_stores", "lazy_scan_s3")
