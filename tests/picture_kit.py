@@ -3,7 +3,6 @@
 `python tests/picture_kit.py` draws that picture again.
 """
 
-import base64
 import datetime as dt
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,16 @@ from segstore_ds.observe.figures import FollowerFigures, Lag, Metrics, ReaderFig
 from segstore_ds.observe.page import build_cell
 
 EVIL = "<script>alert(1)</script>&\"'$x^"
-DRAWN = Path(__file__).parents[1] / "segstore_ds/docs/stream.png"
+DRAWN = Path(__file__).parents[1] / "segstore_ds/docs/stream.svg"
+# An image of what a browser laid out, which follows the light or dark of the page around it.
+_IMAGE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height}">
+<foreignObject width="760" height="{height}">
+<div xmlns="http://www.w3.org/1999/xhtml" style="font:14px/1.45 system-ui,sans-serif">
+{picture}
+</div>
+</foreignObject>
+</svg>
+"""
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 PARQUET = segstore.Layout(inline_bytes=0, segment_format="parquet")
 
@@ -85,10 +93,10 @@ def draw_document() -> None:
         cell = Path(folder) / "cell.html"
         cell.write_text(build_cell(figures.url, lambda: found), encoding="utf-8")
         page.open(cell, width=760)
-        height = page.evaluate("document.querySelector('.segstore').offsetHeight + 16")
-        clip = {"x": 0, "y": 0, "width": 760, "height": height, "scale": 2}
-        shot = page.call("Page.captureScreenshot", clip=clip)
-    DRAWN.write_bytes(base64.b64decode(shot["data"]))
+        page.evaluate("document.body.style = 'margin: 0; font: 14px/1.45 system-ui'")
+        height = page.evaluate("document.querySelector('.segstore').offsetHeight + 4")
+        xml = "new XMLSerializer().serializeToString(document.querySelector('.segstore'))"
+        DRAWN.write_text(_IMAGE.format(height=height, picture=page.evaluate(xml)))
 
 
 if __name__ == "__main__":
