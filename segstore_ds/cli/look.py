@@ -106,6 +106,12 @@ def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
             auto = ", published after commits" if name in stream.settings.publish else ""
             shown = f"offsets [{table.head}, {table.tail}), {table.lag:,} events behind{auto}"
             yield name, f"{shown}: {table.reason}" if table.lag else shown
+    try:
+        for table in stream.published.latest.values():
+            by = f"newest by {', '.join(table.latest_by)} at {table.url}"
+            yield f"{table.format} latest", f"{by}, {table.lag:,} events behind"
+    except segstore.SegstoreError as error:
+        yield "latest", f"can't be read: {error}"
 
 
 def history(

@@ -159,6 +159,10 @@ def publish(
     kind: Annotated[
         TableFormat, typer.Option("--format", metavar="FORMAT", help="delta or iceberg.")
     ] = "delta",
+    latest_by: Annotated[
+        str | None, "COLUMNS: Only the newest event of each key, beside the stream."
+    ] = None,
+    tombstone: Annotated[str | None, "COLUMN: True in events that delete their key."] = None,
     auto: Annotated[
         bool | None,
         typer.Option("--auto/--no-auto", help="From now on, publish after commits too."),
@@ -174,17 +178,27 @@ def publish(
     """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
     stream = run.change(url)
     if dry_run:
-        shows = stream.published.get(kind)
+        tables = stream.published.latest if latest_by else stream.published
+        shows = tables.get(kind)
         text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
         why = f": {shows.reason}" if shows and shows.lag else ""
         run.report(shows or {"url": None}, text + why)
     elif remove:
-        ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
-        count = stream.published.remove(kind)
+        what = "tables of newest events" if latest_by else f"{kind} table"
+        ask(f"Remove the {what} of {stream.url}?", yes=yes)
+        tables = stream.published
+        count = tables.remove_latest() if latest_by else tables.remove(kind)
         run.report({"deleted": count}, f"deleted {count} objects")
     else:
         done = stream.publish(
-            kind, settle=settle, strict=strict, auto=auto, catalog=catalog, table=table
+            kind,
+            latest_by=latest_by.split(",") if latest_by else None,
+            tombstone=tombstone,
+            settle=settle,
+            strict=strict,
+            auto=auto,
+            catalog=catalog,
+            table=table,
         )
         text = f"{done.url} shows offsets [{done.head}, {done.tail})"
         text += f"; {done.reason}" if done.lag else ""

@@ -23,6 +23,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.publish.formats import CODECS
+from segstore_ds.publish.latest import latest_tables
 from segstore_ds.publish.life import published
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.reader_records import each_reader
@@ -230,7 +231,8 @@ class Metrics:
         for follower in self.followers:
             yield f"follower {follower.url}", follower.lag_events, ""
         for table in self.published:
-            yield f"{table.format.capitalize()} table", table.lag, table.reason
+            what = "table of newest events" if table.latest_by else "table"
+            yield f"{table.format.capitalize()} {what}", table.lag, table.reason
 
 
 class Readable:
@@ -294,10 +296,13 @@ def figures_of(
             _follower(files, root)
             for files in readable.read(lambda: [*context.log.seams.copies(root)]) or ()
         ),
-        published=tuple(
-            found
-            for kind in CODECS
-            if (found := readable.read(partial(published, context, kind))) is not None
+        published=(
+            *(
+                found
+                for kind in CODECS
+                if (found := readable.read(partial(published, context, kind))) is not None
+            ),
+            *(readable.read(lambda: tuple(latest_tables(context))) or ()),
         ),
         storage=readable.read(partial(_storage, context, root)) if storage else None,
         damaged=tuple(readable.damaged),

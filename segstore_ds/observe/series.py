@@ -144,7 +144,8 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
     for name, value in values.items():
         yield sample(name, value, url)
     for table in metrics.published:
-        yield sample("published_lag_events", table.lag, url, table.format)
+        kind = f"{table.format} latest" if table.latest_by else table.format
+        yield sample("published_lag_events", table.lag, url, kind)
     for rule in metrics.expiry:
         yield sample("expired_events", rule.rows, url, rule.column)
         if rule.lag_s is not None:

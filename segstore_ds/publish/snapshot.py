@@ -30,6 +30,8 @@ class Published:
         reason: Why it lacks them, and what to call; empty without a lag.
         left_out: Columns that the table lacks as its format has no such type, with their types.
         registered: The metadata that a catalog was told of; None if none was.
+        latest_by: The columns of the key, if it shows the newest event of each alone; then the
+            location is that of the stream beside, and versions and offsets are this stream's.
     """
 
     format: str
@@ -42,6 +44,7 @@ class Published:
     reason: str
     left_out: dict[str, str]
     registered: str | None = None
+    latest_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

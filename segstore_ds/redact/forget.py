@@ -59,7 +59,13 @@ def run_forget(
     root = context.log.refresh()
     record = redactions_of(root)[redact_id]
     policy = upkeep_of(root) or DEFAULT_POLICY
-    grace_s = 0 if short_grace else policy.grace_s
+    return forget_before(context, record, tables, 0 if short_grace else policy.grace_s)
+
+
+def forget_before(
+    context: StreamContext, record: Redaction, tables: Tables, grace_s: float
+) -> Forgotten:
+    """Delete what is from before the version of a record, as far as that may go now."""
     PROCESS_CACHE.reset()
     published = list(tables(context, record, grace_s))  # first: their readers leave the old objects
     report = run_maintain(

@@ -14,6 +14,7 @@ that still runs finds its version taken.
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
+from segstore_ds.publish.latest import PROPERTY as LATEST
+from segstore_ds.publish.latest import SOURCE, latest_storage
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
@@ -108,6 +111,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     before = _take_place(log, client) or log.reopen()
     commit_drop(log, client)
     deleted, kept = 0, []
+    if LATEST in log.root.properties:
+        deleted += drop_latest(storage, log.root, clock=clock, client=client)
     log_files = f"{names.LOG_FOLDER}/"
     objects = [*storage.list("")]
     if any(paths.is_published(info.path) for info in objects):
@@ -128,6 +133,16 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     if before.dropped and not deleted:
         raise NotFoundError("stream was dropped", url=storage.url, version=before.version)
     return Dropped(deleted, tuple(sorted(kept)))
+
+
+def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> int:
+    """Drop what holds a stream's newest events by key; return how many objects that deleted."""
+    beside = latest_storage(storage)
+    log = DroppableLog(beside, clock=clock, damaged=True)
+    with suppress(NotFoundError):
+        if log.reopen().properties.get(SOURCE) == root.stream_id:
+            return run_drop(beside, confirm=beside.url, clock=clock, client=client).deleted
+    return 0
 
 
 def _take_place(log: DroppableLog, client: str) -> Root | None:

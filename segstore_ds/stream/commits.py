@@ -22,6 +22,7 @@ from segstore_ds.redact.expire import EXPIRY
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.status.writers import Commit
+from segstore_ds.stream.latest_table import LATEST
 from segstore_ds.write.append import Appender, AppendPlan, check_stream
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
@@ -109,7 +110,7 @@ class AfterCommit:
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._retain = AutoRetain(context)
-        self._upkeep = AutoUpkeep(context, (UPKEEP, EXPIRY, _PUBLISHING))
+        self._upkeep = AutoUpkeep(context, (UPKEEP, EXPIRY, _PUBLISHING, LATEST))
 
     def run(self, compact: Layout | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""

@@ -40,6 +40,7 @@ from segstore_ds.publish.auto import (
     run_set_auto_publish,
 )
 from segstore_ds.publish.formats import codec_of
+from segstore_ds.publish.latest import latest_tables
 from segstore_ds.publish.life import published, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
@@ -53,6 +54,7 @@ from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader,
 from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.stream.latest_table import remove_latest
 from segstore_ds.stream.tables import show_rows
 from segstore_ds.write.create import run_set_properties
 
@@ -325,6 +327,25 @@ class PublishedTables(Mapping[TableFormat, Published]):
         codec_of(format)
         run_set_auto_publish(self._context, format, on=False)
         return run_unpublish(self._context, format)
+
+    @property
+    def latest(self) -> Mapping[str, Published]:
+        """The tables of the newest event of each key, by format."""
+        self._context.log.refresh()
+        return {found.format: found for found in latest_tables(self._context)}
+
+    def remove_latest(self) -> int:
+        """Delete the tables of the newest events, and the stream that holds these; safe to repeat.
+
+        Returns:
+            How many objects were deleted.
+
+        Examples:
+            >>> _ = stream.publish("delta", latest_by=["user"])
+            >>> stream.published.remove_latest() > 0
+            True
+        """
+        return remove_latest(self._context)
 
 
 _SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")

@@ -20,7 +20,7 @@ from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
 from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
-from segstore_ds.publish.life import forget_tables, run_publish
+from segstore_ds.publish.life import run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filters.given import FilterLike
@@ -35,6 +35,7 @@ from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
+from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
 from segstore_ds.write.layout import Layout, as_layout
@@ -265,6 +266,7 @@ class Stream(Writes):
             done = replace(done, expired=expired, version=self._context.log.root.version)
             if not dry_run:
                 run_auto_publish(self._context, at_once=True)
+                run_latest(self._context, at_once=True)
         return done
 
     def compact(
@@ -372,7 +374,7 @@ class Stream(Writes):
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
         request = RedactRequest(filters, columns, reason, redact_id)
         done = redact_and_forget(
-            self._context, request, forget=forget, short_grace=short_grace, tables=forget_tables
+            self._context, request, forget=forget, short_grace=short_grace, tables=forget_published
         )
         self._commits.keep_up()
         return done
@@ -469,6 +471,8 @@ class Stream(Writes):
         self,
         format: TableFormat,  # noqa: A002 - the word of all other engines
         *,
+        latest_by: Sequence[str] | None = None,
+        tombstone: str | None = None,
         settle: bool = False,
         strict: bool = False,
         auto: bool | None = None,
@@ -492,6 +496,12 @@ class Stream(Writes):
 
         Args:
             format: Both may be published.
+            latest_by: Publish a small table of the newest event of each key instead, at the
+                location of the answer, beside this one: what `latest` returns as of the version
+                that it shows, with offsets in the column ``_offset``. It is brought up to date from
+                the events since the last time, and replaced in one commit. Values that the stream
+                no longer has, after a truncation or a redaction, leave it too.
+            tombstone: With `latest_by`: as in `latest`.
             settle: First merge what is in no Parquet file, and publish all events.
             strict: Refuse to publish if a column has a type that the format lacks; otherwise such
                 columns are left out.
@@ -517,7 +527,14 @@ class Stream(Writes):
             >>> table = stream.publish("delta", settle=True)
             >>> table.tail, table.lag
             (3, 0)
+            >>> stream.publish("delta", latest_by=["user"]).lag
+            0
         """
+        if latest_by is not None:
+            how: dict[str, Any] = {"strict": strict, "catalog": catalog, "table": table}
+            return publish_latest(self._context, format, latest_by, tombstone, auto=auto, **how)
+        if tombstone is not None:
+            raise InvalidInputError("a tombstone needs a key", remedy="give latest_by as well")
         done = run_publish(
             self._context, format, settle=settle, strict=strict, catalog=catalog, table=table
         )

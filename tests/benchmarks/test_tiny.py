@@ -46,6 +46,7 @@ PLAIN = (
     "appender_events",
     "month_of_commits",
     "publish",
+    "latest_by",
     "python_rivals",
 )
 # On a real S3 server, which the first run fetches.

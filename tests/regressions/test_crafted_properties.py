@@ -22,6 +22,7 @@ PROPERTIES = [
     "key_columns",
     "time_column",
     "publish",
+    "latest",
     "replication",
     "retention",
     "upkeep",

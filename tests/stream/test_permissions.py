@@ -114,6 +114,11 @@ def published(url: str, other: str) -> None:
     segstore.open(url).publish("delta")
 
 
+def newest(url: str, other: str) -> None:
+    filled(url, other)
+    segstore.open(url).publish("delta", latest_by=["s"])
+
+
 def _follow(stream: segstore.Stream, *name: str) -> None:
     for _ in stream.follow(*name, start="head", timeout=0):
         pass
@@ -158,7 +163,9 @@ _ON_STREAMS: Mapping[str, tuple[Prepare, Run]] = {
     "compact": (filled, lambda stream, _: stream.compact()),
     "redact": (filled, lambda stream, _: stream.redact("n == 3", columns=["s"])),
     "publish": (filled, lambda stream, _: stream.publish("delta", settle=True)),
+    "publish(latest_by=)": (filled, lambda stream, _: stream.publish("delta", latest_by=["s"])),
     "published.remove": (published, lambda stream, _: stream.published.remove("delta")),
+    "published.remove_latest": (newest, lambda stream, _: stream.published.remove_latest()),
     "copy_to": (filled, lambda stream, other: stream.copy_to(other, copy_id="c")),
     'copy_to(mode="events")': (
         filled,
@@ -203,7 +210,8 @@ CALLS: dict[str, tuple[Prepare, Callable[[str, str], object]]] = {
 def attempt(store: Store, call: str, permits: list[tuple[str, ...]]) -> None:
     """Prepare and make a call; no folder above may be listed."""
     prepare, run = CALLS[call]
-    url, other = store.place(), store.place()
+    url = store.place()
+    other = f"{url}_latest" if "latest" in call and call != "latest" else store.place()
     store.permits = {}
     prepare(url, other)
     store.refused = 0

@@ -18,7 +18,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.publish.life import forget_tables
 from segstore_ds.read.cuts import CutLike
 from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.redact.forget import redact_and_forget
@@ -30,6 +29,7 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import AfterCommit
 from segstore_ds.stream.connector.writes import client_text, layout_of, open_to_commit
+from segstore_ds.stream.latest_table import forget_published
 from segstore_ds.stream.opening import open as open_stream
 from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import context_of
@@ -222,7 +222,7 @@ def redact_stream(
         work,
         forget=forget,
         short_grace=short_grace,
-        tables=forget_tables,
+        tables=forget_published,
     )
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()

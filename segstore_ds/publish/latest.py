@@ -1,0 +1,276 @@
+"""The newest event of each key as a table: a stream beside the stream, published like any other.
+
+The stream `<url>_latest` holds the newest of the kept events of each key, with their offsets. What
+it holds follows from one version of its source. A round takes what it holds already, leaves out
+what is below the head by now, adds the events that came since, and overwrites it in one commit,
+whose batch id is the source's version. So a round may be killed anywhere and begun again; of two at
+once the later commit is refused, and planned again. Where what it holds may differ from what the
+source says now, after a redaction or in another schema, a round reads all kept events again.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segstore_ds.errors import (
+    MAYBE_COMMITTED,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SegstoreError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
+from segstore_ds.format.record import build_json, to_json
+from segstore_ds.format.redactions import redacted_since
+from segstore_ds.format.root import Root, Writer, property_of
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.publish.formats import CODECS
+from segstore_ds.publish.life import published
+from segstore_ds.publish.snapshot import Published
+from segstore_ds.read.latest import newest_by_key
+from segstore_ds.read.plan import split_reading
+from segstore_ds.read.request import plan_reading
+from segstore_ds.read.scan import open_reader
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.writers import SKIP, WriterKey
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import Appender, AppendPlan
+from segstore_ds.write.create import run_create
+from segstore_ds.write.inputs import as_input
+from segstore_ds.write.job import plan_job
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
+from segstore_ds.write.staged import delete_staged
+
+PROPERTY = "latest"  # On disk: the rule, in the source. Never change; add a new one.
+SOURCE = "latest_of"  # On disk: the id of the source, in the stream beside it. Never change.
+WRITER = "latest"  # On disk: the id under which rounds commit to it. Never change.
+OFFSET = "_offset"  # On disk: the column with the offsets in the source. Never change.
+_SUFFIX = "_latest"  # On disk: how its location ends. Never change.
+_POLICY = UpkeepPolicy(keep_s=3600, grace_s=DAY_S)  # a round replaces all that it holds
+_LAYOUT = Layout(segment_format="parquet", inline_bytes=0)
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRule:
+    """Whose newest events are a table: the columns of the key, and which column says "deleted".
+
+    Rounds after commits publish them in `formats`.
+    """
+
+    key: tuple[str, ...]
+    tombstone: str | None = None
+    formats: tuple[str, ...] = ()
+
+
+def rule_of(root: Root) -> LatestRule | None:
+    """Return a stream's rule; CorruptionError if it can't be read."""
+    return property_of(root, PROPERTY, LatestRule)
+
+
+def build_rule(rule: LatestRule) -> str:
+    """Return the property's text for a rule."""
+    return build_json(to_json(rule)).decode()
+
+
+def latest_storage(storage: Storage) -> Storage:
+    """Return the place of the newest events of the stream at a place; sends no request."""
+    if storage.outer() is None:
+        raise InvalidInputError(
+            "a stream that fills a bucket has no place beside it for its newest events",
+            remedy="copy it to a folder",
+            url=storage.url,
+        )
+    return storage.sibling(f"{storage.url}{_SUFFIX}")
+
+
+def find_latest(context: StreamContext) -> StreamContext | None:
+    """Return the stream with the newest events of a stream's keys; None if there is none.
+
+    Raises:
+        InvalidInputError: Another stream is in its place.
+    """
+    storage = latest_storage(context.storage)
+    log = StreamLog(storage, clock=context.clock, grace_s=context.log.grace_s)
+    try:
+        root = log.open()
+    except NotFoundError:
+        return None
+    if root.properties.get(SOURCE) != context.log.root.stream_id:
+        raise InvalidInputError(
+            "another stream is where the newest events would be",
+            remedy="drop or move it",
+            url=storage.url,
+        )
+    return StreamContext.of(log, client=context.client)
+
+
+def create_latest(context: StreamContext) -> None:
+    """Create the stream for a stream's newest events.
+
+    Raises:
+        AlreadyExistsError: There is a stream.
+    """
+    root, storage = context.log.root, latest_storage(context.storage)
+    run_create(
+        storage,
+        _schema(context, root),
+        spark_schema=None,
+        client=context.client,
+        clock=context.clock,
+        properties={SOURCE: root.stream_id, UPKEEP_PROPERTY: build_upkeep(_POLICY)},
+    )
+
+
+def _schema(context: StreamContext, root: Root) -> pa.Schema:
+    schema = epoch_schema(context.status, root.epoch)
+    if OFFSET in schema.names:
+        raise InvalidInputError(
+            "a table of newest events needs the name of a column for its own", column=OFFSET
+        )
+    return schema.append(pa.field(OFFSET, pa.int64()))
+
+
+def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) -> None:
+    """Let the stream beside hold the newest events as of the newest version; safe to repeat.
+
+    Reads what is new since the last time and all that it holds, and writes all that it holds then.
+    """
+    for _ in range(_ATTEMPTS):
+        root, held = context.log.refresh(), beside.log.refresh()
+        shown = _find_shown(context, beside, rule)
+        if shown is not None and shown.batch_id >= root.version:
+            return
+        found = newest_by_key(
+            _events(context, root, beside, held, shown),
+            _schema(context, root),
+            rule.key,
+            rule.tombstone,
+        )
+        owner = _owner(root, rule)
+        writer = WriterKey(WRITER, root.version, owner, takeover=True, on_repeat=SKIP)
+        try:
+            _overwrite(beside, found, held, writer)
+        except ConflictError:
+            continue  # another round came first
+        return
+    raise ConflictError(
+        "other rounds committed first on every attempt",
+        remedy="publish again",
+        attempts=_ATTEMPTS,
+    )
+
+
+def _owner(root: Root, rule: LatestRule) -> str:
+    """Return as whose the newest events of a version are committed.
+
+    Those of another owner have other columns, or were made by another rule.
+    """
+    made = [root.stream_id, root.generation, root.epoch.number, rule.key, rule.tombstone]
+    return hashlib.blake2b(build_json(made), digest_size=8).hexdigest()
+
+
+def _find_shown(context: StreamContext, beside: StreamContext, rule: LatestRule) -> Writer | None:
+    """Return the commit that made all that the stream beside holds; None if there is none."""
+    held = beside.log.root
+    known = beside.status.writers.find(held, WRITER)
+    if known is None or known.owner != _owner(context.log.root, rule):
+        return None
+    return known if (known.end - known.rows, known.end) == (held.head, held.tail) else None
+
+
+def _events(
+    context: StreamContext,
+    root: Root,
+    beside: StreamContext,
+    held: Root,
+    shown: Writer | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what decides about the newest events of a version, in order, with offsets."""
+    covered = None
+    if shown is not None and shown.batch_id >= redacted_since(root):
+        covered = _tail_at(context, root, shown.batch_id)
+    if covered is not None:
+        for batch in _read(beside, held, held.head, None):
+            yield batch.filter(pc.greater_equal(batch[OFFSET], root.head))
+    yield from _read(context, root, max(root.head, covered or 0), OFFSET)
+
+
+def _tail_at(context: StreamContext, root: Root, version: int) -> int | None:
+    try:
+        moment = context.log.history.moment(root, version)
+    except SnapshotExpiredError:
+        return None
+    return None if moment is None else moment.tail
+
+
+def _read(
+    context: StreamContext, root: Root, start: int, offset_column: str | None
+) -> pa.RecordBatchReader:
+    reading = plan_reading(
+        context, root, start, root.tail, offset_column=offset_column, read_cache_bytes=0
+    )
+    return open_reader(reading, split_reading(context, reading, root=root))
+
+
+def _overwrite(beside: StreamContext, found: pa.Table, held: Root, writer: WriterKey) -> None:
+    """Replace all that a version holds, in one commit that only follows that version."""
+    request = WriteRequest(
+        schema=found.schema,
+        layout=_LAYOUT,
+        client=beside.client,
+        writer=writer,
+        overwrite=True,
+        replace_schema=True,
+        expected_version=held.version,
+    )
+    job = plan_job(beside, request)
+    tasks = job.stage_all(as_input(found))
+    staged = [segment for task in tasks for segment in task.segments]
+    try:
+        Appender(beside).commit(AppendPlan.of(job, staged, tasks))
+    except MAYBE_COMMITTED:
+        raise
+    except SegstoreError:
+        delete_staged(beside.storage, staged)
+        raise
+
+
+def latest_tables(context: StreamContext) -> Iterator[Published]:
+    """Yield the tables of a stream's newest events, each with how far it is behind the stream."""
+    rule = rule_of(context.log.root)
+    beside = None if rule is None else find_latest(context)
+    if rule is None or beside is None:
+        return
+    for kind in CODECS:
+        found = published(beside, kind)
+        if found is not None:
+            yield as_latest(context, beside, rule, found)
+
+
+def as_latest(
+    context: StreamContext, beside: StreamContext, rule: LatestRule, found: Published
+) -> Published:
+    """Return what a table of the stream beside shows, in the source's versions and offsets."""
+    root, shown = context.log.root, _find_shown(context, beside, rule)
+    covered, version = None, 0
+    if shown is not None and shown.version <= found.version:
+        version, covered = shown.batch_id, _tail_at(context, root, shown.batch_id)
+    tail = max(covered or 0, root.head)
+    lag = root.tail - tail
+    reason = f"{lag:,} events came since, or are not known to be in it; publish it again"
+    return replace(
+        found,
+        version=version,
+        head=root.head,
+        tail=tail,
+        lag=lag,
+        reason=reason if lag else "",
+        latest_by=rule.key,
+    )

@@ -1,0 +1,188 @@
+"""Tables of the newest event of each key: published on request and by rounds, forgotten, removed.
+
+The property of the stream says what is wanted. Who removes takes it away first and then drops the
+stream beside; who makes that stream looks for the property again before it puts events there.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from segstore_ds.format.redactions import Redaction
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.publish.auto import EVERY_US
+from segstore_ds.publish.formats import codec_of
+from segstore_ds.publish.latest import (
+    PROPERTY,
+    WRITER,
+    LatestRule,
+    as_latest,
+    bring_up,
+    build_rule,
+    create_latest,
+    find_latest,
+    rule_of,
+)
+from segstore_ds.publish.life import forget_tables, run_publish
+from segstore_ds.publish.snapshot import Published
+from segstore_ds.read.latest import check_key
+from segstore_ds.redact.forget import forget_before
+from segstore_ds.retention.drop import drop_latest
+from segstore_ds.retention.upkeep import LONG_S, Round, run_upkeep
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.write.create import run_set_properties
+
+
+def publish_latest(
+    context: StreamContext,
+    kind: str,
+    key: Sequence[str],
+    tombstone: str | None,
+    *,
+    auto: bool | None = None,
+    **how: Any,
+) -> Published:
+    """Publish the newest event of each key in a format, or bring that up to date."""
+    codec_of(kind)
+    root = context.log.refresh()
+    context.log.check_open(root)
+    if root.origins:
+        raise InvalidInputError(
+            "a clone that shares files with its origin can't be published",
+            remedy="call stream.materialize() first",
+            url=context.storage.url,
+        )
+    key = (key,) if isinstance(key, str) else tuple(key)
+    check_key(epoch_schema(context.status, root.epoch), key, tombstone)
+    rule = _set_rule(context, LatestRule(key, tombstone))
+    done = _publish(context, rule, kind, **how)
+    if auto is not None:
+        _set_rule(context, rule, **{"add" if auto else "without": kind})
+    return done
+
+
+def _set_rule(
+    context: StreamContext, wanted: LatestRule, *, add: str = "", without: str = ""
+) -> LatestRule:
+    """Note a rule, or which formats rounds publish; no commit if that is so already."""
+    known = rule_of(context.log.refresh())
+    if known is not None and (known.key, known.tombstone) != (wanted.key, wanted.tombstone):
+        raise InvalidInputError(
+            "the newest events are published by another key or tombstone",
+            remedy="call published.remove_latest() first",
+            latest_by=known.key,
+            tombstone=known.tombstone,
+        )
+    formats = {*(known or wanted).formats, add} - {without, ""}
+    rule = replace(wanted, formats=tuple(sorted(formats)))
+    if rule != known:
+        run_set_properties(context, {PROPERTY: build_rule(rule)})
+    return rule
+
+
+def _publish(context: StreamContext, rule: LatestRule, kind: str, **how: Any) -> Published:
+    beside = _beside(context)
+    bring_up(context, beside, rule)
+    done = run_publish(beside, kind, settle=True, **how)
+    _keep_up(beside)
+    return as_latest(context, beside, rule, done)
+
+
+def _beside(context: StreamContext) -> StreamContext:
+    """Return the stream with the newest events, which is made if there is none."""
+    found = find_latest(context)
+    if found is None:
+        with suppress(AlreadyExistsError):
+            create_latest(context)
+        found = find_latest(context)
+    if found is None or not _is_wanted(context):
+        _drop(context, context.log.root)
+        raise NotFoundError("the table was removed meanwhile", url=context.storage.url)
+    return found
+
+
+def _is_wanted(context: StreamContext) -> bool:
+    try:
+        return PROPERTY in context.log.refresh().properties
+    except NotFoundError:
+        return False
+
+
+def _keep_up(beside: StreamContext, budget_s: float = LONG_S) -> None:
+    run_due_merge(beside)
+    run_upkeep(beside, budget_s=budget_s)
+
+
+def may_publish_latest(root: Root) -> bool:
+    """Tell whether commits publish newest events, as far as the root alone says. Pure."""
+    if root.dropped or root.origins:
+        return False
+    try:
+        rule = rule_of(root)
+    except CorruptionError:
+        return True  # the round says so, and no other round has to
+    return rule is not None and bool(rule.formats)
+
+
+def run_latest(context: StreamContext, *, at_once: bool = False) -> None:
+    """Bring the tables up to date that rounds publish, unless one did so within the minute."""
+    root = context.log.follow()
+    rule = rule_of(root) if may_publish_latest(root) else None
+    if rule is None:
+        return
+    beside = None if at_once else find_latest(context)
+    if beside is not None and beside.log.root.time_us + EVERY_US > root.time_us:
+        return
+    for kind in rule.formats:
+        _publish(context, rule, kind)
+
+
+LATEST = Round(
+    "publishing newest events", may_publish_latest, lambda own, _: run_latest(own), PROPERTY
+)
+
+
+def remove_latest(context: StreamContext) -> int:
+    """Remove the tables of the newest events with all that they hold; return how many objects."""
+    root = context.log.refresh()
+    run_set_properties(context, {PROPERTY: None})
+    return _drop(context, root)
+
+
+def _drop(context: StreamContext, root: Root) -> int:
+    return drop_latest(context.storage, root, clock=context.clock, client=context.client)
+
+
+def forget_published(
+    context: StreamContext, record: Redaction, grace_s: float
+) -> Iterator[tuple[str, str, str, int]]:
+    """Delete what may hold redacted values in tables and in newest events; as `forget_tables`."""
+    yield from forget_tables(context, record, grace_s)
+    rule = rule_of(context.log.root)
+    beside = None if rule is None else find_latest(context)
+    if rule is None or beside is None:
+        return
+    bring_up(context, beside, rule)
+    root = beside.log.refresh()
+    mine = replace(record, version=_clean_from(beside, root, record), time_us=root.time_us)
+    done = forget_before(beside, mine, forget_tables, grace_s)
+    due_us = int(done.due.timestamp() * 1e6) if done.due else 0
+    for left in done.left:
+        yield f"{left.what} in {left.where}", left.why, left.call, due_us
+
+
+def _clean_from(beside: StreamContext, root: Root, record: Redaction) -> int:
+    """Return the first version of newest events that a redaction does not matter to."""
+    for batch in beside.log.history.batches(root):
+        ours = pc.equal(batch["writer_id"], WRITER)
+        clean = pc.and_(ours, pc.greater_equal(batch["batch_id"], record.version))
+        found = batch["version"].filter(clean)
+        if len(found):
+            return int(found[0].as_py())
+    return root.version
