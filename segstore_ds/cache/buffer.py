@@ -124,11 +124,6 @@ class Buffer:
         """The largest record that still fits, in bytes."""
         return 0 if self._sealed else self.capacity - self.filled
 
-    @property
-    def has_memory(self) -> bool:
-        """Whether it has memory of its own."""
-        return self._memory is not None
-
     def spans(self, offset: int) -> bool:
         """Tell whether an offset lies in the buffer's range."""
         return self.base is not None and self.base <= offset < self.base + self.capacity

@@ -47,7 +47,6 @@ _LOG = logging.getLogger(__name__)
 PART_BYTES = 8 << 20  # requests cost CPU as well as a wait: memory is about one of them per request
 REQUESTS = 10  # ranges at a time, over all objects
 OBJECTS = 4  # objects at a time: one is synced while others are fetched
-_END_BYTES = 64 << 10  # of a segment whose entry is not at hand
 _ZEROS = bytes(PART_BYTES)
 
 Range = tuple[int, int]

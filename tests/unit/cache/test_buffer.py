@@ -44,7 +44,7 @@ def test_a_new_buffer_is_empty():
     buffer = Buffer(CAPACITY)
     assert (buffer.content().length, buffer.room, dict(buffer.records)) == (0, CAPACITY, {})
     assert buffer.read(0) is None
-    assert not buffer.has_memory
+    assert buffer._memory is None
 
 
 @pytest.mark.parametrize("base", BORDERS)
@@ -136,7 +136,7 @@ def test_reset_drops_records_and_gives_back_the_full_capacity(memory):
     data = buffer.read(6)
     buffer.seal()
     buffer.reset(keep_memory=memory)
-    assert (buffer.read(0), dict(buffer.records), buffer.has_memory) == (None, {}, memory)
+    assert (buffer.read(0), dict(buffer.records), buffer._memory is not None) == (None, {}, memory)
     assert put(buffer, 1 << 40, bytes(CAPACITY))
     assert put(buffer, (1 << 40) + CAPACITY, b"x") is False
     assert data == b"ghi"

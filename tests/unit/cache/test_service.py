@@ -209,7 +209,7 @@ class TestBackpressure:
         assert cache.has_room(SIZE)
         cache.write(bytes(SIZE))
         assert not cache.has_room(1)
-        assert not any(buffer.has_memory for buffer in cache._taken)
+        assert all(buffer._memory is None for buffer in cache._taken)
         with background(lambda: cache.write(b"x")) as waiting:
             channel.allow()
             assert channel.arrived.acquire(timeout=300)
@@ -225,9 +225,9 @@ class TestBackpressure:
         for _ in range(3):
             assert cache.allocate(SIZE, lambda _: (SIZE, zlib.crc32(bytes(SIZE))))
             cache.flush()
-        assert sum(buffer.has_memory for buffer in cache._taken) == 3
+        assert sum(buffer._memory is not None for buffer in cache._taken) == 3
         cache.write(bytes(2 * SIZE), frozen=True)
-        assert sum(buffer.has_memory for buffer in cache._taken) == 1
+        assert sum(buffer._memory is not None for buffer in cache._taken) == 1
         channel.allow(10)
         cache.commit()
 
