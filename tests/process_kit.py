@@ -35,9 +35,10 @@ def forkserver() -> Any:
 
 
 def messages(connection: Connection) -> Iterator[Any]:
-    """Yield what a child sent, up to its end."""
+    """Yield what a child sent, up to its end; one that says nothing for three minutes hangs."""
     while True:
         try:
+            assert connection.poll(180), "the child hangs"
             yield connection.recv()
         except (EOFError, OSError):
             return
