@@ -10,6 +10,7 @@ source says now, after a redaction or in another schema, a round reads all kept 
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import published
 from segstore_ds.publish.snapshot import Published
-from segstore_ds.read.latest import newest_by_key
+from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
@@ -141,18 +142,19 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
     """Let the stream beside hold the newest events as of the newest version; safe to repeat.
 
     Reads what is new since the last time and all that it holds, and writes all that it holds then.
+
+    Raises:
+        InvalidInputError: The key or the tombstone is no such column any more.
     """
     for _ in range(_ATTEMPTS):
         root, held = context.log.refresh(), beside.log.refresh()
         shown = _find_shown(context, beside, rule)
         if shown is not None and shown.batch_id >= root.version:
             return
-        found = newest_by_key(
-            _events(context, root, beside, held, shown),
-            _schema(context, root),
-            rule.key,
-            rule.tombstone,
-        )
+        schema = _schema(context, root)
+        check_key(schema, rule.key, rule.tombstone)
+        events = _events(context, root, beside, held, shown)
+        found = newest_by_key(events, schema, rule.key, rule.tombstone)
         owner = _owner(root, rule)
         writer = WriterKey(WRITER, root.version, owner, takeover=True, on_repeat=SKIP)
         try:
@@ -244,8 +246,10 @@ def _overwrite(beside: StreamContext, found: pa.Table, held: Root, writer: Write
 
 def latest_tables(context: StreamContext) -> Iterator[Published]:
     """Yield the tables of a stream's newest events, each with how far it is behind the stream."""
-    rule = rule_of(context.log.root)
-    beside = None if rule is None else find_latest(context)
+    rule, beside = rule_of(context.log.root), None
+    if rule is not None:
+        with suppress(InvalidInputError):  # another stream is there; rounds say so
+            beside = find_latest(context)
     if rule is None or beside is None:
         return
     for kind in CODECS:

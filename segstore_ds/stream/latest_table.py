@@ -60,6 +60,7 @@ def publish_latest(
         )
     key = (key,) if isinstance(key, str) else tuple(key)
     check_key(epoch_schema(context.status, root.epoch), key, tombstone)
+    find_latest(context)  # or another stream is in its place
     rule = _set_rule(context, LatestRule(key, tombstone))
     done = _publish(context, rule, kind, **how)
     if auto is not None:
@@ -165,10 +166,16 @@ def forget_published(
     """Delete what may hold redacted values in tables and in newest events; as `forget_tables`."""
     yield from forget_tables(context, record, grace_s)
     rule = rule_of(context.log.root)
-    beside = None if rule is None else find_latest(context)
-    if rule is None or beside is None:
+    if rule is None:
         return
-    bring_up(context, beside, rule)
+    try:
+        beside = find_latest(context)
+        if beside is None:
+            return
+        bring_up(context, beside, rule)
+    except (CorruptionError, InvalidInputError) as error:
+        yield "the table of newest events", str(error), "published.remove_latest()", 0
+        return
     root = beside.log.refresh()
     mine = replace(record, version=_clean_from(beside, root, record), time_us=root.time_us)
     done = forget_before(beside, mine, forget_tables, grace_s)

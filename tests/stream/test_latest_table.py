@@ -114,6 +114,22 @@ def test_schema_of_the_stream_is_that_of_the_table(made: tuple[Stream, Timed]) -
         publish(stream)
 
 
+def test_key_that_the_stream_has_no_more_is_named(made: tuple[Stream, Timed]) -> None:
+    """Another schema may lack it; nothing is published until another key is chosen."""
+    stream, _ = made
+    publish(stream, auto=True)
+    stream.overwrite(pa.table({"n": [7]}), overwrite_schema=True)
+    with pytest.raises(InvalidInputError, match="no such column"):
+        stream.maintain()
+    done = stream.redact("n == 7", columns=["n"], forget=True)
+    assert [left.call for left in done.forgotten.left if "newest" in left.what] == [
+        "published.remove_latest()"
+    ]
+    stream.published.remove_latest()
+    stream.publish("delta", latest_by=["n"])
+    assert numbers(stream) == [None]
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -144,6 +160,7 @@ def test_stream_in_its_place_is_left_alone(made: tuple[Stream, Timed]) -> None:
     with pytest.raises(InvalidInputError, match="another stream"):
         publish(stream)
     assert other.refresh().version == 0
+    assert stream.published.latest == {}
     with pytest.raises(InvalidInputError, match="fills a bucket"):
         publish(open_on(_Whole(storage), clock=stream._log.clock))
 

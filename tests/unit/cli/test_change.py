@@ -134,6 +134,20 @@ def test_publish_shows_removes_and_asks(form, stream, capsys):
     assert done(capsys)["deleted"] > 0
 
 
+def test_publish_the_newest_events(stream, capsys):
+    how = ["publish", stream.url, "--latest-by", stream.schema.names[0]]
+    assert main([*how, "--dry-run"]) == 0
+    assert "there is no table" in capsys.readouterr().out
+    assert main([*how, "--auto", "--json"]) == 0
+    assert done(capsys)["url"] == f"{stream.url}_latest"
+    assert main(["info", stream.url]) == 0
+    said = f"delta latest newest by {stream.schema.names[0]} at {stream.url}_latest, 0 events"
+    assert said in capsys.readouterr().out
+    assert main([*how, "--remove"]) == NOT_CONFIRMED
+    assert main([*how, "--remove", "--yes", "--json"]) == 0
+    assert done(capsys)["deleted"] > 0
+
+
 def test_followers(stream, tmp_path, capsys):
     url = str(tmp_path / "second")
     assert main(["followers", stream.url, "--add", url]) == 0
