@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import typer
 
-from segstore_ds.cli.show import to_json
+from segstore_ds.cli.show import rows_of, to_json
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
@@ -243,7 +243,7 @@ def _writer(
 
 def _write_json(sink: Any, batch: Any) -> None:
     """Write rows as lines of JSON; bytes in base64, times in ISO 8601."""
-    for row in batch.to_pylist():
+    for row in rows_of(batch):
         sink.write(printable_json(to_json(row)).encode() + b"\n")
 
 

@@ -43,6 +43,35 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
     return str(value)
 
 
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    """Return the rows of a batch, with texts for timestamps in nanoseconds, which Python lacks."""
+    from segstore_ds.format.schema.normal_form import has_nanoseconds
+
+    if not any(map(has_nanoseconds, batch.schema.types)):
+        return batch.to_pylist()  # type: ignore[no-any-return]
+    return [
+        {name: _exact(batch[name][n]) for name in batch.schema.names} for n in range(len(batch))
+    ]
+
+
+def _exact(value: Any) -> Any:
+    """Return what a value of Arrow holds; durations in nanoseconds are numbers."""
+    from pyarrow import types as t
+
+    from segstore_ds.format.schema.normal_form import has_nanoseconds
+
+    if not value.is_valid or not has_nanoseconds(value.type):
+        return value.as_py()
+    if t.is_timestamp(value.type):
+        return value.cast("string").as_py().replace(" ", "T")
+    if t.is_duration(value.type):
+        return value.value
+    if t.is_struct(value.type):
+        return {field.name: _exact(value[field.name]) for field in value.type}
+    inner = [_exact(each) for each in value.values]
+    return [(each["key"], each["value"]) for each in inner] if t.is_map(value.type) else inner
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON."""
     sys.stdout.write(printable_json(to_json(value)) + "\n")
@@ -65,7 +94,7 @@ def print_table(
     for batch in batches:
         for start in range(0, len(batch), _AT_ONCE):
             part = batch[start : start + _AT_ONCE]
-            rows = part if isinstance(part, list) else part.to_pylist()
+            rows = part if isinstance(part, list) else rows_of(part)
             if as_json:
                 for row in rows:
                     print_json(row)

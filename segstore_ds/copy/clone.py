@@ -299,6 +299,7 @@ def _first_root(
     first = first_root(context, Operation.COPY, pinned.epochs, stream_id=pin.clone_id)
     first = replace(
         first,
+        reader_features=pinned.reader_features,
         head=pinned.head,
         tail=pinned.tail,
         sealed=request.seal,

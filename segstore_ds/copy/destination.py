@@ -11,11 +11,13 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import build_json, to_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import COPIED, first_version, may_begin
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
+from segstore_ds.status.epochs import features_of
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
@@ -171,6 +173,7 @@ class Destination:
         )
         first = replace(
             first_root(context, Operation.COPY, known),
+            reader_features=features_of(decode_schema(text) for _, text, _ in epochs),
             head=bounds[0],
             tail=bounds[1],
             sealed=request.seal,

@@ -36,9 +36,10 @@ ROOT_RAW_LIMIT_BYTES = 4 << 20
 TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
 TAG_BYTES = 30  # of a tag, besides its name
 SHOWN_TAGS = 50  # the most that an error lists
-# On disk: names of features that this version can read, or write. Format 1 needs none: a later
-# version adds a name where this one would misread its streams, or damage them.
-READER_FEATURES: frozenset[str] = frozenset()
+# On disk: names of features that this version can read, or write. A later version adds a name where
+# this one would misread its streams, or damage them.
+NANOSECONDS = "nanoseconds"  # schemas with times in nanoseconds
+READER_FEATURES = frozenset((NANOSECONDS,))
 WRITER_FEATURES: frozenset[str] = frozenset()
 
 

@@ -3,8 +3,8 @@
 Bounds must always hold: a column that cannot be bounded has none. NaN gives no bounds, long strings
 and binaries are cut so that the bounds only move outwards, and zero is stored with the sign that
 covers both zeros. Bounds are stored in the form in which they are compared, so dates, times,
-timestamps and durations are integers in the unit of the column (days, ns, us, us): Arrow's range is
-wider than Python's.
+timestamps and durations are integers in the unit of the column: Arrow's range is wider than
+Python's.
 """
 
 import base64

@@ -180,7 +180,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
         {Operation.SET_PROPERTIES, Operation.FOLLOW, Operation.PROMOTE, Operation.REPAIR}
     ),
     "dropped": frozenset({Operation.DROP}),
-    "reader_features": frozenset(),
+    "reader_features": _WRITES,
     "writer_features": frozenset(),
     "generation": frozenset({Operation.REPAIR, Operation.PROMOTE}),
     "pins": frozenset({Operation.PIN, Operation.UNPIN}),

@@ -43,6 +43,8 @@ _PACKED: Mapping[str, str] = MappingProxyType(
         "date": "<i",
         "timestamp": "<q",
         "timestamptz": "<q",
+        "timestamp_ns": "<q",
+        "timestamptz_ns": "<q",
     }
 )
 
@@ -77,7 +79,7 @@ def _delta_type(data_type: pa.DataType) -> Any:
     for applies, name, _ in _PLAIN:
         if applies(data_type):
             return name
-    if t.is_timestamp(data_type):
+    if t.is_timestamp(data_type) and data_type.unit == "us":
         return "timestamp" if data_type.tz else "timestamp_ntz"
     if t.is_decimal(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
@@ -128,7 +130,8 @@ def _iceberg_type(data_type: pa.DataType, path: tuple[str, ...]) -> Any:
         if applies(data_type):
             return name
     if t.is_timestamp(data_type):
-        return "timestamptz" if data_type.tz else "timestamp"
+        name = "timestamptz" if data_type.tz else "timestamp"
+        return f"{name}_ns" if data_type.unit == "ns" else name
     if t.is_decimal(data_type) and data_type.precision <= _MOST_DIGITS:
         return f"decimal({data_type.precision}, {data_type.scale})"
     within = () if is_variant(data_type) else children_of(data_type)

@@ -9,7 +9,10 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.schema.times import number_of
 from segstore_ds.options import BY_NAME, NOTES
 from segstore_ds.stream.connector.reads import NAN, resolve_location
 
@@ -21,7 +24,7 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (str, lambda value: value),
     ((bytes, bytearray, memoryview), lambda value: base64.b64encode(value).decode()),
     ((date, time), lambda value: value.isoformat()),  # and datetime
-    (timedelta, lambda value: value // timedelta(microseconds=1)),
+    (timedelta, lambda value: number_of(value, pa.duration("us"))),  # which text filters take
     (Decimal, str),
     (float, lambda value: _SPECIAL.get(value, value) if value == value else NAN),  # noqa: PLR0124
     (Iterable, lambda value: [_as_json(inner) for inner in value]),
@@ -122,7 +125,7 @@ def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
 def _to_json(name: str, value: Any) -> str:
     try:
         return json.dumps(_as_json(value))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidInputError(
             "option has a wrong value",
             remedy="give texts, numbers, dates, times or bytes",

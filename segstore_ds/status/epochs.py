@@ -6,7 +6,7 @@ segment carries the epoch of its bytes, and readers convert it to the schema tha
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,9 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
 from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
-from segstore_ds.format.root import BlobRef, Epoch, Root
+from segstore_ds.format.root import NANOSECONDS, BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
+from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
@@ -88,6 +89,16 @@ class SchemaChange:
 def epoch_schema(status: SchemaTexts, epoch: Epoch) -> pa.Schema:
     """Return an epoch's schema."""
     return decode_schema(status.schema_texts(epoch)[0])
+
+
+def features_of(schemas: Iterable[pa.Schema], known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the reader features of a root that has these schemas, and `known` from before. Pure.
+
+    >>> features_of([pa.schema([("ts", pa.timestamp("ns"))])])
+    ('nanoseconds',)
+    """
+    needed = any(has_nanoseconds(field.type) for schema in schemas for field in schema)
+    return tuple(sorted({*known, NANOSECONDS})) if needed else tuple(known)
 
 
 def plan_epochs(

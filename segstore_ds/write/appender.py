@@ -32,8 +32,7 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.service import FirstError
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema.conversion import conform, conform_pieces
-from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.schema.widening import plan_schema
+from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_group import EventGroup
@@ -417,7 +416,8 @@ class LiveAppender:
     ) -> None:
         try:
             # The rules of `Stream.append`: `conform` alone would read a missing column as null.
-            plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
+            stored = self._ends.schema
+            plan_schema(stored, in_units_of(stored, given.schema), merge=False)
             # Conform all batches before staging any: all are taken, or none.
             batches = [
                 piece for batch in taken for piece in conform_pieces(batch, group.task.schema)

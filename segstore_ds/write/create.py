@@ -20,6 +20,7 @@ from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.status.epochs import features_of
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
@@ -65,7 +66,7 @@ def run_create(
     first = first_root(context, Operation.CREATE, [epoch])
     kept = dict(properties or {})
     kept.update((name, value) for name, value in marked.items() if value is not None)
-    first = replace(first, properties=kept)
+    first = replace(first, properties=kept, reader_features=features_of([stored]))
     if log.create(begin_history(first)) is None:
         raise _taken(storage.url)
     return log

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.normal_form import has_nanoseconds, normalise_schema
+from segstore_ds.format.schema.times import number_of
 from segstore_ds.format.schema.widening import merge_type
 
 BATCH_ROWS = 4096
@@ -177,7 +178,12 @@ def _taker(field: pa.Field) -> _Take:
 
 
 def _general(field: pa.Field) -> _Take:
+    fine = has_nanoseconds(field.type) and not t.is_nested(field.type)
+
     def take(value: Any) -> tuple[Any, int]:
+        if fine:  # than Python's own times, so these become numbers
+            with suppress(*_ERRORS):
+                return number_of(value, field.type), 8
         try:
             given = _plain(value)
             made = pa.array([given], field.type)

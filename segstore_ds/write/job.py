@@ -19,7 +19,7 @@ from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys,
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.schema.widening import plan_schema
+from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import find_repeated
@@ -175,7 +175,8 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
 @lru_cache(maxsize=64)
 def _fitted(text: str, incoming: SchemaKey, merge: bool) -> pa.Schema:
     """Return what a stream of a schema encodes incoming data in; writers repeat their schema."""
-    return _normal(plan_schema(decode_schema(text), incoming.schema, merge=merge))
+    stored = decode_schema(text)
+    return _normal(plan_schema(stored, in_units_of(stored, incoming.schema), merge=merge))
 
 
 def _normal(schema: pa.Schema) -> pa.Schema:

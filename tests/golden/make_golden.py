@@ -9,6 +9,7 @@
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-times
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-segment-filters
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-doubles
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-nanoseconds
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -37,6 +38,7 @@ import golden_times
 import pyarrow as pa
 from virtual_time import TimedStorage, VirtualTime
 
+from segstore_ds.cli.show import rows_of
 from segstore_ds.compact import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import table, table_status
@@ -123,6 +125,25 @@ def doubles(stream: Stream) -> None:
         for form, size in (("arrow", 0), ("parquet", 0), ("arrow", 10_000)):
             layout = Layout(inline_bytes=size, segment_format=form)
             stream.append(table, merge_schema=True, layout=layout)
+
+
+def nanoseconds(stream: Stream) -> None:
+    """Times of each kind in nanoseconds, nested and at their limits, in every kind of segment."""
+    kinds = {
+        "instant": pa.timestamp("ns", "UTC"),
+        "local": pa.timestamp("ns"),
+        "span": pa.duration("ns"),
+    }
+    kinds |= {"deep": pa.struct([(name, pa.list_(kind)) for name, kind in kinds.items()])}
+    for number in (-(2**63), -1, 1_767_225_600_123_456_789, 2**63 - 1):
+        values = dict.fromkeys(("instant", "local", "span"), number)
+        rows = [values | {"deep": {name: [number, None] for name in values}}, {}]
+        table = pa.Table.from_pylist(rows, pa.schema(kinds))
+        if number == -(2**63):
+            stream.overwrite(table, overwrite_schema=True)
+            stream.settings.update(time_column="instant", key_columns=["local"])
+        for form, size in (("arrow", 0), ("parquet", 0), ("arrow", 10_000)):
+            stream.append(table, layout=Layout(inline_bytes=size, segment_format=form))
 
 
 def parts(stream: Stream) -> None:
@@ -249,6 +270,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1-times": golden_times.TIMES,
     "v1-doubles": {"doubles": doubles},
     "v1-segment-filters": golden_keys.SEGMENTS,
+    "v1-nanoseconds": {"nanoseconds": nanoseconds},
 }
 
 
@@ -264,7 +286,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         elif version == "v1-segment-filters":
             stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
             stack.enter_context(thresholds(merges, golden_keys.LOOK))
-        elif version == "v1-doubles":
+        elif version in ("v1-doubles", "v1-nanoseconds"):
             stack.enter_context(thresholds(table.SEGMENTS, TINY))
         elif version == "v1-parquet":
             stack.enter_context(thresholds(table.SEGMENTS, golden_parquet.TINY))
@@ -299,7 +321,6 @@ def thresholds(module: ModuleType, values: dict[str, int]) -> Iterator[None]:
 def expected(storage: Storage, version: str = "v1") -> dict[str, Any]:
     """Return what has to be read from a stream, as JSON."""
     stream = open_on(storage)
-    rows = stream.read().read_all().to_pylist()
     fields = {field.name: str(field.type) for field in stream.schema}
     return {
         **(golden_levels.described(stream) if version == "v1-levels" else {}),
@@ -307,8 +328,13 @@ def expected(storage: Storage, version: str = "v1") -> dict[str, Any]:
         "tail": stream.tail,
         "version": stream.version,
         "schema": fields,
-        "rows": [{name: as_json(value) for name, value in row.items()} for row in rows],
+        "rows": rows_as_json(stream.read().read_all()),
     }
+
+
+def rows_as_json(table: pa.Table) -> list[dict[str, Any]]:
+    """Return events as JSON can hold them, exactly."""
+    return [as_json(row) for row in rows_of(table)]
 
 
 def as_json(value: Any) -> Any:

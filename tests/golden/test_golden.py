@@ -18,7 +18,7 @@ from golden_metadata import read_history, read_readers
 from golden_parquet import PARQUET
 from golden_reader import newest_root, read_stream
 from golden_times import PARTS, bounds, part_bounds
-from make_golden import LATER, SETS, as_json, events
+from make_golden import LATER, SETS, events, rows_as_json
 
 import segstore_ds as segstore
 from segstore_ds.errors import TruncatedError, UnsupportedVersionError, WriterConflictError
@@ -82,8 +82,7 @@ def test_reader_that_knows_only_the_format_reads_golden_stream(folder: Path) -> 
     known = expected(folder)
     assert (head, tail) == (known["head"], known["tail"])
     assert {field.name: str(field.type) for field in table.schema} == known["schema"]
-    rows = [{name: as_json(value) for name, value in row.items()} for row in table.to_pylist()]
-    assert rows == known["rows"]
+    assert rows_as_json(table) == known["rows"]
 
 
 @pytest.mark.parametrize("name", PARQUET)
@@ -209,10 +208,8 @@ def test_golden_stream_is_maintained(folder: Path, tmp_path: Path) -> None:
     stream.maintain()
     stream.verify().check()
     assert (stream.head, stream.tags) == (head, tags)
-    rows = read_stream(tmp_path / folder.name)[2].to_pylist()
-    assert [{name: as_json(value) for name, value in row.items()} for row in rows] == expected(
-        folder
-    )["rows"]
+    rows = rows_as_json(read_stream(tmp_path / folder.name)[2])
+    assert rows == expected(folder)["rows"]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ LEAVES = [
     (pa.timestamp("us"), integers(64)),
     (pa.time64("ns"), st.integers(0, 86_399_999_999).map(lambda us: us * 1000)),
     (pa.duration("us"), integers(64)),
+    (pa.timestamp("ns", "UTC"), integers(64)),
+    (pa.timestamp("ns"), integers(64)),
+    (pa.duration("ns"), integers(64)),
 ]
 
 

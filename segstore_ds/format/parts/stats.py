@@ -33,6 +33,7 @@ from segstore_ds.format.statistics import (
 
 _STORED: Mapping[str, pa.DataType] = {  # On disk, by the kind of a label.
     **dict.fromkeys(("int", "date", "time", "duration", "timestamp", "timestamp_ntz"), pa.int64()),
+    **dict.fromkeys(("duration_ns", "timestamp_ns", "timestamp_ntz_ns"), pa.int64()),
     "float": pa.float64(),
     "string": pa.string(),
     "binary": pa.binary(),

@@ -32,6 +32,8 @@ _KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids
     lib.Type_LIST: "list",
 }
 
+_WITH_UNIT = frozenset(("timestamp", "timestamp_ntz", "duration"))
+
 
 class SchemaKey:
     """A schema as the key of a cache: equal to another only if its metadata is, too."""
@@ -110,6 +112,8 @@ def _describe(field: pa.Field) -> dict[str, Any]:
 
 
 def kind_of(data_type: pa.DataType) -> str:
-    """Return the kind of a type in normal form, in which widths are alike."""
+    """Return the kind of a type in normal form, in which widths are alike, but units are not."""
     kind = _KINDS[data_type.id]
-    return "timestamp" if kind == "timestamp_ntz" and data_type.tz else kind
+    if kind == "timestamp_ntz" and data_type.tz:
+        kind = "timestamp"
+    return f"{kind}_ns" if kind in _WITH_UNIT and data_type.unit == "ns" else kind

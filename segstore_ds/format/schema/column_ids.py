@@ -9,10 +9,9 @@ import json
 from functools import lru_cache
 
 import pyarrow as pa
-from pyarrow import types as t
 
 from segstore_ds.format.schema.codec import kind_of
-from segstore_ds.format.schema.normal_form import children_of
+from segstore_ds.format.schema.normal_form import children_of, with_children
 
 FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
 
@@ -37,14 +36,6 @@ def with_column_ids(schema: pa.Schema) -> pa.Schema:
 def _with_id(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
     inner = [_with_id(child, (*path, child.name)) for child in children_of(field.type)]
     number = str(column_id(path, field.type)).encode()
-    return field.with_type(_rebuild(field.type, inner)).with_metadata(
+    return field.with_type(with_children(field.type, inner)).with_metadata(
         {**(field.metadata or {}), FIELD_ID: number}
     )
-
-
-def _rebuild(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
-    if t.is_struct(data_type):
-        return pa.struct(children)
-    if t.is_map(data_type):
-        return pa.map_(*children)
-    return pa.list_(*children) if t.is_list(data_type) else data_type

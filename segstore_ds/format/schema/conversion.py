@@ -25,7 +25,7 @@ from segstore_ds.format.schema.unpacking import (
     plain_text,
     unpacked_bytes,
 )
-from segstore_ds.format.schema.widening import merge_type
+from segstore_ds.format.schema.widening import merge_type, with_unit_of
 
 _WITH_DECIMALS = frozenset(  # of types in normal form
     (lib.Type_DECIMAL128, lib.Type_DECIMAL256, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
@@ -128,7 +128,7 @@ def _assemble(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _column(array: pa.Array, field: pa.Field) -> pa.Array:
     if array.type.equals(field.type):
         return array
-    normal = normalise_type(array.type, field.name)
+    normal = with_unit_of(field.type, normalise_type(array.type, field.name))
     if not merge_type(field.type, normal, field.name).equals(field.type):
         raise SchemaMismatchError(
             "a column's type is wider than in the stream",

@@ -1,4 +1,4 @@
-"""The normal form of a schema: one Arrow type per Spark type.
+"""The normal form of a schema: one Arrow type per Spark type, and nanoseconds, which Spark lacks.
 
 Batches from every client are stored as the same bytes, whatever the client's flags (large variants,
 session zones, dictionaries). Every field is nullable because Spark derives nullability from the
@@ -157,6 +157,10 @@ def _normalise_list(data_type: pa.DataType, path: str) -> pa.DataType:
     return pa.list_(_normalise_field(data_type.value_field, f"{path}.element", name="element"))
 
 
+def _unit(data_type: pa.DataType) -> str:
+    return "ns" if data_type.unit == "ns" else "us"
+
+
 def _is_list(data_type: pa.DataType) -> bool:
     return bool(
         t.is_list(data_type)
@@ -172,9 +176,9 @@ _RULES: tuple[
 ] = (
     (lambda d: isinstance(d, pa.BaseExtensionType), lambda d, p: normalise_type(d.storage_type, p)),
     (t.is_dictionary, lambda d, p: normalise_type(d.value_type, p)),
-    (t.is_timestamp, lambda d, _: pa.timestamp("us", "UTC" if d.tz is not None else None)),
+    (t.is_timestamp, lambda d, _: pa.timestamp(_unit(d), "UTC" if d.tz is not None else None)),
     (t.is_time, lambda _, __: pa.time64("ns")),
-    (t.is_duration, lambda _, __: pa.duration("us")),
+    (t.is_duration, lambda d, _: pa.duration(_unit(d))),
     (t.is_decimal, _normalise_decimal),
     (t.is_fixed_size_binary, lambda _, __: pa.binary()),
     (t.is_struct, _normalise_struct),
@@ -190,3 +194,23 @@ def children_of(data_type: pa.DataType) -> list[pa.Field]:
     if t.is_list(data_type):
         return [data_type.value_field]
     return list(data_type) if t.is_struct(data_type) else []
+
+
+def with_children(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
+    """Return a type in normal form with other child fields, in the order of `children_of`."""
+    if t.is_struct(data_type):
+        return pa.struct(children)
+    if t.is_map(data_type):
+        return pa.map_(*children)
+    return pa.list_(*children) if t.is_list(data_type) else data_type
+
+
+def has_nanoseconds(data_type: pa.DataType) -> bool:
+    """Tell whether a type in normal form is, or contains, one of times in nanoseconds.
+
+    >>> has_nanoseconds(pa.list_(pa.timestamp("ns"))), has_nanoseconds(pa.time64("ns"))
+    (True, False)
+    """
+    if t.is_timestamp(data_type) or t.is_duration(data_type):
+        return bool(data_type.unit == "ns")
+    return any(has_nanoseconds(child.type) for child in children_of(data_type))

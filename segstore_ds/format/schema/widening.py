@@ -6,7 +6,7 @@ are compared field by field. Any other change would alter the meaning of stored 
 refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -20,6 +20,7 @@ from segstore_ds.format.schema.normal_form import (
     children_of,
     is_variant,
     normalise_schema,
+    with_children,
 )
 
 _MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
@@ -64,6 +65,33 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
             **{key: value for key, value in names.items() if value},
         )
     return result if added or changed else current
+
+
+def in_units_of(stored: pa.Schema, incoming: pa.Schema) -> pa.Schema:
+    """Return an incoming schema in normal form whose times have the units of the stored ones.
+
+    A column keeps its unit. A value that it can't hold is refused when it is converted.
+    """
+    return pa.schema(_with_units(normalise_schema(incoming), {f.name: f.type for f in stored}))
+
+
+def _with_units(fields: Iterable[pa.Field], stored: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    return [
+        field.with_type(with_unit_of(stored[field.name], field.type))
+        if field.name in stored
+        else field
+        for field in fields
+    ]
+
+
+def with_unit_of(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType:
+    """As `in_units_of`, for the type of one column."""
+    if stored.id != incoming.id:
+        return incoming
+    if t.is_duration(stored) or (t.is_timestamp(stored) and stored.tz == incoming.tz):
+        return stored
+    known = {child.name: child.type for child in children_of(stored)}
+    return with_children(incoming, _with_units(children_of(incoming), known))
 
 
 def _refuse_other_case(current: Sequence[str], incoming: Sequence[str], path: str = "") -> None:

@@ -106,7 +106,8 @@ def _literal(value: pa.Scalar, data_type: pa.DataType) -> Literal | None:
     if t.is_floating(value.type) and not t.is_floating(data_type):
         return None  # the column would be rounded to be compared
     try:
-        literal = parse_literal(value.as_py(), data_type)
+        of_time = t.is_timestamp(value.type) or t.is_duration(value.type)
+        literal = parse_literal(value if of_time else value.as_py(), data_type)
         same = typed_array([literal], data_type)[0].cast(value.type).equals(value)
     except (ValueError, TypeError, NotImplementedError):
         return None

@@ -8,22 +8,29 @@ equal.
 
 import base64
 import math
+import re
 import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
+from segstore_ds.format.schema.times import number_of
 from segstore_ds.options.quantities import parse_moment
 
 NAN = "NaN"
+_ERRORS = (
+    *(StopIteration, TypeError, ValueError, KeyError),
+    *(ArithmeticError, NotImplementedError),
+)
 Literal = bool | int | float | str | bytes | Decimal
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+_EPOCH = date(1970, 1, 1)
+_FINER = re.compile(r"(?<=[.,][0-9]{6})[0-9]{1,3}(?![0-9])")  # digits that Python does not take
 
 
 def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
@@ -37,7 +44,7 @@ def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
     try:
         parse = next(parse for applies, parse, _ in _TYPES if applies(data_type))
         return parse(value, data_type)
-    except (StopIteration, TypeError, ValueError, KeyError, ArithmeticError) as error:
+    except _ERRORS as error:
         raise ValueError(expected_of(data_type)) from error
 
 
@@ -53,7 +60,8 @@ def expected_of(data_type: pa.DataType) -> str:
     """Return an error text that says which literals a column of this type takes."""
     found = (words for applies, _, words in _TYPES if applies(data_type))
     zone = "with a zone" if getattr(data_type, "tz", None) is not None else "without a zone"
-    return next(found, "null tests only").format(zone=zone)
+    unit = "nanoseconds" if getattr(data_type, "unit", None) == "ns" else "microseconds"
+    return next(found, "null tests only").format(zone=zone, unit=unit)
 
 
 def _require(value: Any, *kinds: type) -> Any:
@@ -114,20 +122,18 @@ def _date(value: Any, _: pa.DataType) -> int:
     day = parse_moment(date, value) if isinstance(value, str) else _require(value, date)
     if isinstance(day, datetime):
         raise TypeError(value)
-    return (day - _EPOCH.date()).days
+    return (day - _EPOCH).days
 
 
 def _timestamp(value: Any, data_type: pa.DataType) -> int:
-    moment = parse_moment(datetime, value) if isinstance(value, str) else value
-    moment = _require(moment, datetime)
-    if (moment.utcoffset() is None) != (data_type.tz is None):
-        raise ValueError(value)
-    if getattr(moment, "nanosecond", False):  # a pandas Timestamp has this field
-        raise ValueError(value)
-    if data_type.tz is None:
-        moment = moment.replace(tzinfo=UTC)
-    since: timedelta = moment - _EPOCH
-    return since // _MICROSECOND
+    if not isinstance(value, str):
+        return number_of(_require(value, datetime, np.datetime64, pa.Scalar), data_type)
+    finer = _FINER.search(value) if data_type.unit == "ns" else None
+    if finer is None:
+        return number_of(parse_moment(datetime, value), data_type)
+    text = value[: finer.start()] + value[finer.end() :]
+    nanoseconds = int(finer[0].ljust(3, "0"))
+    return number_of(parse_moment(datetime, text), data_type, finer=nanoseconds)
 
 
 def _time(value: Any, _: pa.DataType) -> int:
@@ -138,13 +144,11 @@ def _time(value: Any, _: pa.DataType) -> int:
     return (seconds * 1_000_000 + moment.microsecond) * 1000
 
 
-def _duration(value: Any, _: pa.DataType) -> int:
-    if isinstance(value, timedelta):
-        return value // _MICROSECOND
-    number: int = _require(value, int)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(value)
-    return number
+def _duration(value: Any, data_type: pa.DataType) -> int:
+    if isinstance(value, timedelta | np.timedelta64 | pa.Scalar):
+        return number_of(value, data_type)
+    number = Decimal(str(_require(value, int, float, Decimal)))
+    return _integer(number * 1000 if data_type.unit == "ns" else number, data_type)
 
 
 _SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
@@ -160,7 +164,7 @@ _TYPES: tuple[tuple[_Applies, Callable[[Any, pa.DataType], Literal], str], ...] 
     (t.is_string, _text, "a text"),
     (t.is_binary, _binary, "bytes, or their base64 as text"),
     (t.is_date32, _date, "an ISO date such as 2013-01-05"),
-    (t.is_timestamp, _timestamp, "an ISO timestamp {zone}, at most microseconds, or a datetime"),
+    (t.is_timestamp, _timestamp, "an ISO timestamp {zone}, at most {unit}, or a datetime"),
     (t.is_time64, _time, "an ISO time such as 12:34:56.123456, at most microseconds"),
     (t.is_duration, _duration, "a number of microseconds or a timedelta"),
 )

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.conversion import convert
+from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.tasks import Reading, ReadTask, run_task
 
@@ -24,7 +25,7 @@ def slice_batches(reading: Reading, schema: StructType, task: ReadTask) -> Itera
 
 
 def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Give a column Spark's own nullability, which Spark requires inside some types."""
+    """Give a column Spark's own nullability, which it requires inside some types, and units."""
     if not field.nullable and column.null_count:
         # Spark would crash.
         raise SchemaMismatchError(
@@ -32,4 +33,14 @@ def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
             remedy="declare it nullable",
             column=field.name,
         )
-    return convert(column, field.type, field.name)
+    try:
+        return convert(column, field.type, field.name)
+    except SchemaMismatchError as error:
+        if not has_nanoseconds(column.type):
+            raise
+        raise SchemaMismatchError(
+            "a column holds a time that is finer than Spark's microseconds",
+            remedy="leave the column out with the option columns, or read it in Python",
+            column=field.name,
+            type=str(column.type),
+        ) from error

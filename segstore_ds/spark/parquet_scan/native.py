@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.spark.schemas import CHAR_KEY
 from segstore_ds.stream.connector.reads import NAN, Condition, Filters
 from segstore_ds.stream.connector.tasks import Reading
@@ -107,9 +108,9 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     its values are null in both readers. Epochs with names that differ only in case, requested names
     included, are left to the source, since the session decides which of them Spark confuses.
     """
-    if not all(map(is_native_field, needed)):
-        return ()
     wanted = reading.needed_schema
+    if not all(map(is_native_field, needed)) or any(has_nanoseconds(f.type) for f in wanted):
+        return ()
     made = [*_RESERVED, *filter(None, [reading.offset_column])]
     found = []
     for number, text in reading.epochs.items():

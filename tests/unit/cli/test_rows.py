@@ -262,3 +262,25 @@ def test_a_pipe_of_an_export_that_fails_is_not_ended(tmp_path, form, monkeypatch
     assert piped.getvalue()
     assert not piped.getvalue().endswith(end)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nanoseconds_are_printed_and_taken(tmp_path, capsys):
+    """JSON lines come back as they were; in a table for people there is no digit less."""
+    instant = pa.timestamp("ns", "UTC")
+    kinds = [pa.timestamp("ns"), instant, pa.list_(pa.struct([("x", instant)]))]
+    schema = pa.schema(zip("abc", kinds, strict=True))
+    stream = segstore.create(tmp_path / "fine", schema)
+    stream.append(pa.table([[1], [2], [[{"x": -1}, None]]], schema))
+    assert main(["cat", stream.url]) == 0
+    assert "1970-01-01T00:00:00.000000001" in capsys.readouterr().out.replace(" ", "T")
+    assert main(["cat", stream.url, "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == {
+        "a": "1970-01-01T00:00:00.000000001",
+        "b": "1970-01-01T00:00:00.000000002Z",
+        "c": [{"x": "1969-12-31T23:59:59.999999999Z"}, None],
+    }
+    (tmp_path / "rows.jsonl").write_text(shown)
+    assert main(["append", stream.url, str(tmp_path / "rows.jsonl")]) == 0
+    first, second = stream.refresh().read().read_all().to_batches()
+    assert first.equals(second)

@@ -69,6 +69,9 @@ def cell(label: str, nulls: int, low: bytes | None, high: bytes | None, known: i
         (pa.duration("us"), [-1, None, 2], "duration:c", b"-1", b"2"),
         (pa.timestamp("us", "UTC"), [1, None, 2], "timestamp:c", b"1", b"2"),
         (pa.timestamp("us"), [1, None, 2], "timestamp_ntz:c", b"1", b"2"),
+        (pa.duration("ns"), [-1, None, 2], "duration_ns:c", b"-1", b"2"),
+        (pa.timestamp("ns", "UTC"), [1, None, 2], "timestamp_ns:c", b"1", b"2"),
+        (pa.timestamp("ns"), [1, None, 2], "timestamp_ntz_ns:c", b"1", b"2"),
     ],
 )
 def test_bytes_are_those_of_the_format(type_, values, label, low, high):

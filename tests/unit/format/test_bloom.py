@@ -34,6 +34,7 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
     "timestamp": (list(range(-COUNT, COUNT, 2)), pa.timestamp("us", "UTC")),
     "time": ([n * 10**9 for n in range(COUNT)], pa.time64("ns")),
     "duration": (list(range(COUNT)), pa.duration("us")),
+    "nanoseconds": (list(range(-COUNT, COUNT, 2)), pa.timestamp("ns", "UTC")),
 }
 
 

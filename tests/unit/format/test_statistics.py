@@ -40,6 +40,8 @@ def stats_of(values, data_type):
         ([1, 2], pa.timestamp("us"), 1, 2),
         ([1000, 2000], pa.time64("ns"), 1000, 2000),
         ([-5, 5], pa.duration("us"), -5, 5),
+        ([2**63 - 1, -(2**63)], pa.timestamp("ns", "UTC"), -(2**63), 2**63 - 1),
+        ([-5, 5], pa.duration("ns"), -5, 5),
         (["b", "", "a"], pa.string(), "", "b"),
         ([b"\xff", b"", None], pa.binary(), b"", b"\xff"),
     ],

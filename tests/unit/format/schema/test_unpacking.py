@@ -35,12 +35,13 @@ def coded(words: list[str | None], values: pa.DataType = VIEWS) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.uint32()), pa.array(known, values))
 
 
-def through(array: pa.Array) -> list[Any]:
-    """Conform a column to its normal type and return its values."""
+def through(array: pa.Array, kind: pa.DataType | None = None) -> list[Any]:
+    """Conform a column to its normal type, or another one, and return its values."""
     batch = pa.record_batch({"c": array})
-    [result] = conform_pieces(batch, normalise_schema(batch.schema))
+    schema = normalise_schema(batch.schema) if kind is None else pa.schema([("c", kind)])
+    [result] = conform_pieces(batch, schema)
     result.validate(full=True)
-    assert result.schema == normalise_schema(batch.schema)
+    assert result.schema == schema
     return result["c"].to_pylist()
 
 
@@ -99,11 +100,13 @@ def test_a_value_outside_of_a_slice_is_not_looked_at() -> None:
     """Nor converted, which would cost as much for every slice as for the whole."""
     finer = pa.array([[0], [1], [1000]], pa.large_list(pa.timestamp("ns")))
     maps = pa.array([[("a", 0)], [("a", 1)]], pa.map_(pa.string(), pa.timestamp("ns")))
-    assert len(through(finer.slice(2))) == 1
-    assert len(through(maps.slice(0, 1))) == 1
-    for array in (finer.slice(1), maps):
+    lists = pa.list_(pa.field("element", pa.timestamp("us")))
+    pairs = pa.map_(pa.string(), pa.timestamp("us"))
+    assert len(through(finer.slice(2), lists)) == 1
+    assert len(through(maps.slice(0, 1), pairs)) == 1
+    for array, kind in ((finer.slice(1), lists), (maps, pairs)):
         with pytest.raises(SchemaMismatchError, match="do not fit"):
-            through(array)
+            through(array, kind)
 
 
 def large() -> Iterator[pa.Array]:

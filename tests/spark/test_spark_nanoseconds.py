@@ -1,0 +1,101 @@
+"""Times in nanoseconds: Spark reads what its microseconds hold, and names the column else."""
+
+import datetime as dt
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.write.layout import Layout
+
+NOON = 1_767_268_800_123_456_000
+INSTANT = dt.datetime(2026, 1, 1, 12, 0, 0, 123456, dt.UTC)
+KINDS = {"ts": pa.timestamp("ns", "UTC"), "took": pa.duration("ns")}
+SCHEMA = pa.schema([*KINDS.items(), ("deep", pa.list_(KINDS["ts"])), ("n", pa.int64())])
+LAYOUTS = {
+    "arrow": Layout(inline_bytes=0, segment_format="arrow"),
+    "parquet": Layout(inline_bytes=0, segment_format="parquet"),
+}
+
+
+def events(numbers: list[int]) -> pa.Table:
+    """Return events at times in nanoseconds."""
+    columns = [numbers, [n - NOON for n in numbers], [[n] for n in numbers], range(len(numbers))]
+    types = SCHEMA.types
+    return pa.table(
+        [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)], SCHEMA
+    )
+
+
+def rows_of(frame: object) -> list[tuple[object, ...]]:
+    """Return rows with times in UTC."""
+    shown = frame.selectExpr("unix_micros(ts)", "took", "unix_micros(deep[0])", "n")
+    return sorted((tuple(row) for row in shown.collect()), key=lambda row: row[-1])
+
+
+@pytest.mark.usefixtures("large_scans")
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_times_that_spark_can_hold_are_read(spark: SparkSession, url: str, form: str) -> None:
+    """By the format, `segstore.spark.read` and a query; Spark can write to the column, too."""
+    stream = segstore.create(url, SCHEMA)
+    stream.append(events([NOON, NOON + 1000]), layout=LAYOUTS[form])
+    micros = NOON // 1000
+    wanted = [
+        (micros, dt.timedelta(0), micros, 0),
+        (micros + 1, dt.timedelta(microseconds=1), micros + 1, 1),
+    ]
+    frame = spark.read.format("segstore").load(url)
+    assert rows_of(frame) == wanted
+    assert rows_of(segstore.spark.read(spark, url)) == wanted
+    plain = segstore.spark.read(spark, url, columns=["ts", "n"])  # no other type needs the source
+    assert sorted(plain.selectExpr("unix_micros(ts)").collect()) == [(micros,), (micros + 1,)]
+    found = segstore.spark.read(spark, url, filters=[["ts", ">", INSTANT]])
+    assert rows_of(found) == wanted[1:]
+    took = [["took", ">", dt.timedelta(0)]]
+    assert rows_of(segstore.spark.read(spark, url, filters=took)) == wanted[1:]
+    query = (
+        (
+            spark.readStream.format("segstore")
+            .load(url)
+            .writeStream.format("memory")
+            .queryName("fine")
+        )
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert rows_of(spark.table("fine")) == wanted
+    frame.write.format("segstore").mode("append").save(url)
+    assert (
+        stream.refresh()
+        .read()
+        .read_all()
+        .equals(pa.concat_tables([stream.read(0, 2).read_all()] * 2))
+    )
+
+
+@pytest.mark.usefixtures("large_scans")
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_finer_times_are_an_error_that_names_the_column(
+    spark: SparkSession, url: str, form: str
+) -> None:
+    """Other columns can be read."""
+    segstore.create(url, SCHEMA).append(events([NOON, NOON + 1]), layout=LAYOUTS[form])
+    frames = (
+        spark.read.format("segstore").load(url),
+        segstore.spark.read(spark, url),
+        segstore.spark.read(spark, url, columns=["ts", "n"]),
+    )
+    for frame in frames:
+        with pytest.raises(PySparkException, match=r"finer than Spark's.*'ts'"):
+            frame.collect()
+    others = spark.read.format("segstore").option("columns", '["n"]').load(url)
+    assert sorted(row.n for row in others.collect()) == [0, 1]
+    with pytest.raises(InvalidInputError, match="option has a wrong value"):
+        segstore.spark.read(spark, url, filters=[["took", "==", pd.Timedelta(1, "ns")]])
+    narrow = segstore.spark.read(spark, url, columns=["n"])
+    assert sorted(row.n for row in narrow.collect()) == [0, 1]
