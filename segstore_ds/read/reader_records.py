@@ -34,7 +34,7 @@ from segstore_ds.log.seen import hint_of
 
 _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
 _ATTEMPTS = 100
-_PURGE_EVERY = 16
+_PURGE_EVERY, _PURGE_S = 16, 1.0  # records and seconds: one lists all that are kept
 _RECORDS_KEPT = 8
 _KEPT_US = 5_000_000  # twice `_FRESH_S`, and a second more, since stores round times
 _FRESH_S = 2.0
@@ -48,7 +48,8 @@ _RELEASE = (
 class SeenReader:
     """A reader's newest record, its number, and when the store says it was written.
 
-    `seen_s` is a time of the boot clock at which no later record existed.
+    `seen_s` is a time of the boot clock at which no later record existed, `purged_s` one at which
+    this process purged the older ones.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SeenReader:
     record: ReaderRecord
     renewed_us: int
     seen_s: float = float("-inf")
+    purged_s: float = float("-inf")
 
     def is_live(self, now_us: int) -> bool:
         """Tell whether the reader holds retention back at this store time."""
@@ -190,10 +192,12 @@ def add_record(
         if taken is None and (fresh or _stands(files, seen)):
             seen_at = record.transaction or "unknown"
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
-            if number % _PURGE_EVERY == _PURGE_EVERY - 1:
+            purged_s = seen.purged_s
+            if number % _PURGE_EVERY == _PURGE_EVERY - 1 and began_s - purged_s >= _PURGE_S:
                 now_us = context.storage.info(files.path(number)).modified_us
                 files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
-            return SeenReader(name, number, record, 0, began_s)
+                purged_s = began_s
+            return SeenReader(name, number, record, 0, began_s, purged_s)
         if taken is not None and fresh and _hinted(context, name) <= number:
             newer = _decoded(context, files, name, number, taken)
             seen = SeenReader(name, number, newer, 0, seen.seen_s)

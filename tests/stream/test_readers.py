@@ -44,6 +44,21 @@ def test_reader_starts_at_the_head_and_resumes():
     assert held(stream) == {"etl": 12}
 
 
+def test_busy_reader_lists_its_records_once_a_second():
+    """Those of five seconds are kept, and a listing of all of them takes longer than a record."""
+    stream, storage = make_stream(3)
+    reader = stream.readers.register("etl")
+    listed = storage.stats.requests["list"]
+    for _ in range(200):
+        reader.publish(7)
+        wait(storage, 0.001)
+    assert storage.stats.requests["list"] <= listed + 1
+    for _ in range(200):
+        reader.publish(7)
+        wait(storage, 1.0)
+    assert len(objects(storage, "readers/etl")) <= 5 + 8 + 2 * 16
+
+
 def test_reader_may_start_anywhere_between_head_and_tail():
     """Any form of cut; beyond the tail there is nothing to need."""
     stream, _ = make_stream(3)
