@@ -14,6 +14,8 @@ a corrupt and a newer one are five different errors.
 
 import hashlib
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import zstandard
 
@@ -58,16 +60,22 @@ def encode_envelope(body: bytes) -> bytes:
 
 
 # A compressor serves one thread at a time. To make its memory takes longer than a small body.
-_IDLE: list[zstandard.ZstdCompressor] = []
+_IDLE: Mapping[bool, list[zstandard.ZstdCompressor]] = {False: [], True: []}
+# Tables of 32 KiB: those of a level are up to 192, mostly out of the processor's cache when the
+# next commit comes. That takes twice as long, for the same bytes.
+_SMALL_BYTES = 32 << 10
+_SMALL = zstandard.ZstdCompressionParameters.from_level(1, window_log=15, hash_log=12, chain_log=12)
 
 
 def _compress(body: bytes) -> bytes:
+    small = len(body) <= _SMALL_BYTES
     try:
-        compressor = _IDLE.pop()
+        compressor = _IDLE[small].pop()
     except IndexError:
-        compressor = zstandard.ZstdCompressor(level=3)
+        chosen: dict[str, Any] = {"compression_params": _SMALL} if small else {"level": 3}
+        compressor = zstandard.ZstdCompressor(**chosen)
     compressed: bytes = compressor.compress(body)
-    _IDLE.append(compressor)
+    _IDLE[small].append(compressor)
     return compressed
 
 

@@ -128,9 +128,10 @@ def encode_after(
     for name, value, old in fields:
         if type(value) is type(old) in _ATOMS and value == old:
             continue
-        if type(value) is int:
-            given[name], texts[name] = value, f'"{name}":{value}'
-            found[name] = texts[name]
+        number = type(value) is int
+        if number or (type(value) is str and value.isascii() and value.isalnum()):
+            text = f'"{name}":{value}' if number else f'"{name}":"{value}"'
+            given[name], texts[name], found[name] = value, text, text
         elif name in absent and value in _EMPTY:
             found.pop(name, None)
         else:

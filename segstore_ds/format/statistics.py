@@ -286,10 +286,12 @@ def from_json(
             continue
         if not is_text(name) or not isinstance(parts, list) or len(parts) != 3:
             raise _not_stats(where)
-        low, high = (decode_bound(part, where=where) for part in parts[:2])
-        if type(parts[2]) is not int or parts[2] < 0:
+        low, high, nulls = parts
+        if type(nulls) is not int or nulls < 0:
             raise _not_stats(where)
-        result[name] = ColumnStats(low, high, parts[2])
+        low = low if type(low) in _PLAIN else decode_bound(low, where=where)
+        high = high if type(high) in _PLAIN else decode_bound(high, where=where)
+        result[name] = ColumnStats(low, high, nulls)
     if schema is not None:
         check_types(result, schema, where=where)
     return result

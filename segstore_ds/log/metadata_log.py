@@ -24,7 +24,6 @@ Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any, Generic, TypeVar
@@ -252,8 +251,10 @@ class MetadataLog(Generic[T]):
 
     def write_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is; only a hint, so a failure changes nothing."""
-        with suppress(StorageError):
+        try:
             self.put_hint(hint)
+        except StorageError:
+            return
 
     def put_hint(self, hint: names.Hint) -> None:
         """Record where the newest batch is, and fail if that fails."""

@@ -182,10 +182,10 @@ class LocalFolders:
         folder = os.path.dirname(full)
         for _ in range(_TRIES):
             self.make(folder)
-            with suppress(FileNotFoundError):
+            try:
                 return os.open(full, NEW, 0o666)
-            # Deleting the last object of a folder also deletes the folder.
-            self._synced.discard(folder)
+            except FileNotFoundError:  # deleting the last object of a folder deletes it, too
+                self._synced.discard(folder)
         raise FileNotFoundError(errno.ENOENT, "folder disappears repeatedly", folder)
 
     def make(self, folder: str) -> None:

@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     SegstoreError,
     UnderReplicatedError,
 )
-from segstore_ds.format.arrow.offsets import check_offsets, is_sound
+from segstore_ds.format.arrow.offsets import FEW_ROWS, check_offsets, is_sound
 from segstore_ds.format.schema.normal_form import MONTHS, months_as_numbers
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
@@ -86,7 +86,7 @@ class ArrowInput:
         self, schema: pa.Schema, batches: Iterable[Any], *, source: object | None = None
     ) -> None:
         refuse_unnamed_index(schema)
-        self._has_months = any(field.type.id == MONTHS for field in schema)
+        self._has_months = MONTHS in [kind.id for kind in schema.types]
         self.schema = _plain(schema) if self._has_months else schema
         self._batches = batches
         self._source = source
@@ -119,6 +119,13 @@ class ArrowInput:
                     first=self.schema.names,
                 )
             yield check_batch(_plain_batch(batch) if self._has_months else batch, place)
+
+    def few(self) -> pa.RecordBatch | None:
+        """Return all rows, checked, if they are few and one batch in memory."""
+        held = self._batches if isinstance(self._batches, list) and not self._has_months else []
+        if len(held) != 1 or not 0 < held[0].num_rows <= FEW_ROWS:
+            return None
+        return check_batch(held[0], 0)
 
     def parts(self, most: int) -> list[Self]:
         """Return the rows in even parts, at most so many and one for each core.
@@ -200,6 +207,10 @@ def as_input(
     columns that it lacks. Nothing is taken from a reader. The first batch is taken from a
     generator, because only that batch has the schema.
     """
+    # Not through Arrow's C interface: it refuses deep nesting without an explanation.
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        whole = isinstance(data, pa.RecordBatch)
+        return ArrowInput(data.schema, [data] if whole else data.to_batches())
     if data is not None and _TAKEN.get(id(data)) is data:
         raise InvalidInputError(
             "the input was already consumed", remedy=_ONCE, type=type(data).__name__
@@ -210,10 +221,6 @@ def as_input(
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
         return ArrowInput(data.schema, data, source=data)
-    if isinstance(data, pa.RecordBatch | pa.Table):
-        # Not through Arrow's C interface: it refuses deep nesting without an explanation.
-        whole = isinstance(data, pa.RecordBatch)
-        return ArrowInput(data.schema, [data] if whole else data.to_batches())
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
     items = iter(data) if isinstance(data, Iterable) else iter(())

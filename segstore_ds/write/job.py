@@ -27,7 +27,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.request import Target, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
-from segstore_ds.write.task_writer import TaskWriter
+from segstore_ds.write.task_writer import TaskWriter, stage_few
 
 STAGE_THREADS = 4  # of one large write, each with a segment and buffers of its own
 
@@ -96,6 +96,10 @@ class WriteJob:
 
         Each has a thread and its own buffers; if one fails, nothing is left of any.
         """
+        few = None if self.repeated else data.few()
+        inline = None if few is None else stage_few(self.target, few)
+        if inline is not None:
+            return [inline]
         parts = data.parts(STAGE_THREADS)
         if len(parts) == 1:
             return [self.stage(0, "0", data)]

@@ -28,7 +28,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_s
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.rows import slice_for_readers
-from segstore_ds.format.schema.conversion import conform_pieces
+from segstore_ds.format.schema.conversion import conform, conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
@@ -36,6 +36,7 @@ from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
+from segstore_ds.write.layout import size_of
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
 from segstore_ds.write.staged import (
@@ -404,6 +405,22 @@ class TaskWriter:
 
 def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
+
+
+def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
+    """Stage a task of few rows in one step, as a writer would; None unless they stay inline.
+
+    Most of a small append is not its rows, but the code that it passes.
+    """
+    layout, schema, rows = target.layout, target.schema, batch.num_rows
+    fits = rows <= layout.frame_rows and size_of(batch) <= layout.inline_bytes
+    if not fits or not batch.schema.equals(schema, check_metadata=True):
+        return None
+    stats_columns = layout.chosen_stats(schema, target.time_column)
+    frame = layout.encode(conform(batch, schema), stats_columns, target.key_columns)
+    if frame.data.size > layout.inline_bytes:
+        return None
+    return StagedTask(0, "", BatchFacts(rows, label_stats(frame.stats, schema)), frames=(frame,))
 
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:

@@ -39,6 +39,7 @@ KEPT_BYTES = 32 << 10  # before compression: a frame of so few keeps its rows
 _SMALL_BYTES = 64 << 10
 _THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # On disk, by Arrow: ends a stream.
 _DICTIONARY, _RECORD_BATCH = 2, 3  # On disk, by Arrow: kinds of messages.
 # Slots of the flatbuffer tables in Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
@@ -95,15 +96,10 @@ def encode_frame(
     check_size(batch)
     values = distinct_values(batch, key_columns) if key_columns else {}
     stats = compute(batch, stats_columns, distinct=values)
-    options = pa.ipc.IpcWriteOptions(
-        compression=_codec(compression, compression_level),
-        use_threads=batch.get_total_buffer_size() >= _THREADED_BYTES,
-    )
-    data = None if into is None else _lay(batch, options, into)
-    if data is None:
-        sink = pa.BufferOutputStream()
-        _write(batch, options, sink)
-        data = _exact(sink.getvalue())
+    if compression == "none" and into is None:
+        data = _plain(batch)
+    else:
+        data = _compressed(batch, _codec(compression, compression_level), into)
     raw_bytes = declared_bytes(memoryview(data))
     return Frame(
         data=data,
@@ -159,6 +155,27 @@ def check_size(batch: pa.RecordBatch) -> None:
             rows=batch.num_rows,
             bytes=batch.nbytes,
         )
+
+
+def _plain(batch: pa.RecordBatch) -> pa.Buffer:
+    """Return the stream of a batch: to open a writer takes longer than to encode a few rows."""
+    pieces = (batch.schema.serialize(), batch.serialize(), _END)
+    size = sum(map(len, pieces))
+    return pa.py_buffer(b"".join((*pieces, bytes(-size % ALIGNMENT))))
+
+
+def _compressed(
+    batch: pa.RecordBatch, codec: pa.Codec | None, into: memoryview | None
+) -> pa.Buffer:
+    options = pa.ipc.IpcWriteOptions(
+        compression=codec, use_threads=batch.get_total_buffer_size() >= _THREADED_BYTES
+    )
+    data = None if into is None else _lay(batch, options, into)
+    if data is not None:
+        return data
+    sink = pa.BufferOutputStream()
+    _write(batch, options, sink)
+    return _exact(sink.getvalue())
 
 
 def _write(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions, sink: pa.NativeFile) -> None:

@@ -230,6 +230,14 @@ def test_new_is_what_is_not_the_same_object() -> None:
         assert again.body == known.body == build_json(to_json(THING))
 
 
+@pytest.mark.parametrize("text", ['a"b', '"', "a\\", "a\nb", "", "é", "x1", "\x7f", "1 2", "٣"])
+def test_any_text_is_encoded_as_in_the_whole(text: str) -> None:
+    known, _ = encode_after(THING, None, where="file")
+    encoded, news = encode_after(replace(THING, anything=text), known, where="file")
+    assert news.read == {"anything": text}
+    assert encoded.body == build_json(to_json(encoded.record))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -33,4 +33,4 @@ def test_commits_log_nothing_at_info(tmp_path, caplog):
         stream.append(pa.table({"n": [1, 2]}))
         stream.compact()
         list(stream.read())
-    assert caplog.messages == ["task 0 staged 2 rows"]
+    assert not caplog.messages

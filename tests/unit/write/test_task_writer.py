@@ -24,7 +24,7 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
-from segstore_ds.write.task_writer import TaskWriter, stage_frames
+from segstore_ds.write.task_writer import TaskWriter, stage_few, stage_frames
 from unit.cache.suites import until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -171,6 +171,38 @@ def test_frames_of_several_tasks_become_one_segment(storage):
     assert (segment.rows, storage.info(f"segments/{segment.path}").size) == (30, segment.bytes)
     with pytest.raises(InvalidInputError, match="no frame"):
         stage_frames(storage, [], path=f"{TOKEN}/none.arrow")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "columns"),
+    [
+        ({}, {}),
+        ({"compression": "none", "stats_columns": ("s",)}, {"time_column": "n"}),
+        ({"segment_format": "parquet"}, {"key_columns": ("s",)}),
+        ({"inline_bytes": 2000}, {}),
+        ({"inline_bytes": 300}, {}),
+        ({"inline_bytes": 0}, {}),
+        ({"frame_rows": 2}, {}),
+    ],
+)
+@pytest.mark.parametrize("end", [1, 3, 64])
+def test_few_rows_are_staged_as_a_writer_stages_them(storage, knobs, columns, end):
+    """In one step where they stay inline; it leaves alone what would become a segment."""
+    target = Target(storage, SCHEMA, Layout(**knobs), TOKEN, **columns)
+    batch = events(0, end)
+    task = TaskWriter(target, 0, "0").stage([batch])
+    few = stage_few(target, batch)
+    if few is not None:
+        assert few == replace(task, host="")
+    elif len(task.frames) == 1:
+        assert task.frames[0].raw_bytes > 0.8 * target.layout.inline_bytes
+
+
+def test_few_rows_of_other_columns_are_left_to_a_writer(storage):
+    target = Target(storage, SCHEMA, Layout(), TOKEN)
+    narrow = events(0, 3).cast(pa.schema([("n", pa.int32()), ("s", pa.string())]))
+    assert stage_few(target, narrow) is None
+    assert stage_few(target, events(0, 3).select(["s", "n"])) is None
 
 
 def test_finished_task_logs_the_cache_counters(storage, caplog):

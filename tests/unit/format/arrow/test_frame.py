@@ -99,6 +99,18 @@ def test_every_type_comes_back_from_slices_and_projections(name, start, end):
     assert result.equals(part.select([name]))
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 3), (1, 3), (1, 1)])
+def test_uncompressed_frames_are_streams_as_arrow_writes_them(start, end):
+    """They are put together from messages, byte for byte, of every type and of slices."""
+    batch = spark_batch().slice(start, end - start)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue().to_pybytes()
+    data = encode(batch, "none").data.to_pybytes()
+    assert data == stream + bytes(-len(stream) % ALIGNMENT)
+
+
 def test_columns_come_in_the_order_asked():
     batch = spark_batch()
     frame = encode(batch)
