@@ -79,10 +79,16 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
 
 def commit_entry(stream: Stream, chance: random.Random, form: str = "arrow") -> None:
     """Commit a made-up segment."""
-    log, rows = stream._log, chance.randrange(900, 1100)
-    token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
+    rows = chance.randrange(900, 1100)
+    token = build_token(stream.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.{form}", rows, rows * 40, 200, 0, None, form)
-    request = WriteRequest(stream.schema, Layout(), "")
-    job = WriteJob(stream._log.storage, token, log.new_transaction(), request, request.schema)
-    stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(rows, {})))
+    commit_staged(stream, token, (entry,))
     run_due_merge(stream._context)
+
+
+def commit_staged(stream: Stream, token: str, staged: tuple[StagedSegment, ...]) -> None:
+    """Commit made-up segments that a job would have staged under a token."""
+    log, request = stream._log, WriteRequest(stream.schema, Layout(), "")
+    job = WriteJob(log.storage, token, log.new_transaction(), request, request.schema)
+    facts = BatchFacts(sum(segment.rows for segment in staged), {})
+    stream._commits.appender.commit(AppendPlan(job, staged, facts))

@@ -12,6 +12,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.workload import cpu_seconds
+
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TUNED = "2147483647"
@@ -62,8 +64,26 @@ def drain(df: DataFrame) -> None:
     df.write.format("noop").mode("append").save()
 
 
-def await_batches(query: StreamingQuery, batches: int) -> None:
-    """Wait until a query has run so many batches."""
+def run_batches(
+    query: StreamingQuery, batches: int, warm_up: int
+) -> tuple[list[dict[str, int]], float]:
+    """Let a query run so many batches after those that warm up, and stop it.
+
+    Returns milliseconds by batch and phase, as Spark says them, and CPU seconds per batch of all
+    processes: Spark's, the workers' and those that Spark starts for its checkpoint.
+    """
+    _await_batches(query, warm_up)
+    begun, cpu = len(query.recentProgress), cpu_seconds()
+    _await_batches(query, warm_up + batches)
+    found = [progress["durationMs"] for progress in query.recentProgress]
+    cpu = (cpu_seconds() - cpu) / max(len(found) - begun, 1)
+    query.stop()
+    if (error := query.exception()) is not None:
+        raise RuntimeError("the query failed") from error
+    return [times for times in found[warm_up:] if "addBatch" in times], cpu
+
+
+def _await_batches(query: StreamingQuery, batches: int) -> None:
     while query.isActive and len(query.recentProgress) < batches:
         time.sleep(0.05)
 

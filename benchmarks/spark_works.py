@@ -20,10 +20,9 @@ from typing import Any
 
 from kafka_broker import CONNECTOR
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.session import await_batches, drain
+from benchmarks.session import drain, run_batches
 from benchmarks.spark_peers import INSTALLATIONS, Peer, say, start_session
 from benchmarks.workload import cpu_seconds, quantile, timed
 
@@ -93,14 +92,7 @@ def micro_batches(turn: Turn) -> Found:
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     df = rates.option("numPartitions", 2).load()
     warm = min(10, turn.given.batches)
-    query = peer.stream(df, table).start()
-    await_batches(query, warm)
-    begun, cpu = len(query.recentProgress), cpu_seconds()
-    await_batches(query, warm + turn.given.batches)
-    progress = list(query.recentProgress)
-    spent = (cpu_seconds() - cpu) / max(len(progress) - begun, 1)
-    _stop(query)
-    times = [found["durationMs"] for found in progress[warm:] if "addBatch" in found["durationMs"]]
+    times, spent = run_batches(peer.stream(df, table).start(), turn.given.batches, warm)
     triggers = [found["triggerExecution"] for found in times]
     found: Found = {
         "micro-batch, trigger ms": statistics.median(triggers),
@@ -248,12 +240,6 @@ def _timed(name: str, work: Callable[[], Any]) -> Found:
     cpu = cpu_seconds()
     seconds = timed(work)
     return {name: seconds, f"{name}, CPU": cpu_seconds() - cpu}
-
-
-def _stop(query: StreamingQuery) -> None:
-    query.stop()
-    if (error := query.exception()) is not None:
-        raise RuntimeError("the query failed") from error
 
 
 if __name__ == "__main__":

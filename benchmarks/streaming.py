@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
-from benchmarks.session import await_batches
-from benchmarks.workload import cpu_seconds
+from benchmarks.session import run_batches
 
 WARM_UP = 10
 FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
@@ -44,11 +43,7 @@ class Query:
     def run(
         self, spark: SparkSession, batches: int, *, warm_up: int = 0
     ) -> tuple[list[dict[str, int]], float]:
-        """Run micro-batches and return, of those after the warm-up, milliseconds and CPU.
-
-        The first are Spark's, by batch and phase; the second are seconds per batch of all
-        processes, Spark's and the workers' and those that Spark starts for its checkpoint.
-        """
+        """Run micro-batches; return what `run_batches` says of those after the warm-up."""
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         writer = source.option("numPartitions", self.partitions).load().writeStream
         writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
@@ -57,16 +52,8 @@ class Query:
         if self.sink == "segstore":
             # An old query's batches were never written, which the sink would take for a loss.
             writer = writer.option("writerTakeover", "true")
-        query = writer.start()
-        await_batches(query, warm_up)
-        begun, cpu = len(query.recentProgress), cpu_seconds()
-        await_batches(query, warm_up + batches)
-        found = [progress["durationMs"] for progress in query.recentProgress]
-        cpu = (cpu_seconds() - cpu) / max(len(found) - begun, 1)
-        query.stop()
-        if query.exception() is not None:
-            raise RuntimeError(self.sink) from query.exception()
-        return [times for times in found[warm_up:] if "addBatch" in times][:batches], cpu
+        times, cpu = run_batches(writer.start(), batches, warm_up)
+        return times[:batches], cpu
 
     def age(self, spark: SparkSession, behind: int) -> None:
         """Make the query look as if so many batches, a multiple of ten, were behind it."""

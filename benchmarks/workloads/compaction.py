@@ -1,16 +1,12 @@
 """Compaction of many small and of fewer large segments, beside Delta's and plain copies."""
 
 import json
-import multiprocessing
 import os
-import resource
 import shutil
 import uuid
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 
 import segstore_ds as segstore
@@ -76,7 +72,7 @@ def _compact(settings: Settings, scratch: Path, case: str, count: int, each: int
     found = race(candidates, settings, scratch, prepare)
     merged = scratch / "merged"
     prepare(MERGE, merged)
-    peak = _peak_bytes(merged)
+    _merge(merged)
     scans = race(
         {
             "scan before": lambda _: _scan(stream, count * each),
@@ -91,7 +87,7 @@ def _compact(settings: Settings, scratch: Path, case: str, count: int, each: int
         size = folder_bytes(scratch / DELTA if name == DELTA else stream / "segments")
         rate = round(size / timing.median / 1e6, 1)
         table.append({"case": f"{case}: {count} x {each:,}", **timing.row(name), "MB/s in": rate})
-    table[0] |= {"bytes before": before, "bytes after": after, "peak MB": round(peak / 1e6)}
+    table[0] |= {"bytes before": before, "bytes after": after}
     ratios = [
         found.faster(MERGE, DELTA, 2, note=f", {case}"),
         found.faster(INTO_PARQUET, DELTA, note=f", {case}"),
@@ -158,15 +154,3 @@ def _live_bytes(folder: Path) -> int:
     snapshot = open_snapshot(open_storage(folder))
     tasks = snapshot.tasks(snapshot.plan())
     return sum(part.entry.bytes for task in tasks for part in task.slices)
-
-
-def _peak_bytes(folder: Path) -> int:
-    """Merge in a process of its own, and return what that adds to its memory at its peak."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(_measure, folder).result()
-
-
-def _measure(folder: Path) -> int:
-    before = psutil.Process().memory_info().rss
-    _merge(folder)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before

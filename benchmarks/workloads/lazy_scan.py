@@ -46,7 +46,7 @@ def lazy_scan(settings: Settings) -> Found:
                 "stream.scan": lambda stream=stream: stream.scan().to_polars(),
                 "pl.scan_parquet": partial(pl.scan_parquet, _files(stream, folder)),
             }
-            candidates = {name: _candidate(scan, lengths) for name, scan in scans.items()}
+            candidates = {name: noted(partial(_ask, scan), lengths) for name, scan in scans.items()}
             found = race(candidates, settings, scratch)
             assert len(lengths) == 1, lengths
             rows += [{"case": case, **row} for row in found.rows()]
@@ -55,23 +55,32 @@ def lazy_scan(settings: Settings) -> Found:
     return Found(rows, ratios, {"polars": pl.__version__}, raw)
 
 
-def _candidate(scan: Callable[[], pl.LazyFrame], lengths: set[int]) -> Candidate:
+def noted(query: Callable[[], int], lengths: set[int]) -> Candidate:
+    """Return a candidate that notes how many events its query found."""
+
     def candidate(_: Path) -> None:
-        query = scan().filter(pl.col("value") > 110.0).select("id", "name")
-        lengths.add(query.collect().height)
+        lengths.add(query())
 
     return candidate
 
 
+def fill(stream: segstore.Stream, count: int, form: str = "parquet") -> None:
+    """Append events in so many segments of a format."""
+    layout, each = segstore.Layout(inline_bytes=0, segment_format=form), count // SEGMENTS
+    for number in range(SEGMENTS):
+        stream.append(events(number * each, each), layout=layout)
+
+
+def _ask(scan: Callable[[], pl.LazyFrame]) -> int:
+    return scan().filter(pl.col("value") > 110.0).select("id", "name").collect().height
+
+
 def _fill(folder: Path, count: int, share: float) -> segstore.Stream:
     stream = segstore.create(folder / "s", EVENTS, upkeep=None)
-    each, arrow = count // SEGMENTS, int(count * share)
-    plain = segstore.Layout(inline_bytes=0, segment_format="arrow")
-    form = plain if share == 1 else segstore.Layout(inline_bytes=0, segment_format="parquet")
-    for number in range(SEGMENTS):
-        stream.append(events(number * each, each), layout=form)
-    if share < 1 and arrow:
-        stream.append(events(SEGMENTS * each, arrow), layout=plain)
+    fill(stream, count, "arrow" if share == 1 else "parquet")
+    if 0 < share < 1:
+        plain = segstore.Layout(inline_bytes=0, segment_format="arrow")
+        stream.append(events(stream.tail, int(count * share)), layout=plain)
     return stream
 
 

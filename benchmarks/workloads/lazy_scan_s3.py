@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ from pyarrow import dataset, fs
 from relay import Relay, relay
 
 import segstore_ds as segstore
-from benchmarks.datasets import EVENTS, START_US, events
+from benchmarks.datasets import EVENTS, START_US
 from benchmarks.report import Found
 from benchmarks.workload import Candidate, Settings, race, workload
+from benchmarks.workloads.lazy_scan import fill, noted
 
-SEGMENTS, DELAY_S = 8, 0.02
+DELAY_S = 0.02
 # Columns, an expression of Polars and the same of Arrow.
 Query = tuple[list[str], pl.Expr | None, pc.Expression | None]
 
@@ -37,7 +37,8 @@ def lazy_scan_s3(settings: Settings) -> Found:
     rows, ratios, raw = [], [], {}
     with settings.scratch() as scratch, running(MINIO, scratch) as server:
         url = f"{server.new_bucket()}/s"
-        _fill(url, settings.rows, server.options)
+        made = segstore.create(url, EVENTS, upkeep=None, storage_options=dict(server.options))
+        fill(made, settings.rows)
         with relay(server.endpoint) as between:
             options = server.behind(between.endpoint).options
             stream = segstore.open(url, storage_options=options)
@@ -55,13 +56,6 @@ def lazy_scan_s3(settings: Settings) -> Found:
                         ratios.append(found.faster(f"stream: {door}", rival, 0.9, note=note))
                     raw[f"{query}, {place}"] = found.raw
     return Found(rows, ratios, {"polars": pl.__version__, "server": MINIO.version}, raw)
-
-
-def _fill(url: str, count: int, options: Mapping[str, Any]) -> None:
-    stream = segstore.create(url, EVENTS, upkeep=None, storage_options=dict(options))
-    layout, each = segstore.Layout(inline_bytes=0, segment_format="parquet"), count // SEGMENTS
-    for number in range(SEGMENTS):
-        stream.append(events(number * each, each), layout=layout)
 
 
 def _queries(count: int) -> dict[str, Query]:
@@ -112,11 +106,7 @@ def _candidates(
         "dataset": lambda: in_arrow(dataset.dataset(paths, filesystem=store)),
         "stream: polars, read cache": lambda: in_polars(stream.scan().to_polars()),
     }
-    return {name: partial(_noted, query, lengths) for name, query in found.items()}
-
-
-def _noted(query: Callable[[], int], lengths: set[int], _: Path) -> None:
-    lengths.add(query())
+    return {name: noted(query, lengths) for name, query in found.items()}
 
 
 def _counted(between: Relay, candidate: Candidate, scratch: Path) -> dict[str, Any]:

@@ -20,10 +20,9 @@ from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, START_US, events
-from benchmarks.entries import FINAL, columns, commit_entry
+from benchmarks.entries import FINAL, columns, commit_entry, commit_staged
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, rounded, workload
-from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.record import build_json
@@ -36,10 +35,6 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.reads import open_snapshot
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
-from segstore_ds.write.append import AppendPlan
-from segstore_ds.write.job import WriteJob
-from segstore_ds.write.layout import Layout
-from segstore_ds.write.request import WriteRequest
 
 ROWS = 10_000  # events of a segment, on average
 LABEL, STEP_US = "timestamp:at", 1000  # an event each millisecond
@@ -217,10 +212,7 @@ def _commit_of_many(tasks: int, each: int) -> dict[str, Any]:
             for t in range(tasks)
             for n in range(each)
         )
-        facts = BatchFacts(ROWS * len(staged), {})
-        request = WriteRequest(EVENTS, Layout(), "")
-        job = WriteJob(log.storage, token, log.new_transaction(), request, request.schema)
-        stream._commits.appender.commit(AppendPlan(job, staged, facts))
+        commit_staged(stream, token, staged)
         after = log.storage.stats.cost()
         return after[0] - before[0], after[1] - before[1]
 
