@@ -252,17 +252,22 @@ def test_few_files_know_that_followers_exist() -> None:
 
 
 _SEAMS = """
-import tempfile
+import sys, tempfile
+from types import SimpleNamespace
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.storage import open_storage
 from segstore_ds.rooms import COMMIT_SEAMS
-seams = StreamLog(open_storage(tempfile.mkdtemp())).seams.rooms
-assert [type(seam).__module__ for seam in seams] == [*COMMIT_SEAMS], seams
+from segstore_ds.storage import open_storage
+seams = StreamLog(open_storage(tempfile.mkdtemp())).seams
+plain, full = (SimpleNamespace(properties=names) for names in ({}, COMMIT_SEAMS))
+assert not [*seams._of(plain)] and sys.modules.keys().isdisjoint(COMMIT_SEAMS.values())
+found = [type(seam).__module__ for seam in seams._of(plain, full)]
+assert found == [*COMMIT_SEAMS.values()], found
+assert [sys.modules[name].PROPERTY for name in found] == [*COMMIT_SEAMS]
 """
 
 
 def test_a_log_has_all_seams_whatever_was_imported() -> None:
-    """A commit without its seams would not reach the followers."""
+    """A commit without its seams would not reach the followers; other streams load none."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", _SEAMS], env=environment, check=True, timeout=120)
 

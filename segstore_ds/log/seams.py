@@ -6,8 +6,7 @@ write is followed by is the list in `stream/commits.py`, which `best_effort` run
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from types import TracebackType
 
@@ -26,10 +25,8 @@ class Seam:
     """A room's part in the commits of one stream.
 
     A *mirror* is another folder that holds the same stream, byte for byte. A room takes part where
-    a root has its `property`, before the put also where the base has it.
+    a root has its property, before the put also where the base has it.
     """
-
-    property: str
 
     def before_staging(self, root: Root) -> None:
         """Run before anything is staged for a commit on a root."""
@@ -61,15 +58,28 @@ class Seam:
 
 
 class Seams:
-    """The seams of one handle's log: all rooms that take part, in order."""
+    """The seams of one handle's log: the rooms that take part, in order."""
 
     def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
-        self._files = files
-        self.rooms = [make(files, clock) for make in _factories()]
+        self._files, self._clock = files, clock
+        self._rooms: dict[str, Seam] = {}
+
+    def room(self, name: str) -> Seam:
+        """Return the room that takes part where a root has the property `name`."""
+        if name not in self._rooms:
+            make = import_module(COMMIT_SEAMS[name]).SEAM
+            self._rooms[name] = make(self._files, self._clock)
+        return self._rooms[name]
+
+    def _of(self, *roots: Root) -> Iterator[Seam]:
+        """Yield the rooms that take part in a commit on one of some roots."""
+        for name in COMMIT_SEAMS:
+            if any(name in root.properties for root in roots):
+                yield self.room(name)
 
     def mirrors(self, root: Root) -> Mirrors | None:
         """Return other folders with the same objects, to read what is damaged here."""
-        return next((found for room in self.rooms if (found := room.mirrors(root))), None)
+        return next((found for room in self._of(root) if (found := room.mirrors(root))), None)
 
     def copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
         """Yield the logs in all mirrors; sends no request."""
@@ -100,46 +110,40 @@ class Seams:
 
     def before_staging(self, root: Root) -> None:
         """Refuse to stage for a commit on a root that this folder could not take."""
-        for room in self.rooms:
-            if room.property in root.properties:
-                room.before_staging(root)
+        for room in self._of(root):
+            room.before_staging(root)
 
     def staging(self, root: Root) -> Storage:
         """Return the folder to stage in for a commit on a root."""
         storage = self._files.storage
-        for room in self.rooms:
-            if room.property in root.properties or storage.mirrors is not None:
-                storage = room.staging(storage, root)
+        rooms: Iterable[Seam] = (
+            self._of(root) if storage.mirrors is None else map(self.room, COMMIT_SEAMS)
+        )
+        for room in rooms:
+            storage = room.staging(storage, root)
         return storage
 
     def before_put(self, base: Root, planned: Root) -> None:
         """Make sure that a root may be put; a failure here commits nothing."""
-        for room in self.rooms:
-            if room.property in base.properties or room.property in planned.properties:
-                room.before_put(base, planned)
+        for room in self._of(base, planned):
+            room.before_put(base, planned)
 
     def before_ack(self, root: Root) -> None:
         """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
-        for room in self.rooms:
-            if room.property in root.properties:
-                room.before_ack(root)
+        for room in self._of(root):
+            room.before_ack(root)
 
     def acknowledged(self, root: Root) -> int:
         """Return the newest version, up to a root, that no mirror lacks."""
-        return min(room.acknowledged(root) for room in self.rooms)
+        return min([root.version, *(room.acknowledged(root) for room in self._of(root))])
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
         """Return a root without mirrors, and what to tell; raises as `Seam.alone`."""
         told: list[str] = []
-        for room in self.rooms:
+        for room in self._of(base):
             base, more = room.alone(base, allow_promoted=allow_promoted)
             told += more
         return base, told
-
-
-@cache
-def _factories() -> list[Callable[[MetadataLog[Root], Clock], Seam]]:
-    return [import_module(name).SEAM for name in COMMIT_SEAMS]
 
 
 class best_effort:  # noqa: N801 - a context manager, without a generator for every commit

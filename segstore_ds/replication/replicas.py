@@ -57,8 +57,6 @@ _LOG = logging.getLogger(__name__)
 class Replicas(Seam):
     """The followers of one stream, as one handle's log sees them."""
 
-    property = PROPERTY
-
     def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
         self._storage = files.storage
         self._files = files
@@ -357,4 +355,6 @@ SEAM = Replicas
 
 def replicas_of(log: StreamLog) -> Replicas:
     """Return the followers of the stream of a log."""
-    return next(room for room in log.seams.rooms if isinstance(room, Replicas))
+    found = log.seams.room(PROPERTY)
+    assert isinstance(found, Replicas)  # noqa: S101
+    return found
