@@ -419,7 +419,8 @@ def test_importing_the_package_loads_what_is_used() -> None:
     assert done.stdout.split("\n")[0] == "[] False"
 
 
-_FORMAT = LEAVES | {"read", "repair", "spark"}  # the package itself loads `read` and `repair`
+# The package itself loads `read` and `repair`.
+_FORMAT = {"errors", "version", "read", "repair", "spark"}
 _TASK = _FORMAT | CORE | {"cache", "rooms", "stream"}
 _NEEDED = _TASK - {"version"}
 

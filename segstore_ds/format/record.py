@@ -185,6 +185,8 @@ def take_format(value: Any, known: int, *, what: str, where: str) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class _Format:
+    """What every versioned object has."""
+
     format: Positive
     extra: Mapping[str, Any]
 

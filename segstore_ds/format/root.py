@@ -417,6 +417,8 @@ def decode_root(body: bytes, where: str) -> Root:
 
 @dataclass(frozen=True, slots=True)
 class _Features:
+    """What tells whether the rest can be read."""
+
     reader_features: tuple[str, ...]
 
 

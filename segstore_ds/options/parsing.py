@@ -1,6 +1,5 @@
 """Checks options and their values against the table; errors say how to correct them."""
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -78,6 +77,8 @@ def parse_value(option: Option, value: Any) -> Any:
 
 
 def _unknown(name: str, scope: str) -> InvalidInputError:
+    import difflib  # noqa: PLC0415 - for an error alone
+
     peer = PEERS.get(name.lower())
     if peer is not None:
         return InvalidInputError(

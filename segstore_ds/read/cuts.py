@@ -6,7 +6,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from segstore_ds.errors import (
     RESTORE_LOG,
@@ -16,7 +16,6 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.reader_record import ReaderRecord
 from segstore_ds.format.root import SHOWN_TAGS, Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment, version_at
@@ -24,7 +23,9 @@ from segstore_ds.log.seen import Seen, is_gone
 from segstore_ds.options import quantities
 from segstore_ds.options.arguments import check_whole, whole
 from segstore_ds.read.event_time import resolve_event_time
-from segstore_ds.read.reader_records import find_reader
+
+if TYPE_CHECKING:
+    from segstore_ds.format.reader_record import ReaderRecord
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, a time like "
@@ -218,6 +219,8 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
             known = sorted(root.tags)
             raise NotFoundError("no such tag", tag=cut.value, known=known[:SHOWN_TAGS])
         return tag.offset
+    from segstore_ds.read.reader_records import find_reader  # noqa: PLC0415 - few cuts name one
+
     seen = find_reader(context, cut.value)
     if seen is None:
         raise NotFoundError("no such reader", reader=cut.value)
@@ -227,7 +230,7 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
     return position.offset
 
 
-def position_of(record: ReaderRecord) -> Position:
+def position_of(record: "ReaderRecord") -> Position:
     """Return the position in a reader's record. Pure."""
     seen = (record.version, record.transaction)
     return Position(record.stream_id, record.generation, record.offset, *seen)

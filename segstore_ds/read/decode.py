@@ -65,6 +65,8 @@ Engine = Callable[[Fetched], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
+    """How the segments of an epoch are decoded."""
+
     schema: pa.Schema
     columns: list[str]
     fingerprint: str

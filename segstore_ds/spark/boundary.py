@@ -15,12 +15,10 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.options import PYTHON, TABLE
-from segstore_ds.options.arguments import snake
 from segstore_ds.spark.worker_connection import hasten
 from segstore_ds.spark.worker_memory import collect_seldom, freeze_worker
 
@@ -36,8 +34,16 @@ ENTRY_POINTS = frozenset(
 )
 # These return before anything is loaded.
 _NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
-_OPTIONS = {snake(option.name): option.name for option in TABLE if option.scopes != (PYTHON,)}
-_NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
+
+
+@functools.cache
+def _options() -> tuple[Mapping[str, str], re.Pattern[str]]:
+    """Return the options' names by those of Python's arguments, and a pattern of the latter."""
+    from segstore_ds.options import PYTHON, TABLE
+    from segstore_ds.options.arguments import snake
+
+    found = {snake(option.name): option.name for option in TABLE if option.scopes != (PYTHON,)}
+    return found, re.compile(rf"\b({'|'.join(found)})\b(=True\b|=False\b)?")
 
 
 def spell_for_spark(text: str) -> str:
@@ -46,7 +52,8 @@ def spell_for_spark(text: str) -> str:
     >>> spell_for_spark("set merge_schema=True, or give another writer_id")
     'set mergeSchema=true, or give another writerId'
     """
-    return _NAME.sub(lambda found: _OPTIONS[found[1]] + (found[2] or "").lower(), text)
+    names, pattern = _options()
+    return pattern.sub(lambda found: names[found[1]] + (found[2] or "").lower(), text)
 
 
 def at_boundary(cls: type[T]) -> type[T]:

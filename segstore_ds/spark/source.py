@@ -19,7 +19,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.options import STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.worker_memory import commits_here
@@ -39,6 +38,11 @@ class SegstoreDataSource(DataSource):
         super().__init__(dict(options))
         self._pinned: bytes | None = None
         self._planned: tuple[str, dict[str, Any]] | None = None  # a reader's state, by the schema
+        self._handed_on = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark sends the source to tasks as well, for its name: they get their part of the plan.
+        return {**vars(self), **({"_pinned": None, "_planned": None} if self._handed_on else {})}
 
     @classmethod
     def name(cls) -> str:
@@ -67,6 +71,7 @@ class SegstoreDataSource(DataSource):
         Raises:
             SchemaMismatchError: The user's schema names other columns or types.
         """
+        self._handed_on = True
         if self._planned is not None and self._planned[0] == schema.json():
             return PartsReader(**self._planned[1])
         from segstore_ds.spark.batch.planning import plan
@@ -78,6 +83,7 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
+        from segstore_ds.options import WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.batch.writer import client_of, plan_append_writer
         from segstore_ds.spark.option_texts import HelperNotes, asks_for_job
@@ -107,9 +113,11 @@ class SegstoreDataSource(DataSource):
         `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
         read.
         """
+        from segstore_ds.options import STREAM_READ, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.streaming.source import SegstoreStreamReader
 
+        self._handed_on = True
         options = parse_options(self.options, STREAM_READ)
         return SegstoreStreamReader(storage_of(self, options), options, schema)
 
@@ -118,6 +126,7 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does, but for what ends only new batches.
         """
+        from segstore_ds.options import STREAM_WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.batch.writer import client_of
         from segstore_ds.spark.streaming.sink import SegstoreStreamWriter

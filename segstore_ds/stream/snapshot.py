@@ -15,7 +15,6 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import CutLike, root_as_of
-from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.parquet_files import ParquetFile, parquet_file
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, split_reading
 from segstore_ds.read.request import plan_reading
@@ -101,14 +100,6 @@ class Snapshot:
         slices = plan_range(self.context.status, self.root, reading)
         plain = slices.select(PARQUET, epochs)
         return [parquet_file(placed, self.url) for placed in plain], len(plain) == len(slices)
-
-    def spans(self, table: str) -> list[tuple[int, int]]:
-        """Return offset ranges that cover a metadata table, for reading it in parallel."""
-        return plan_table(self.context.status, self.root, find_table(table))
-
-    def metadata(self, table: str, span: tuple[int, int] | None = None) -> pa.RecordBatchReader:
-        """Return a metadata table, or of a table by range the rows of one span."""
-        return open_table(self.context, table, self.root, span)
 
 
 def open_snapshot(

@@ -10,6 +10,7 @@ import segstore_ds as segstore
 from segstore_ds.write.layout import Layout
 
 SCANS = 4
+SEGMENTS = 10  # so many that tasks read them
 
 
 @pytest.fixture
@@ -19,8 +20,8 @@ def scan(spark, url, tmp_path):
     rows = spark.range(1_000).toArrow()
     stream = segstore.create(url, rows.schema)
     layout = Layout(inline_bytes=0, frame_rows=100)
-    for start in range(0, 1_000, 500):
-        stream.append(rows.slice(start, 500), layout=layout)
+    for start in range(0, 1_000, 1_000 // SEGMENTS):
+        stream.append(rows.slice(start, 1_000 // SEGMENTS), layout=layout)
 
     def run(**options):
         (tmp_path / "notes").write_text("")
@@ -43,7 +44,7 @@ def test_second_scan_of_a_worker_sends_no_data_request(scan):
     found = scan()
     assert len(found) < SCANS
     for requests in found.values():
-        assert requests[0] == 2  # one for each of two small segments
+        assert requests[0] == SEGMENTS  # one for each
         assert not any(requests[1:])
 
 
@@ -53,10 +54,10 @@ def test_two_users_of_a_worker_share_nothing(scan):
     first, second = scan(**ada), scan(**bob)
     assert len(first.keys() | second.keys()) < SCANS  # so both used the same ones
     for found in (first, second):
-        assert all(requests[0] == 2 for requests in found.values())
+        assert all(requests[0] == SEGMENTS for requests in found.values())
         assert not any(sum(requests[1:]) for requests in found.values())
 
 
 def test_option_switches_the_cache_off(scan):
     found = scan(readCacheBytes=0)
-    assert all(set(requests) == {2} for requests in found.values())
+    assert all(set(requests) == {SEGMENTS} for requests in found.values())

@@ -24,6 +24,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.inline import laid_out
 from segstore_ds.read import metadata_tables
 from segstore_ds.storage import open_storage
+from segstore_ds.stream.connector.tables import MetadataRows
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
 
@@ -187,7 +188,7 @@ def test_ranges_give_every_row_once(monkeypatch):
                 metadata_tables.METADATA_TABLES[name],
                 most_segments=most,
             )
-            pieces = [snapshot(stream).metadata(name, span).read_all() for span in ranges]
+            pieces = [MetadataRows(snapshot(stream), name).read(span).read_all() for span in ranges]
             assert pa.concat_tables(pieces).to_pylist() == whole
             assert len(ranges) == 1 or most < 100
 
@@ -206,7 +207,7 @@ def test_many_segments_are_never_held_at_once(monkeypatch):
         start = parts[-1].end
     root = replace(stream._log.root, head=10, tail=start, parts=tuple(parts), entries=())
     tracemalloc.start()
-    seen = sum(batch.num_rows for batch in snapshot(stream, root).metadata("segments"))
+    seen = sum(batch.num_rows for batch in MetadataRows(snapshot(stream, root), "segments").read())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seen == count * each

@@ -116,6 +116,8 @@ def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
+    """The frames of a segment, by columns."""
+
     bytes: list[int]
     rows: Annotated[list[int], Range(most=MAX_ROWS)]
     crc: Annotated[list[int], Range(most=_MAX_CRC)]

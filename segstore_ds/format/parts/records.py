@@ -20,6 +20,8 @@ R = TypeVar("R", bound=Row)
 
 @dataclass(frozen=True, slots=True)
 class _NamedWriter(Writer):
+    """A writer with its name, as a row."""
+
     name: Annotated[str, Limit(1000)] = ""
 
 

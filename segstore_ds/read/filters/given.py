@@ -1,6 +1,5 @@
 """Filters as users give them: a text, lists, or an expression of pyarrow or of Polars."""
 
-import difflib
 import json
 import re
 import sys
@@ -160,6 +159,8 @@ def _find_field(name: str, schema: pa.Schema) -> pa.Field:
     index = schema.get_field_index(name)
     if index >= 0:
         return schema.field(index)
+    import difflib  # noqa: PLC0415 - for an error alone
+
     folded = {known.casefold(): known for known in schema.names}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)
     raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Batch reads of a stream's metadata tables: the option `metadata`."""
+"""Batch reads of metadata tables: the option `metadata`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -11,14 +11,10 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.versions import to_arrow
-from segstore_ds.stream.connector.reads import (
-    METADATA,
-    STREAMS,
-    Snapshot,
-    Storage,
-    list_streams_below,
-)
+from segstore_ds.stream.connector.reads import Snapshot, Storage
+from segstore_ds.stream.connector.tables import METADATA, MetadataRows, list_streams_below
 
+STREAMS = "streams"  # the only table that is of a folder, not of a stream
 PLAN = "compactionPlan"  # a table that job_writer.py reads
 EVENTS_ONLY = (
     "columns",
@@ -43,7 +39,7 @@ def plan_metadata_reader(
     name = options["metadata"]
     check_whole(options, EVENTS_ONLY, schema)
     read = partial(_read_rows, snapshot.storage, snapshot.pinned, name, to_arrow(schema))
-    return PartsReader(read, snapshot.spans(name))
+    return PartsReader(read, MetadataRows(snapshot, name).spans())
 
 
 def plan_streams_reader(
@@ -68,7 +64,7 @@ def check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: Stru
 def _read_rows(
     storage: Storage, pinned: bytes, name: str, target: pa.Schema, span: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in Snapshot.at(storage, pinned).metadata(name, span):
+    for batch in MetadataRows(Snapshot.at(storage, pinned), name).read(span):
         yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
 
 

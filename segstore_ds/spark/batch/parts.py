@@ -35,6 +35,12 @@ class Packed:
         return read(pickle.loads(part))  # noqa: S301 - our own
 
 
+def iterate_rows(rows: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part that were read when the DataFrame was loaded."""
+    with pa.ipc.open_stream(rows) as reader:
+        yield from reader
+
+
 @at_boundary
 class PartsReader(DataSourceReader):
     """Reads the parts of a plan, one in each task, which gets the others not at all.

@@ -4,7 +4,7 @@ The plan of a short stream costs no request once the root is read. So it is made
 is loaded, and the process that Spark starts for the plan hands it on without loading more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -14,19 +14,11 @@ from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SegstoreError
 from segstore_ds.options import READ, STREAM_READ, parse_options
-from segstore_ds.spark.batch.metadata_reader import (
-    PLAN,
-    plan_metadata_reader,
-    plan_streams_reader,
-    table_schema,
-)
-from segstore_ds.spark.batch.parts import Packed, PartsReader, pack
-from segstore_ds.spark.batch.slices import slice_batches
+from segstore_ds.spark.batch.parts import Packed, PartsReader, iterate_rows, pack
+from segstore_ds.spark.batch.slices import read_small, slice_batches
 from segstore_ds.spark.option_texts import HelperNotes
 from segstore_ds.spark.schemas import from_stored, is_nullable
 from segstore_ds.stream.connector.reads import (
-    METADATA,
-    STREAMS,
     Snapshot,
     Storage,
     open_snapshot,
@@ -64,11 +56,9 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
     """
     options = parse_options(source.options, READ, STREAM_READ)
     cuts = [parse_cut(options[name]) for name in ("startCut", "endCut")]
-    if options["metadata"] == STREAMS:
-        return table_schema(STREAMS), None, None
+    if options["metadata"] is not None:
+        return *_load_table(source, options), None
     snapshot = snapshot_of(source, options)
-    if options["metadata"] in METADATA:
-        return table_schema(options["metadata"]), snapshot.pinned, None
     reading = snapshot.plan(
         columns=options["columns"],
         filters=options["filters"],
@@ -88,7 +78,7 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
         and not any(options[name] for name in _PLAIN)
     )
     try:
-        planned = _plan_events(source, snapshot, schema) if sends_nothing else None
+        planned = _plan_events(source, snapshot, schema, early=True) if sends_nothing else None
     except SegstoreError:  # it is raised if the plan is asked for; a query doesn't
         planned = None
     return schema, snapshot.pinned, planned
@@ -97,26 +87,62 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
 def plan(source: Source, schema: StructType, pinned: bytes | None) -> PartsReader:
     """Plan a read of the pinned version, or of the one that the options name."""
     options = parse_options(source.options, READ)
-    storage = storage_of(source, options)
-    if options["metadata"] == STREAMS:
-        return plan_streams_reader(storage, options, schema)
-    snapshot = snapshot_of(source, options) if pinned is None else Snapshot.at(storage, pinned)
-    if options["metadata"] == PLAN:
+    if options["metadata"] is not None:
+        return _plan_table(source, options, schema, pinned)
+    return _plan_events(source, _pinned(source, options, pinned), schema)
+
+
+def _pinned(source: Source, options: Mapping[str, Any], pinned: bytes | None) -> Snapshot:
+    if pinned is None:
+        return snapshot_of(source, options)
+    return Snapshot.at(storage_of(source, options), pinned)
+
+
+def _load_table(source: Source, options: Mapping[str, Any]) -> tuple[StructType, bytes | None]:
+    from segstore_ds.spark.batch.metadata_reader import STREAMS, table_schema
+
+    name = options["metadata"]
+    return table_schema(name), None if name == STREAMS else snapshot_of(source, options).pinned
+
+
+def _plan_table(
+    source: Source, options: Mapping[str, Any], schema: StructType, pinned: bytes | None
+) -> PartsReader:
+    from segstore_ds.spark.batch import metadata_reader
+
+    name = options["metadata"]
+    if name == metadata_reader.STREAMS:
+        return metadata_reader.plan_streams_reader(storage_of(source, options), options, schema)
+    snapshot = _pinned(source, options, pinned)
+    if name == metadata_reader.PLAN:
         from segstore_ds.spark.batch.job_writer import plan_rows
 
         return plan_rows(snapshot, options, schema)
-    if options["metadata"] in METADATA:
-        return plan_metadata_reader(snapshot, options, schema)
-    return _plan_events(source, snapshot, schema)
+    return metadata_reader.plan_metadata_reader(snapshot, options, schema)
 
 
-def _plan_events(source: Source, snapshot: Snapshot, schema: StructType) -> PartsReader:
+def _plan_events(
+    source: Source, snapshot: Snapshot, schema: StructType, *, early: bool = False
+) -> PartsReader:
     options = parse_options(source.options, READ)
     options = {**options, "columns": project(snapshot, options, schema)}
     epochs = HelperNotes.of(source.options).native_epochs
     reading = replace(plan_reading(snapshot, options), native_epochs=epochs)
+    tasks = plan_tasks(snapshot, options, reading)
+    rows = _read_early(reading, schema, tasks) if early else None
+    if rows is not None:
+        return PartsReader(iterate_rows, rows)
     run = Packed.of(partial(slice_batches, reading, schema))
-    return PartsReader(run, [pack(task) for task in plan_tasks(snapshot, options, reading)])
+    return PartsReader(run, [pack(task) for task in tasks])
+
+
+def _read_early(
+    reading: Reading, schema: StructType, tasks: Sequence[ReadTask]
+) -> list[bytes] | None:
+    try:
+        return read_small(reading, schema, tasks)
+    except SegstoreError:  # the task raises it
+        return None
 
 
 def snapshot_of(source: Source, options: Mapping[str, Any]) -> Snapshot:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import READ, parse_options
+from segstore_ds.spark.batch.metadata_reader import STREAMS
 from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
@@ -39,7 +40,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.stream.connector.reads import STREAMS, ParquetFile, Snapshot
+from segstore_ds.stream.connector.reads import ParquetFile, Snapshot
 from segstore_ds.stream.connector.tasks import Reading
 
 _MOST_SCANS = 256  # of `read_in_order`

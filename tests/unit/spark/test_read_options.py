@@ -1,6 +1,8 @@
 """What each read option does, and what a wrong one says; Spark itself: tests/spark."""
 
 import datetime as dt
+import pickle
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,11 +16,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from source_kit import SCHEMA, Loaded, load, rows
+from source_kit import SCHEMA, Loaded, again, load, rows
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
-from segstore_ds.spark.batch import planning
+from segstore_ds.spark.batch import planning, slices
 
 
 @pytest.fixture
@@ -277,6 +279,42 @@ def test_a_short_stream_is_planned_when_it_is_loaded(stream, url, monkeypatch):
     assert (plain.count(), calls) == (100, [])
     assert [df.count() for df in (*others, load(url, schema=user_schema))][-1] == 100
     assert len(calls) == 3
+
+
+def test_rows_of_a_small_stream_travel_with_its_plan(stream, url, tmp_path):
+    """The process that Spark starts for a task then loads hardly anything."""
+    small, part = load(url, offsetColumn="o", minPartitions=4), load(url, startCut=30, endCut=60)
+    later = load(
+        url, filters='[["n", ">", -1]]', readCacheBytes=0
+    )  # planned, and read, when the query runs
+    whole, cut = small.table(), part.table()
+    assert (len(small.plan()[1]), whole.num_rows, cut.num_rows) == (4, 100, 30)
+    shutil.rmtree(tmp_path / "stream" / "segments")
+    assert small.table() == whole
+    assert whole["o"].to_pylist() == list(range(100))
+    assert part.table() == cut == whole.slice(30, 30).drop_columns("o")
+    assert whole.drop_columns("o").to_pylist() == rows(0, 100).to_pylist()
+    assert "SEG_MISSING_OBJECT" in error(later.table)
+
+
+@pytest.mark.parametrize("bound", ["_MOST_BYTES", "_MOST_MEMORY", "_MOST_SEGMENTS"])
+def test_larger_streams_are_read_by_tasks(stream, url, monkeypatch, tmp_path, bound):
+    monkeypatch.setattr(slices, bound, 3)
+    df = load(url, readCacheBytes=0)
+    assert df.count() == 100
+    shutil.rmtree(tmp_path / "stream" / "segments")
+    assert "SEG_MISSING_OBJECT" in error(df.table)
+
+
+def test_tasks_get_their_part_of_a_plan_and_no_more(stream, url):
+    """Spark pickles the source beside the reader into each task."""
+    found = load(url)
+    made = again(found.pinned)
+    reader = made.reader(found.schema)
+    parts = [part.value for part in reader.partitions()]
+    assert len(pickle.dumps((made, reader))) < 1_500 < sum(map(len, parts))
+    assert again(made).name() == "segstore"
+    assert [part.value for part in made.reader(found.schema).partitions()] == parts
 
 
 def test_damage_is_named_not_skipped(stream, url, tmp_path):
