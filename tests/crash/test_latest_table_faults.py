@@ -91,7 +91,8 @@ def _shown(stream: Stream, table: Table) -> list[dict[str, object]] | None:
     return table.shown(held._log.storage)[1] if table.kind in held.published else None
 
 
-@pytest.mark.parametrize("verb", ["remove", pytest.param("drop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["remove", "drop"])
 def test_removal_that_stopped_anywhere_is_finished_by_the_next(verb: str) -> None:
     """Nothing is left of the events but what the last hour of a dropped log has."""
 
