@@ -18,6 +18,7 @@ was, so the writers of a stream share one round a minute.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -67,10 +68,13 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
     if root.version - root.log_start > policy.keep_versions:
         return True
     refs = (*root.history_lists, *root.history_parts)
-    spans = [(ref.end, ref.time_us) for ref in refs]
-    spans += [(row.version + 1, row.time_us) for row in root.history]
+    kept = root.log_start + 1
     # Commit times never go back: what holds the second version kept is at least as old as it.
-    kept_us = next((time_us for end, time_us in spans if end > root.log_start + 1), root.time_us)
+    times = chain(
+        (ref.time_us for ref in refs if ref.end > kept),
+        (row.time_us for row in root.history if row.version >= kept),
+    )
+    kept_us = next(times, root.time_us)
     if root.version > root.log_start + 1 and kept_us <= root.time_us - policy.keep_s * 1_000_000:
         return True
     parts = (*root.retired_lists, *root.retired_parts)[:1]

@@ -9,6 +9,7 @@ same answer for as long as the stream exists.
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -239,7 +240,7 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
     in the log, and what it cost.
     """
     first = old.next_segment if old else 0
-    words = new.client.split(" ")
+    client, application = _parts_of(new.client)
     size = note.bytes
     if size is None:
         added = (entry for entry in new.entries if entry.segment_id & 0xFFFFFFFF >= first)
@@ -254,10 +255,18 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
         bytes=size,
         writer_id=note.writer_id,
         batch_id=note.batch_id,
-        client=" ".join([word for word in words if not word.startswith(_APPLICATION)]),
-        application="".join([word[4:] for word in words if word.startswith(_APPLICATION)][:1]),
+        client=client,
+        application=application,
         **{**place, **known},
     )
+
+
+@lru_cache(maxsize=16)
+def _parts_of(client: str) -> tuple[str, str]:
+    """Return the software that a client's name tells of, and its application or ""."""
+    words = client.split(" ")
+    named = [word[len(_APPLICATION) :] for word in words if word.startswith(_APPLICATION)]
+    return " ".join(word for word in words if not word.startswith(_APPLICATION)), "".join(named[:1])
 
 
 def begin_history(root: Root, *, segments: int | None = None) -> Root:

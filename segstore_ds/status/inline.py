@@ -19,8 +19,8 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.parts.stats import Schemas
-from segstore_ds.format.record import parse_json
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.statistics import Stats, merge, parse_stats
 from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 
@@ -101,12 +101,25 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     batch = _decoded(run, schema) if len(run) > 1 else None
     if batch is None:
         return [stored_frame(each.frame, each.rows, each.stats) for each in run if each.frame]
-    columns = {name for entry in run for name in parse_json(entry.stats or "{}", where=entry.path)}
+    known = [(entry.rows, _stats_of(entry)) for entry in run]
+    stats, columns = merge(known), {name for _, stats in known for name in stats}
     chosen = [name for name in schema.names if name in columns]
     timed = time_column_of(root)
     if timed in schema.names:
         chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
-    return [encode_frame(batch, compression="zstd", compression_level=None, stats_columns=chosen)]
+    # Bounds that all of them have need not be looked for again.
+    lacking = [name for name in chosen if name not in stats]
+    frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=lacking)
+    stats |= frame.stats
+    return [replace(frame, stats={name: stats[name] for name in chosen if name in stats})]
+
+
+def _stats_of(entry: SegmentEntry) -> Stats:
+    """Return an entry's statistics; none if they can't be read, for its events can."""
+    try:
+        return parse_stats(entry.stats or "{}", where=entry.path)
+    except CorruptionError:
+        return {}
 
 
 def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch | None:

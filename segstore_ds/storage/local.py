@@ -397,16 +397,8 @@ _PROBED: set[tuple[int, int]] = set()
 
 
 def _write_hint(full: str, data: bytes) -> None:
-    # In place, which takes less than a new file, unless it is also a hard link, of a backup.
-    with suppress(OSError):
-        descriptor = os.open(full, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            if stat.S_ISREG(status.st_mode) and (status.st_nlink, status.st_size) == (1, len(data)):
-                os.write(descriptor, data)
-                return
-        finally:
-            os.close(descriptor)
+    if _overwrite(full, data):
+        return
     with suppress(FileNotFoundError):
         os.unlink(full)
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -414,3 +406,20 @@ def _write_hint(full: str, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+def _overwrite(full: str, data: bytes) -> bool:
+    """Write a hint in place, which takes less than a new file.
+
+    False if that is not possible, or the file is also a hard link, of a backup.
+    """
+    try:
+        descriptor = os.open(full, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+            return own and status.st_size == len(data) == os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False

@@ -28,6 +28,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import Root
+from segstore_ds.format.statistics import columns_with_stats, compute, parse_stats
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
@@ -178,6 +179,22 @@ def test_full_share_is_joined_in_the_commit_file() -> None:
     assert values(open_on(storage), offset=True) == [(n, n) for n in range(50)]
     assert values(stream, filters=[["n", "==", 33]]) == [33]
     assert stream.history().read_all()["rows"].to_pylist() == [0, 10, 10, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["as written", None, "{}", '{"n":[1]}', '{"n":{"z":1}}', "no JSON"]
+)
+def test_joined_events_have_the_statistics_of_their_rows(text: str | None) -> None:
+    """They are those of the joined segments together; where one lacks them, of the rows."""
+    stream, _ = make_stream(3)
+    root = stream._log.root
+    if text != "as written":
+        entries = (root.entries[0], replace(root.entries[1], stats=text), root.entries[2])
+        root = root.changed(entries=entries)
+    (entry,) = join_inline(root, stream._context.status.schemas_of(root)).entries
+    rows = pa.concat_batches(list(stream.read()))
+    chosen = columns_with_stats(stream.schema)
+    assert parse_stats(str(entry.stats), where="x") == compute(rows, chosen)
 
 
 @pytest.mark.usefixtures("small_joined_share")
