@@ -83,7 +83,7 @@ class Program:
     def meddle(self, events: Any) -> None:
         """Write to the stream beside, which nobody should do."""
         if self.stream.refresh().published.latest:
-            beside(self.stream).append(rows(*events), merge_schema=True)
+            beside(self.stream).overwrite(rows(*events), merge_schema=True)
             self.append(events)
 
     def publish(self) -> None:

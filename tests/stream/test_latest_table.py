@@ -153,6 +153,17 @@ def test_what_can_not_be_a_table_is_named(
         stream.publish("delta", **how)
 
 
+def test_what_a_stranger_did_to_it_is_made_good(made: tuple[Stream, Timed]) -> None:
+    """What the round's own commit did not make is not built upon."""
+    stream, _ = made
+    publish(stream)
+    beside(stream).truncate("tail")
+    stream.append(rows(("eve", 5, None)))
+    publish(stream)
+    assert shown(stream, DELTA) == expected(stream)
+    assert len(expected(stream)) == 4
+
+
 def test_stream_in_its_place_is_left_alone(made: tuple[Stream, Timed]) -> None:
     """It may be anybody's."""
     stream, storage = made
