@@ -156,4 +156,28 @@ def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> No
     run.report(dropped, f"deleted {dropped.deleted} objects", *kept)
 
 
-VERBS = (truncate, retain, seal, restore, redact, drop)
+def columns(
+    run: Run,
+    url: Url,
+    *,
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a column; repeatable.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--drop", metavar="NAME", help="Drop one; repeatable.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Rename and drop columns; no event is rewritten."""
+    pairs = [text.partition("=") for text in rename or ()]
+    if not all(equals for _, equals, _ in pairs):
+        raise typer.BadParameter("give --rename OLD=NEW")
+    stream, names = run.change(url), {old: new for old, _, new in pairs}
+    if remove:
+        ask(f"Drop {', '.join(remove)} of {stream.url}?", yes=yes)
+    stream.change_schema(rename=names, drop=remove or ())
+    known = stream.schema.names
+    run.report({"columns": known}, f"columns: {', '.join(known)}")
+
+
+VERBS = (truncate, retain, seal, restore, redact, columns, drop)

@@ -73,6 +73,7 @@ class CompactJob:
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
     mirrors: Mirrors | None = None  # other folders with the stream's objects
+    dropped: frozenset[str] = frozenset()  # stored names of columns that need not be kept
 
     def target(
         self, epoch: int, token: str, *, form: str | None = None, storage: Storage | None = None
@@ -109,25 +110,27 @@ def plan_job(
         key_columns_of(root),
         time_column_of(root),
         seams.mirrors(root),
+        frozenset(stored for stored, name in root.epoch.names.items() if name is None),
     )
 
 
-def joins_of(epochs: dict[int, str]) -> Joins:
-    """Return a function that tells if bytes of one epoch convert to another without loss."""
+def joins_of(job: CompactJob) -> Joins:
+    """Return what tells if bytes of one epoch convert to another, but for dropped columns."""
     known: dict[tuple[int, int], bool] = {}
 
     def joins(older: int, newer: int) -> bool:
         if (older, newer) not in known:
-            known[older, newer] = _lifts(epochs[older], epochs[newer])
+            schemas = decode_schema(job.epochs[older]), decode_schema(job.epochs[newer])
+            known[older, newer] = _lifts(*schemas, job.dropped)
         return known[older, newer]
 
     return joins
 
 
-def _lifts(older: str, newer: str) -> bool:
-    target = decode_schema(newer)
+def _lifts(older: pa.Schema, target: pa.Schema, dropped: frozenset[str]) -> bool:
+    kept = pa.schema([field for field in older if field.name not in dropped])
     try:
-        merged = plan_schema(target, decode_schema(older), merge=True)
+        merged = plan_schema(target, kept, merge=True)
     except SchemaMismatchError:
         return False
     return bool(merged.equals(target, check_metadata=True))
@@ -140,7 +143,7 @@ def plan_range_groups(
     return plan_groups(
         status.segments(root, *bounds),
         job.rules,
-        joins=joins_of(job.epochs),
+        joins=joins_of(job),
         frames=partial(frames_of, job),
         frame_rows=job.layout.frame_rows,
     )

@@ -168,7 +168,7 @@ def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | Non
         # A commit waits for this: large frames are kept, and converted to Parquet later.
         layout = replace(layout, segment_format=HOT)
     job = plan_job(context, root, rules, layout)
-    groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
+    groups = plan_groups(recent, rules, joins=joins_of(job))
     if not groups:
         return None
     job = replace(job, storage=with_inline(context.log.seams.staging(root), root))

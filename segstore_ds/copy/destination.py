@@ -12,6 +12,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import build_json, to_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.column_names import Names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import COPIED, first_version, may_begin
@@ -120,7 +121,7 @@ class Copied:
     repeated: bool = False
 
 
-EpochTexts = tuple[int, str, str | None]  # since when, text of the schema, Spark's JSON
+EpochTexts = tuple[int, str, str | None, Names]  # since when, its schema, Spark's JSON, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +166,18 @@ class Destination:
         """
         context = StreamContext.of(self.log, client=self.client)
         known: tuple[Epoch, ...] = ()
-        for number, (since, text, spark) in enumerate(epochs):
-            known = (*known, context.status.put_epoch(0, number, since, text, spark, beside=known))
+        for number, (since, text, spark, called) in enumerate(epochs):
+            facts = (0, number, since, text, spark)
+            known = (*known, context.status.put_epoch(*facts, names=called, beside=known))
         request, size = self.request, sum(entry.bytes for entry in entries)
         record = replace(
             request.begin(self.source, copied, mode=mode), segments=len(entries), bytes=size
         )
+        begun = first_root(context, Operation.COPY, known)
+        schemas = (decode_schema(text) for _, text, _, _ in epochs)
         first = replace(
-            first_root(context, Operation.COPY, known),
-            reader_features=features_of(decode_schema(text) for _, text, _ in epochs),
+            begun,
+            reader_features=features_of(schemas, begun.reader_features),
             head=bounds[0],
             tail=bounds[1],
             sealed=request.seal,

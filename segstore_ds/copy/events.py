@@ -41,7 +41,8 @@ from segstore_ds.format.copies import EVENTS
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, StagedSegment
-from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema
+from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
@@ -50,7 +51,7 @@ from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import epoch_schema, stream_schema
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
@@ -133,7 +134,7 @@ class EventsCopy:
             (0, sum(entry.rows for entry in entries)),
             copied=self.bounds,
             mode=EVENTS,
-            epochs=[(0, *self.schema)],
+            epochs=[(0, *self.schema, {})],
             properties=self.properties,
         )
         clear(self.to.storage, self.to.request.copy_id)
@@ -164,13 +165,18 @@ class EventsCopy:
                 head=root.head,
             )
         schema = decode_schema(self.schema[0])
-        known = {*epoch_schema(context.status, root.epoch).names}
-        columns = [name for name in schema.names if name in known]
+        stored = epoch_schema(context.status, root.epoch)
+        # Others may rename columns while it runs: what the plan read is found by stored names.
+        known = dict(zip(stored.names, stream_schema(context.status, root).names, strict=True))
+        planned = decode_schema(self.plan.schema or "") if self.plan is not None else schema
+        pairs = zip(planned.names, schema.names, strict=True)
+        found = {name: known[one] for one, name in pairs if one in known}
+        columns, present = [*found.values()], [*found]
         # What is read once would only displace what is read again.
         reading = plan_reading(context, root, start, end, columns=columns, read_cache_bytes=0)
         tasks = plan_tasks(plan_range(context.status, root, reading), partition_bytes=PIECE_BYTES)
         batches = (
-            _narrow(batch, schema)
+            _narrow(batch.rename_columns(present), schema)
             for task in tasks
             for batch in run_task(reading, task, threads=self.threads)
         )
@@ -233,6 +239,7 @@ def plan_copy_events(
             _piece_rows(context, root, (start, end)),
             text,
             spark,
+            {} if rows else root.epoch.names,
         )
 
     plan = None if to.done else open_plan(target, request.copy_id, propose)
@@ -244,15 +251,20 @@ def plan_copy_events(
     if plan.source == root.stream_id:
         check_position(root, Position(plan.source, plan.generation, plan.start))
     request.check_digest(plan.digest, root, url=target.url)
-    schema = rows or (plan.schema or "", plan.spark_schema)
+    schema = rows or (_named(plan), plan.spark_schema)
     return EventsCopy(
         context.storage,
         to,
         schema,
         made_by or digest_of(schema[0].encode())[:12],
         plan,
-        properties={} if rows else inherited_properties(root),
+        properties={} if rows else inherited_properties(root, plan.names),
     )
+
+
+def _named(plan: CopyPlan) -> str:
+    """Return the text of the schema that the copy stores: columns under the source's names."""
+    return encode_schema(named_schema(decode_schema(plan.schema or ""), plan.names))
 
 
 def _piece_rows(context: StreamContext, root: Root, bounds: Range) -> int:

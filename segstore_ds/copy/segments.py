@@ -225,7 +225,7 @@ class SegmentsCopy:
             bounds,
             copied=bounds,
             mode=SEGMENTS,
-            epochs=[(epoch.since, *status.schema_texts(epoch)) for epoch in root.epochs],
+            epochs=[(each.since, *status.schema_texts(each), each.names) for each in root.epochs],
             properties=inherited_properties(root),
             next_segment=next_segment or root.next_segment,
         )

@@ -8,13 +8,21 @@ A run that resumes lists the pieces and stages what lies between them.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from segstore_ds.errors import CorruptionError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.record import Positive, build_json, from_json, parse_json, to_json
+from segstore_ds.format.record import (
+    ABSENT,
+    Positive,
+    build_json,
+    from_json,
+    parse_json,
+    to_json,
+)
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.staged import delete_staged
@@ -36,6 +44,8 @@ class CopyPlan:
     piece_rows: Positive  # events per piece
     schema: str | None = None  # text of the events' schema; None if a job makes rows of them
     spark_schema: str | None = None  # Spark's JSON of it, if the source has one
+    # As an epoch has them.
+    names: Annotated[Mapping[str, str | None], ABSENT] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

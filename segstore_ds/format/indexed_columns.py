@@ -4,7 +4,9 @@ Every segment and frame keeps bounds of the time column; every frame has a Bloom
 column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -20,8 +22,12 @@ def time_column_of(root: Root) -> str | None:
     return property_of(root, TIME_COLUMN, str)
 
 
-def build_time_column(column: str | None, schema: pa.Schema) -> str | None:
+def build_time_column(
+    column: str | None, schema: pa.Schema, stored: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
     """Return the property's text for a column of a schema in normal form; None for no column.
+
+    The property has the `stored` name of a column that has another one.
 
     Raises:
         InvalidInputError: The column is unknown, or its type has no order in time.
@@ -38,7 +44,7 @@ def build_time_column(column: str | None, schema: pa.Schema) -> str | None:
             column=column,
             type=str(data_type),
         )
-    return build_json(column).decode()
+    return build_json(stored.get(column, column)).decode()
 
 
 def time_field(root: Root, schema: pa.Schema) -> pa.Field:
@@ -100,14 +106,31 @@ def refuse_lost_keys(root: Root, schema: pa.Schema, merged: pa.Schema) -> None:
                 )
 
 
-def inherited_properties(source: Root) -> dict[str, str]:
-    """Return the properties of a stream that a clone or a copy of it has, too."""
-    kept = (KEY_COLUMNS, TIME_COLUMN)
-    return {name: text for name, text in source.properties.items() if name in kept}
+def inherited_properties(
+    source: Root, names: Mapping[str, str | None] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return the properties of a stream that a clone or a copy of it has, too.
+
+    `names` are those by which a copy stores columns, if they are others.
+    """
+    kept = {KEY_COLUMNS, TIME_COLUMN} & {*source.properties}
+    if not names:
+        return {name: source.properties[name] for name in kept}
+    found: dict[str, Any] = {
+        KEY_COLUMNS: [names.get(stored) or stored for stored in key_columns_of(source)],
+        TIME_COLUMN: names.get(stored := time_column_of(source) or "") or stored,
+    }
+    return {name: build_json(found[name]).decode() for name in kept}
 
 
-def build_key_columns(columns: Sequence[str] | None, schema: pa.Schema) -> str | None:
+def build_key_columns(
+    columns: Sequence[str] | None,
+    schema: pa.Schema,
+    stored: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
     """Return the property's text for columns of a schema in normal form; None for no columns.
+
+    The property has the `stored` names of columns that have others.
 
     Raises:
         InvalidInputError: A column is unknown or named twice, there are too many, or a type can't
@@ -132,4 +155,4 @@ def build_key_columns(columns: Sequence[str] | None, schema: pa.Schema) -> str |
                 column=name,
                 type=str(schema.field(name).type),
             )
-    return build_json(list(columns)).decode()
+    return build_json([stored.get(name, name) for name in columns]).decode()

@@ -28,6 +28,7 @@ class Operation(StrEnum):
     UNPIN = "unpin"
     MATERIALIZE = "materialize"
     SET_PROPERTIES = "set-properties"
+    CHANGE_SCHEMA = "change-schema"
     FOLLOW = "follow"
     PROMOTE = "promote"
     REPAIR = "repair"

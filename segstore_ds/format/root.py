@@ -31,16 +31,17 @@ from segstore_ds.format.record import (
 )
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
+COLUMN_NAMES = "column-names"  # On disk: the feature that `Epoch.names` needs. Never change.
 TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
 TAG_BYTES = 30  # of a tag, besides its name
 SHOWN_TAGS = 50  # the most that an error lists
-# On disk: names of features that this version can read, or write. A later version adds a name where
-# this one would misread its streams, or damage them.
-NANOSECONDS = "nanoseconds"  # schemas with times in nanoseconds
-READER_FEATURES = frozenset((NANOSECONDS,))
-WRITER_FEATURES: frozenset[str] = frozenset()
+# Names of features that this version can read, or write: a version adds a name where an earlier one
+# would misread its streams, or damage them.
+NANOSECONDS = "nanoseconds"  # On disk: schemas with times in nanoseconds. Never change.
+READER_FEATURES = frozenset((COLUMN_NAMES, NANOSECONDS))
+WRITER_FEATURES = frozenset((COLUMN_NAMES,))
 
 
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class Epoch:
     """One schema of the stream, numbered from 0.
 
     Exactly one of `schema` (base64 of the Arrow IPC schema) and `blob` is set. `spark` is Spark's
-    own JSON of the schema if Spark wrote it; a blob stores both.
+    own JSON of the schema if Spark wrote it; a blob stores both. `names` are those of
+    `format.schema.column_names`: of the stored columns that callers know by other names.
     """
 
     number: int
@@ -72,6 +74,7 @@ class Epoch:
     schema: str | None
     spark: str | None
     blob: BlobRef | None = None
+    names: Annotated[Mapping[str, str | None], ABSENT] = field(default_factory=dict, hash=False)
 
     def check_stored(self, where: str) -> None:
         """Raise CorruptionError if there is no schema, or two."""

@@ -18,7 +18,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.figures import FORMATS, Metrics, Readable, Segments, figures_of
 from segstore_ds.read.metadata_tables import open_table
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.table import readable_parts
 
@@ -84,7 +84,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     segments = Segments.of(context, root, root.head, readable)
     figures = figures_of(context, root, segments, readable, storage=storage)
     tags = sorted((tag.offset, name) for name, tag in root.tags.items())
-    schema = readable.read(lambda: epoch_schema(status, root.epoch)) or ()
+    schema = readable.read(lambda: stream_schema(status, root)) or ()
     history = _history(context, root, readable)
     newest = readable.read(lambda: _newest_segments(context, root, segments.starts)) or ()
     return Description(

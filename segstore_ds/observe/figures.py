@@ -375,14 +375,14 @@ def _readers(
 
 
 def _expiry(root: Root, now_us: int) -> Iterator[ExpiryFigures]:
-    known = redactions_of(root)
+    known, names = redactions_of(root), root.epoch.names
     for rule in expiry_of(root):
-        record = known.get(rule.redact_id)
+        record, column = known.get(rule.redact_id), names.get(rule.column) or rule.column
         if record is None or not record.until_us:
-            yield ExpiryFigures(rule.column, record.rows if record else 0, None)
+            yield ExpiryFigures(column, record.rows if record else 0, None)
         else:
             due_us = now_us - rule.age_s * 1_000_000 - record.until_us
-            yield ExpiryFigures(rule.column, record.rows, max(due_us, 0) / 1e6)
+            yield ExpiryFigures(column, record.rows, max(due_us, 0) / 1e6)
 
 
 def _follower(files: MetadataLog[Root], root: Root) -> FollowerFigures:

@@ -12,10 +12,12 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format.schema.column_ids import column_id
+from segstore_ds.format.schema.column_names import Names, named_schema
 from segstore_ds.format.schema.normal_form import children_of, is_variant
 from segstore_ds.format.statistics import Bound, parse_stats
 from segstore_ds.publish.snapshot import Columns
 
+MAPPED_ID, MAPPED_NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 NTZ = "timestampNtz"  # the reader feature of Delta that a timestamp without a zone needs
 _LARGEST_ID = 2147483447  # Iceberg has the rest for columns of its own
 _MOST_DIGITS = 38
@@ -53,29 +55,40 @@ class _UnknownTypeError(Exception):
     """The format has no such type."""
 
 
-def as_delta(schema: pa.Schema) -> Columns:
+def as_delta(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
     """Return the columns that Delta can express; a column with a field that it can't is left out.
 
-    Its form is Delta's JSON of them.
+    Its form is Delta's JSON of them. If a column is stored under another name, all are mapped: each
+    field says its id and the name that files have.
 
     >>> as_delta(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
     {'d': 'duration[us]'}
     """
-    fields, left_out = [], {}
-    for field in schema:
+    fields, left_out, stored = [], {}, []
+    called = named_schema(schema, names)
+    mapped = called.names != schema.names
+    for own, name in zip(schema, called.names, strict=True):
         try:
-            fields.append(_delta_field(field))
+            found = _delta_field(own, (own.name,) if mapped else ())
         except _UnknownTypeError as unknown:
-            left_out[field.name] = str(unknown)
+            left_out[name] = str(unknown)
+            continue
+        stored.append(own.name)
+        fields.append({**found, "name": name})
     text = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
-    return Columns(tuple(field["name"] for field in fields), left_out, text)
+    return Columns(tuple(stored), left_out, text)
 
 
-def _delta_field(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": _delta_type(field.type), "nullable": True, "metadata": {}}
+def _delta_field(field: pa.Field, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a field; `path` are the stored names on the way to it, if columns are mapped."""
+    facts: dict[str, Any] = {}
+    if path:
+        facts = {MAPPED_ID: column_id(path, field.type), MAPPED_NAME: field.name}
+    kind = _delta_type(field.type, path)
+    return {"name": field.name, "type": kind, "nullable": True, "metadata": facts}
 
 
-def _delta_type(data_type: pa.DataType) -> Any:
+def _delta_type(data_type: pa.DataType, path: tuple[str, ...] = ()) -> Any:
     for applies, name, _ in _PLAIN:
         if applies(data_type):
             return name
@@ -84,17 +97,19 @@ def _delta_type(data_type: pa.DataType) -> Any:
     if t.is_decimal(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
     if t.is_struct(data_type) and data_type.num_fields and not is_variant(data_type):
-        return {"type": "struct", "fields": [_delta_field(child) for child in data_type]}
+        within = [_delta_field(child, path and (*path, child.name)) for child in data_type]
+        return {"type": "struct", "fields": within}
     if t.is_list(data_type):
-        inner = _delta_type(data_type.value_type)
+        inner = _delta_type(data_type.value_type, path and (*path, "element"))
         return {"type": "array", "elementType": inner, "containsNull": True}
     if t.is_map(data_type):
-        key, value = _delta_type(data_type.key_type), _delta_type(data_type.item_type)
+        inner = children_of(data_type)
+        key, value = (_delta_type(each.type, path and (*path, each.name)) for each in inner)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     raise _UnknownTypeError(str(data_type))
 
 
-def as_iceberg(schema: pa.Schema) -> Columns:
+def as_iceberg(schema: pa.Schema, names: Names = MappingProxyType({})) -> Columns:
     """Return the columns that Iceberg can express; a column with a field that it can't is left out.
 
     A column is left out, too, if one before it has the same id, as computed ids may. The form is
@@ -103,20 +118,22 @@ def as_iceberg(schema: pa.Schema) -> Columns:
     >>> as_iceberg(pa.schema([("n", pa.int64()), ("d", pa.duration("us"))])).left_out
     {'d': 'duration[us]'}
     """
-    fields, left_out, taken = [], {}, set[int]()
+    fields, left_out, stored, taken = [], {}, [], set[int]()
     for field in schema:
+        name = names.get(field.name) or field.name
         try:
-            found = _iceberg_field(field, ())
+            found = {**_iceberg_field(field, ()), "name": name}
         except _UnknownTypeError as unknown:
-            left_out[field.name] = str(unknown)
+            left_out[name] = str(unknown)
             continue
         ids = list(ids_of(found))
         if len({*ids} - taken) == len(ids) and max(ids) <= _LARGEST_ID:
             fields.append(found)
+            stored.append(field.name)
             taken.update(ids)
         else:
-            left_out[field.name] = str(field.type)
-    return Columns(tuple(field["name"] for field in fields), left_out, fields)
+            left_out[name] = str(field.type)
+    return Columns(tuple(stored), left_out, fields)
 
 
 def _iceberg_field(field: pa.Field, outer: tuple[str, ...]) -> dict[str, Any]:
@@ -211,8 +228,8 @@ def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str,
     found: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     }
-    for field in columns.form:
-        column = known.get(field["name"])
+    for stored, field in zip(columns.names, columns.form, strict=True):
+        column = known.get(stored)
         if column is None:
             continue
         kind = field["type"]

@@ -20,7 +20,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.publish import paths
-from segstore_ds.publish.columns import NTZ, as_delta, as_delta_stats
+from segstore_ds.publish.columns import MAPPED_ID, NTZ, as_delta, as_delta_stats
 from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
@@ -44,6 +44,7 @@ COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
 DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
 _CHECKPOINT_DIGEST = b"segstore.digest"
 FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
+MAPPING = "columnMapping"  # the feature of Delta that columns with other names in files need
 _FIRST_LINE_BYTES = 4096  # our `commitInfo` is shorter
 _WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -260,6 +261,7 @@ def _additions(change: Change) -> Iterator[dict[str, Any]]:
 def plan_protocol(columns: Columns) -> dict[str, Any]:
     """Return the protocol of a table with such columns."""
     features = [NTZ] if '"timestamp_ntz"' in columns.form else []
+    features = [MAPPING, *features] if _mapping(columns) else features
     readers = {"readerFeatures": features} if features else {}
     return {
         "minReaderVersion": 3 if features else 1,
@@ -281,9 +283,17 @@ def plan_metadata(note: Note, columns: Columns) -> dict[str, Any]:
             "delta.enableRowTracking": "true",
             f"{tracking}IdColumnName": f"_row-id-col-{number}",
             f"{tracking}CommitVersionColumnName": f"_row-commit-version-col-{number}",
+            **_mapping(columns),
         },
         "createdTime": note.created_ms,
     }
+
+
+def _mapping(columns: Columns) -> dict[str, str]:
+    ids = [int(number) for number in re.findall(rf'"{MAPPED_ID}":([0-9]+)', columns.form)]
+    if not ids:
+        return {}
+    return {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(max(ids))}
 
 
 def _tracked_rows(tail: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ source says now, after a redaction or in another schema, a round reads all kept 
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,7 @@ from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.plan import split_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.status.writers import SKIP, WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan
@@ -71,13 +71,33 @@ class LatestRule:
 
 
 def rule_of(root: Root) -> LatestRule | None:
-    """Return a stream's rule; CorruptionError if it can't be read."""
-    return property_of(root, PROPERTY, LatestRule)
+    """Return a stream's rule, by the columns' names; CorruptionError if it can't be read."""
+    found = property_of(root, PROPERTY, LatestRule)
+    return None if found is None else _renamed(found, root.epoch.names)
 
 
-def build_rule(rule: LatestRule) -> str:
-    """Return the property's text for a rule."""
-    return build_json(to_json(rule)).decode()
+def build_rule(rule: LatestRule, root: Root) -> str:
+    """Return the property's text for a rule: by stored names."""
+    stored = {name: stored for stored, name in root.epoch.names.items() if name is not None}
+    return build_json(to_json(_renamed(rule, stored))).decode()
+
+
+def _renamed(rule: LatestRule, names: Mapping[str, str | None]) -> LatestRule:
+    key = tuple([names.get(name) or name for name in rule.key])
+    tombstone = rule.tombstone
+    return replace(rule, key=key, tombstone=tombstone and (names.get(tombstone) or tombstone))
+
+
+def refuse_latest(root: Root, _schema: pa.Schema, _rename: object, drop: Collection[str]) -> None:
+    """Raise InvalidInputError if the rule needs a column that would be dropped."""
+    rule = rule_of(root)
+    used = {*drop} & {*rule.key, rule.tombstone} if rule is not None else ()
+    if used:
+        raise InvalidInputError(
+            "the table of the newest events goes by the column",
+            remedy="first remove that table with stream.published.remove_latest()",
+            columns=sorted(used),
+        )
 
 
 def latest_storage(storage: Storage) -> Storage:
@@ -130,7 +150,7 @@ def create_latest(context: StreamContext) -> None:
 
 
 def _schema(context: StreamContext, root: Root) -> pa.Schema:
-    schema = epoch_schema(context.status, root.epoch)
+    schema = stream_schema(context.status, root)
     if OFFSET in schema.names:
         raise InvalidInputError(
             "a table of newest events needs the name of a column for its own", column=OFFSET

@@ -251,7 +251,7 @@ def _check_shown(context: StreamContext, codec: Codec, note: Note | None, root: 
 
 
 def _columns_of(context: StreamContext, codec: Codec, root: Root, *, strict: bool) -> Columns:
-    columns = codec.columns(epoch_schema(context.status, root.epoch))
+    columns = codec.columns(epoch_schema(context.status, root.epoch), root.epoch.names)
     if not columns.names or (strict and columns.left_out):
         raise InvalidInputError(
             f"{codec.TITLE} has no type for some columns",
@@ -381,7 +381,7 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
         reason += "the first of them is in no Parquet file yet; settle=True merges them"
     elif lag:
         reason += f"the table shows version {note.version} of {root.version}; publish it again"
-    left_out = codec.columns(epoch_schema(context.status, root.epoch)).left_out
+    left_out = codec.columns(epoch_schema(context.status, root.epoch), root.epoch.names).left_out
     return Published(
         codec.KIND,
         context.storage.url,

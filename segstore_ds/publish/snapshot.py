@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from segstore_ds.format.schema.column_names import Names
 from segstore_ds.publish import paths
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -92,7 +93,10 @@ Moves = tuple[tuple[File, bool], ...]  # files, each with whether it changes the
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table, and those left out, with the types that the format lacks."""
+    """The columns of a table, and those left out, with the types that the format lacks.
+
+    `names` are the stored ones, by which files and statistics go.
+    """
 
     names: tuple[str, ...]
     left_out: dict[str, str]
@@ -150,8 +154,8 @@ class Codec(Protocol):
     TRAVELS: bool  # whether superseded metadata stays as long as files do
     POINTED: bool  # whether catalogs keep a pointer to the newest metadata
 
-    def columns(self, schema: pa.Schema) -> Columns:
-        """Return the columns that the format can express."""
+    def columns(self, schema: pa.Schema, names: Names) -> Columns:
+        """Return the columns that the format can express, of a stored schema with its names."""
 
     def newest(self, storage: Storage, *, asked: bool = False) -> Table:
         """Return the newest state; `asked` may leave out a table that readers don't find yet."""

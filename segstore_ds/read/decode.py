@@ -74,10 +74,16 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """What all slices of a reading are decoded by, derived once instead of per frame."""
+    """What all slices of a reading are decoded by, derived once instead of per frame.
+
+    `needed` are the columns to decode, `stored` the same as segments have them, and `pruning` the
+    filters by these names.
+    """
 
     reading: Reading
     needed: pa.Schema
+    stored: pa.Schema
+    pruning: Filters
     names: list[str]
     cache: ScanCache | None = None
     engine: Engine | None = None
@@ -90,8 +96,8 @@ class Decoder:
         found = self._epochs.get(number)
         if found is None:
             schema = decode_schema(self.reading.epochs[number])
-            stored = set(schema.names)
-            columns = [name for name in self.needed.names if name in stored]
+            known = set(schema.names)
+            columns = [name for name in self.stored.names if name in known]
             found = _Epoch(
                 schema,
                 columns or [schema.names[0]],
@@ -106,7 +112,7 @@ class Decoder:
             return ()  # hashing thousands of values takes longer than to read a small segment
         found = self._keys.get(number)
         if found is None:
-            found = find_keys(self.reading.filters, self.epoch(number).schema)
+            found = find_keys(self.pruning, self.epoch(number).schema)
             self._keys[number] = found
         return found
 
@@ -136,7 +142,7 @@ class SliceDecoder:
         own = storage is reading.storage
         segment = self.opened if own and self.opened else self._open(storage)
         keys = self.decoder.keys(self.slice.entry.epoch, segment.frames)
-        rows = dict(plan_frames(segment.frames, self.slice, reading.filters, keys))
+        rows = dict(plan_frames(segment.frames, self.slice, self.decoder.pruning, keys))
         engine = self._engine
         groups = segment.plan_fetches(list(rows), epoch.columns, self.decoder.fetches)
         for numbers in [list(rows)] if engine and segment.whole and rows else groups:
@@ -148,6 +154,8 @@ class SliceDecoder:
         """The engine that decodes the segment, if it is a large Parquet file as engines read it."""
         decoder, entry = self.decoder, self.slice.entry
         if decoder.engine is None or entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
+            return None
+        if decoder.reading.stored:  # an engine knows stored names alone
             return None
         known = {column.name: column for column in decoder.epoch(entry.epoch).schema}
         fits = all(
@@ -239,7 +247,10 @@ class SliceDecoder:
         last = min(self.slice.rows[1] - row, frame.rows)
         if (first, last) != (0, frame.rows):
             batch = slice_for_readers(batch, first, last - first)
-        batch = self._finish(lift(batch, self.decoder.needed), self.slice.start + row + first)
+        batch = lift(batch, self.decoder.stored)
+        if self.decoder.reading.stored:
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=self.decoder.needed)
+        batch = self._finish(batch, self.slice.start + row + first)
         return batch if batch.num_rows else None
 
     def _finish(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:

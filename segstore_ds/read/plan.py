@@ -5,7 +5,7 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame. The end of a micro-batch applies all limits of a trigger together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -18,6 +18,7 @@ from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.column_names import with_names
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
@@ -47,7 +48,8 @@ class Reading:
     `Stream.scan` describes what it has of its arguments. `epochs` has the schema text of each epoch
     by its number, `schema` is that of the version, and `mirrors` are other folders, which are read
     if a segment is damaged here. Parquet segments of `native_epochs` are left out, because another
-    engine reads them. By the values of `key_columns` segments are looked up.
+    engine reads them. By the values of `key_columns` segments are looked up. `stored` has the
+    stored names of columns that the schema, the columns and the filters call otherwise.
     """
 
     storage: Storage = field(repr=False)
@@ -66,6 +68,7 @@ class Reading:
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
     key_columns: tuple[str, ...] = ()
+    stored: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: StreamContext, root: Root, **how: Any) -> Self:
@@ -83,7 +86,18 @@ class Reading:
     @property
     def looks_up(self) -> bool:
         """Whether a filter asks for values of a key column: most segments will have none."""
-        return looks_up(self.filters, self.key_columns)
+        return looks_up(self.pruning, self.key_columns)
+
+    @property
+    def pruning(self) -> Filters:
+        """The filters by stored names, as statistics and keys of segments go by."""
+        return self.filters.renamed(self.stored)
+
+    def as_stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return some of the columns as segments have them."""
+        if not self.stored:
+            return schema
+        return with_names(schema, [self.stored.get(name, name) for name in schema.names])
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -114,18 +128,19 @@ class Reading:
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     """Return the slices of segments to read, in offset order; statistics skip whole segments."""
-    filters, by_key = reading.filters, reading.looks_up
+    filters, by_key = reading.pruning, reading.looks_up
+    schema = reading.as_stored(reading.schema)
     schemas: dict[int, pa.Schema] = {}
     if filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
-    span, may_match = (reading.start, reading.end), part_test(filters, reading.schema)
+    span, may_match = (reading.start, reading.end), part_test(filters, schema)
     tables = []
     for run in status.runs(
         root, *span, with_stats=bool(filters), with_filters=by_key, wanted=may_match
     ):
         kept = None
         if filters:
-            kept = segments_to_read(run, filters, reading.schema, schemas, looks_up=by_key)
+            kept = segments_to_read(run, filters, schema, schemas, looks_up=by_key)
         tables.append(SliceTable.of_run(run, *span, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:

@@ -9,6 +9,7 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.column_names import named_schema, stored_names
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut, resolve_end
@@ -48,10 +49,12 @@ def plan_reading(
     last = resolve_end(context, root, parse_cut(end), first)
     url = context.storage.url
     first, last = check_range(root, first, last, fail_on_data_loss=fail_on_data_loss, url=url)
-    schema = epoch_schema(context.status, root.epoch)
+    stored = epoch_schema(context.status, root.epoch)
+    schema = named_schema(stored, root.epoch.names)
     filters = Filters() if filters is None else parse_filters(filters, schema)
     if event_time is not None:
-        within = time_conditions(time_field(root, schema), event_time)
+        field = time_field(root, stored)
+        within = time_conditions(schema.field(stored.get_field_index(field.name)), event_time)
         filters = replace(filters, conditions=(*within, *filters.conditions))
     extra = (offset_column, segment_column, commit_time_column)
     return Reading.of(
@@ -66,6 +69,7 @@ def plan_reading(
         segment_column=segment_column,
         commit_time_column=commit_time_column,
         read_cache_bytes=check_option("read_cache_bytes", read_cache_bytes),
+        stored=stored_names(stored, root.epoch.names),
     )
 
 

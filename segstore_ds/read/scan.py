@@ -95,7 +95,9 @@ def run_tasks(
         FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
     cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
-    decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache, engine)
+    needed, names = reading.needed_schema, reading.result_schema.names
+    stored = reading.as_stored(needed)
+    decoder = Decoder(reading, needed, stored, reading.pruning, names, cache, engine)
     slices: Generator[SliceDecoder] = (
         SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
     )

@@ -9,7 +9,7 @@ come of age one by one is rewritten that often at most.
 A round may be killed anywhere: what it has committed stays, and the next one goes on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from segstore_ds.format.redactions import (
     with_redaction,
 )
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.column_names import stored_names
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
@@ -40,7 +41,7 @@ from segstore_ds.redact.rewrite import find_matches
 from segstore_ds.redact.run import Progress, note_of, work_here
 from segstore_ds.retention.retain import tail_at, tells_age
 from segstore_ds.retention.upkeep import Round, deadline
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import epoch_schema, stream_schema
 from segstore_ds.status.slot import Slot
 
 COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes and syncs in a second
@@ -77,6 +78,21 @@ def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ..
         parse_filters(filters, schema)
         rules.append(Expiry(column, age_s, filters))
     return tuple(rules)
+
+
+def refuse_filtered(
+    root: Root, schema: pa.Schema, rename: Collection[str], drop: Collection[str]
+) -> None:
+    """Raise InvalidInputError if the filters of a rule name a column that would change."""
+    for rule in expiry_of(root):
+        used = {*parse_filters(rule.filters, schema).columns} & {*rename, *drop}
+        if used:
+            raise InvalidInputError(
+                "the filters of a rule of expiry name the column",
+                remedy="first change the rule with stream.settings.update(expiry=...)",
+                columns=sorted(used),
+                filters=rule.filters,
+            )
 
 
 def may_expire(root: Root) -> bool:
@@ -151,8 +167,9 @@ def _due(
     context: StreamContext, rule: Expiry, until_us: int
 ) -> Sequence[tuple[Filters, int | None]]:
     root = context.log.root
-    schema = epoch_schema(context.status, root.epoch)
-    wanted, cut = parse_filters(rule.filters, schema), tail_at(context, until_us)
+    schema, cut = epoch_schema(context.status, root.epoch), tail_at(context, until_us)
+    wanted = parse_filters(rule.filters, stream_schema(context.status, root))
+    wanted = wanted.renamed(stored_names(schema, root.epoch.names))
     field = find_time_field(root, schema)
     if field is None or not tells_age(field):
         return [(wanted, cut)]

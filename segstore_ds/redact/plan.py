@@ -7,13 +7,14 @@ there every event matches. All of them lie below the head, where no reader can m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.redactions import MOST_REASON
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.column_names import Names, named_schema
 from segstore_ds.format.schema.widening import merge_type
 from segstore_ds.format.statistics import parse_stats
 from segstore_ds.read.filters.conditions import Filters
@@ -73,6 +74,30 @@ def plan_wanted(epochs: Mapping[int, str], request: RedactRequest) -> dict[int, 
             remedy='say which events: filters=[["user", "==", "ada"]]',
         )
     return {number: _in_epoch(schema, newest, asked, chosen) for number, schema in schemas.items()}
+
+
+def by_stored_names(
+    epochs: Sequence[tuple[pa.Schema, Names]], request: RedactRequest
+) -> RedactRequest:
+    """Return a request with the stored names of its columns, wherever the stream has two names.
+
+    `epochs` are all of the stream, in order. Of several columns of one name filters mean the one
+    that is there, and all of them are redacted: dropped ones have values until compactions drop
+    them.
+    """
+    if not any(names for _, names in epochs):
+        return request
+    last: dict[str, pa.Field] = {}
+    for schema, names in epochs:
+        last.update(zip(schema.names, named_schema(schema, names), strict=True))
+    found: dict[str, list[str]] = {}
+    for stored in sorted(last, key=lambda stored: stored not in epochs[-1][0].names):
+        found.setdefault(last[stored].name, []).append(stored)
+    known = pa.schema([last[each[0]] for each in found.values()])
+    filters = parse_filters(request.filters, known)
+    columns = [stored for name in check_columns(request.columns, known) for stored in found[name]]
+    asked = filters.renamed({name: each[0] for name, each in found.items()})
+    return replace(request, columns=columns, filters=asked)
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:

@@ -32,12 +32,14 @@ from segstore_ds.read.prune import looks_up, segments_holding
 from segstore_ds.redact.plan import (
     RedactRequest,
     Wanted,
+    by_stored_names,
     check_reason,
     plan_wanted,
     refuse_time_column,
 )
 from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob, redact_segment
+from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus, placed_segments
@@ -67,6 +69,9 @@ def run_redact(
     if known is not None and known.done:
         context.log.seams.before_ack(root)  # this acknowledges it again
         return _result(known, repeated=True)
+    epochs = [(epoch_schema(context.status, epoch), epoch.names) for epoch in root.epochs]
+    # Others may rename columns while this runs.
+    request = by_stored_names(epochs, request)
     progress = Progress(context, request, known or _begin(root, request))
     lost = 0
     while lost < CONFLICTS:

@@ -19,6 +19,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
@@ -94,7 +95,8 @@ class Salvager:
         self._skip = skip_damaged
         self._report = report
         self._kept = KeptVersions(context, root)
-        self.schema = self._schema(root.epoch)
+        self._stored = self._schema(root.epoch)
+        self.schema = named_schema(self._stored, root.epoch.names)
 
     @property
     def spark(self) -> str | None:
@@ -119,7 +121,8 @@ class Salvager:
             kept = batch.slice(hidden)
             if kept.num_rows:
                 self._note(start + hidden, kept.num_rows)
-                yield lift(kept, self.schema)
+                lifted = lift(kept, self._stored)
+                yield pa.RecordBatch.from_arrays(lifted.columns, schema=self.schema)
 
     def _rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         root = self._root

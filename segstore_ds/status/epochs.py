@@ -6,8 +6,9 @@ segment carries the epoch of its bytes, and readers convert it to the schema tha
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
 from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
-from segstore_ds.format.root import NANOSECONDS, BlobRef, Epoch, Root
+from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
+from segstore_ds.format.schema.column_names import Names, change_columns, named_schema, names_of
 from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.store import ObjectStore
@@ -53,6 +55,7 @@ class SchemaTexts:
         schema: str,
         spark: str | None,
         *,
+        names: Names = MappingProxyType({}),
         beside: Sequence[Epoch] = (),
     ) -> Epoch:
         """Return an epoch; a schema that is too big for the root is written to a blob.
@@ -64,9 +67,10 @@ class SchemaTexts:
         size = len(schema) + len(spark or "")
         used = sum(len(known.schema or "") + len(known.spark or "") for known in beside)
         if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
-            return Epoch(number, since, schema, spark)
+            return Epoch(number, since, schema, spark, names=dict(names))
         stored = self._store.put(version, SCHEMA, (schema, spark))
-        return Epoch(number, since, None, None, BlobRef(stored.path, stored.bytes, 1))
+        blob = BlobRef(stored.path, stored.bytes, 1)
+        return Epoch(number, since, None, None, blob, dict(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +78,33 @@ class SchemaChange:
     """The schema of staged bytes, and how it may change the stream's schema.
 
     Attributes:
-        schema: In normal form.
+        schema: In normal form, under stored names.
         spark: Spark's own JSON of it, or of some of its columns; None outside Spark.
         merge: It may widen and extend the stream's schema.
         replace: It replaces the stream's schema (with an overwrite only).
+        names: What the columns were called when the write was planned, if not as they are stored.
     """
 
     schema: pa.Schema
     spark: str | None = None
     merge: bool = False
     replace: bool = False
+    names: tuple[str, ...] = ()
+
+    def called(self) -> dict[str, str]:
+        """Return what each column was called, by its stored name."""
+        stored = self.schema.names
+        return dict(zip(stored, self.names or stored, strict=True))
 
 
 def epoch_schema(status: SchemaTexts, epoch: Epoch) -> pa.Schema:
-    """Return an epoch's schema."""
+    """Return an epoch's schema as its segments store it."""
     return decode_schema(status.schema_texts(epoch)[0])
+
+
+def stream_schema(status: SchemaTexts, root: Root) -> pa.Schema:
+    """Return a stream's schema as of a root, with the names that callers see."""
+    return named_schema(epoch_schema(status, root.epoch), root.epoch.names)
 
 
 def features_of(schemas: Iterable[pa.Schema], known: Sequence[str] = ()) -> tuple[str, ...]:
@@ -115,33 +131,65 @@ def plan_epochs(
     newest = decode_schema(text)
     # Spark schemas that differ may be equal in Arrow: collations, char lengths, interval fields.
     told_apart = change.replace and change.spark is not None and not _is_same(spark, change.spark)
+    if (root.epoch.names or change.names) and not change.replace:
+        _refuse_other_columns(root, change, status)
     # A job that was planned on this schema has the same object of it.
     if newest is change.schema and not told_apart:
         return root.epochs, root.epoch.number
-    wanted = fingerprint(change.schema)
+    wanted, number = fingerprint(change.schema), root.epoch.number + 1
     if fingerprint(newest) == wanted and not told_apart:
         return root.epochs, root.epoch.number
     if change.replace:
-        return _extend(root, status, [(change.schema, change.spark)]), root.epoch.number + 1
-    # The job was planned on an older schema: its bytes fit if they convert to the newest one.
-    merged = plan_schema(newest, change.schema, merge=True)
+        return _extend(root, status, change.called(), [(change.schema, change.spark)]), number
+    # The job was planned on an older schema: its bytes fit if they convert to the newest one, but
+    # for columns that were dropped meanwhile.
+    dropped = {stored for stored, name in root.epoch.names.items() if name is None}
+    kept = pa.schema([field for field in change.schema if field.name not in dropped])
+    merged = plan_schema(newest, kept, merge=True)
     refuse_lost_keys(root, newest, merged)
     for epoch in reversed(root.epochs):
         if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
             return root.epochs, epoch.number
     if not change.merge:
-        raise SchemaMismatchError(
-            "the stream's schema changed during the write",
-            remedy="write again",
-            stream=root.stream_id,
-            epoch=root.epoch.number,
-        )
-    spark = merge_spark_json(merged, [(newest, spark), (change.schema, change.spark)])
-    number = root.epoch.number + 1
+        raise _changed(root)
+    called = {**change.called(), **_called(newest, root.epoch.names)}
+    sources = [(newest, spark), (change.schema, change.spark)]
+    spark = merge_spark_json(
+        named_schema(merged, called), [(named_schema(one, called), text) for one, text in sources]
+    )
     if fingerprint(merged) == wanted:
-        return _extend(root, status, [(merged, spark)]), number
+        return _extend(root, status, called, [(merged, spark)]), number
     # Another writer added columns meanwhile: add an epoch for these bytes and one for all columns.
-    return _extend(root, status, [(change.schema, change.spark), (merged, spark)]), number
+    own = (change.schema, change.spark)
+    return _extend(root, status, called, [own, (merged, spark)]), number
+
+
+def _called(schema: pa.Schema, names: Names) -> dict[str, str]:
+    return dict(zip(schema.names, named_schema(schema, names).names, strict=True))
+
+
+def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts) -> None:
+    """Raise SchemaMismatchError unless each column is new or was called so in some epoch.
+
+    Others may have given its stored name, or its name, to another column meanwhile.
+    """
+    known: dict[str, set[str]] = {}
+    for epoch in root.epochs:
+        for stored, name in _called(epoch_schema(status, epoch), epoch.names).items():
+            known.setdefault(stored, set()).add(name)
+    taken = {name.casefold() for name in stream_schema(status, root).names}
+    for stored, name in change.called().items():
+        if name not in known[stored] if stored in known else name.casefold() in taken:
+            raise _changed(root)
+
+
+def _changed(root: Root) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        "the stream's schema changed during the write",
+        remedy="write again",
+        stream=root.stream_id,
+        epoch=root.epoch.number,
+    )
 
 
 def merge_spark_json(
@@ -178,11 +226,42 @@ def _spark_fields(text: str) -> dict[str, Any]:
 
 
 def _extend(
-    root: Root, status: SchemaTexts, schemas: Sequence[tuple[pa.Schema, str | None]]
+    root: Root,
+    status: SchemaTexts,
+    called: Mapping[str, str],
+    schemas: Sequence[tuple[pa.Schema, str | None]],
 ) -> tuple[Epoch, ...]:
     epochs = list(root.epochs)
     for schema, spark in schemas:
-        text = encode_schema(schema)
-        facts = (root.version, len(epochs), root.tail, text, spark)
-        epochs.append(status.put_epoch(*facts, beside=epochs))
+        names = names_of(schema, [called[one] for one in schema.names], root.epoch.names)
+        facts = (root.version, len(epochs), root.tail, encode_schema(schema), spark)
+        epochs.append(status.put_epoch(*facts, names=names, beside=epochs))
     return tuple(epochs)
+
+
+def with_columns_changed(
+    root: Root, status: SchemaTexts, rename: Mapping[str, str], drop: Sequence[str]
+) -> Root:
+    """Return a root whose newest epoch has columns renamed and others dropped.
+
+    Raises:
+        InvalidInputError: As `change_columns`.
+    """
+    text, spark = status.schema_texts(root.epoch)
+    schema, names = change_columns(decode_schema(text), root.epoch.names, rename, drop)
+    if spark is not None:
+        kept = {name: each for name, each in _spark_fields(spark).items() if name not in drop}
+        fields = [{**each, "name": rename.get(name, name)} for name, each in kept.items()]
+        spark = json.dumps({"type": "struct", "fields": fields}) if fields else None
+    facts = (root.version, len(root.epochs), root.tail, encode_schema(schema), spark)
+    epoch = status.put_epoch(*facts, names=names, beside=root.epochs)
+    return with_features(replace(root, epochs=(*root.epochs, epoch)))
+
+
+def with_features(root: Root) -> Root:
+    """Return a root with the features that its epochs need."""
+    needed = any(epoch.names for epoch in root.epochs)
+    if not needed or COLUMN_NAMES in root.reader_features:
+        return root
+    readers, writers = (*root.reader_features, COLUMN_NAMES), (*root.writer_features, COLUMN_NAMES)
+    return replace(root, reader_features=readers, writer_features=writers)

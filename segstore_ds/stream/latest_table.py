@@ -35,7 +35,7 @@ from segstore_ds.read.latest import check_key
 from segstore_ds.redact.forget import forget_before
 from segstore_ds.retention.drop import drop_latest
 from segstore_ds.retention.upkeep import LONG_S, Round, run_upkeep
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.write.create import run_set_properties
 
 
@@ -59,7 +59,7 @@ def publish_latest(
             url=context.storage.url,
         )
     key = (key,) if isinstance(key, str) else tuple(key)
-    check_key(epoch_schema(context.status, root.epoch), key, tombstone)
+    check_key(stream_schema(context.status, root), key, tombstone)
     find_latest(context)  # or another stream is in its place
     rule = _set_rule(context, LatestRule(key, tombstone))
     done = _publish(context, rule, kind, **how)
@@ -83,7 +83,7 @@ def _set_rule(
     formats = {*(known or wanted).formats, add} - {without, ""}
     rule = replace(wanted, formats=tuple(sorted(formats)))
     if rule != known:
-        run_set_properties(context, {PROPERTY: build_rule(rule)})
+        run_set_properties(context, {PROPERTY: build_rule(rule, context.log.root)})
     return rule
 
 

@@ -6,6 +6,7 @@ that change it.
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from segstore_ds.compact.merges import add_bounds
@@ -53,7 +54,7 @@ from segstore_ds.replication.followers import run_add_follower, run_promote, run
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
 from segstore_ds.stream.tables import show_rows
 from segstore_ds.write.create import run_set_properties
@@ -364,7 +365,7 @@ class Settings:
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns by whose values events are looked up."""
-        return key_columns_of(self._context.log.root)
+        return tuple(map(self._called, key_columns_of(self._context.log.root)))
 
     @property
     def time_column(self) -> str | None:
@@ -374,7 +375,7 @@ class Settings:
         """
         root = self._context.log.root
         field = find_time_field(root, epoch_schema(self._context.status, root.epoch))
-        return None if field is None else field.name
+        return None if field is None else self._called(field.name)
 
     @property
     def retention(self) -> RetentionPolicy | None:
@@ -384,7 +385,12 @@ class Settings:
     @property
     def expiry(self) -> tuple[Expiry, ...]:
         """The rules by which values of columns become null."""
-        return expiry_of(self._context.log.root)
+        rules = expiry_of(self._context.log.root)
+        return tuple([replace(rule, column=self._called(rule.column)) for rule in rules])
+
+    def _called(self, stored: str) -> str:
+        """Return the name of a column by the one that properties have."""
+        return self._context.log.root.epoch.names.get(stored) or stored
 
     @property
     def upkeep(self) -> UpkeepPolicy | None:
@@ -439,21 +445,24 @@ class Settings:
         """
         context = self._context
         root = context.log.refresh()
-        schema = epoch_schema(context.status, root.epoch)
+        stored = epoch_schema(context.status, root.epoch)
+        schema = stream_schema(context.status, root)
+        own = dict(zip(schema.names, stored.names, strict=True))
         texts: dict[str, str | None] = {}
         if key_columns is not KEEP:
-            texts[KEY_COLUMNS] = build_key_columns(key_columns, schema)
-        field, rules = find_time_field(root, schema), expiry_of(root)
+            texts[KEY_COLUMNS] = build_key_columns(key_columns, schema, own)
+        field, rules = find_time_field(root, stored), expiry_of(root)
         if time_column is not KEEP:
-            texts[TIME_COLUMN] = build_time_column(time_column, schema)
-            field = None if time_column is None else schema.field(time_column)
+            texts[TIME_COLUMN] = build_time_column(time_column, schema, own)
+            field = None if time_column is None else stored.field(own[time_column])
         if retention is not KEEP:
             policy = None if retention is None else as_policy(retention)
             if policy is not None and policy.max_event_age is not None:
                 check_event_age(field)
             texts[RETENTION_PROPERTY] = None if policy is None else policy.to_json()
         if expiry is not KEEP:
-            rules = parse_rules(expiry or {}, schema)
+            given = parse_rules(expiry or {}, schema)
+            rules = tuple([replace(rule, column=own[rule.column]) for rule in given])
             texts[EXPIRY_PROPERTY] = build_expiry(rules)
         refuse_time_column([rule.column for rule in rules], field and field.name)
         if upkeep is not KEEP:

@@ -46,7 +46,7 @@ def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]
     """Return runs of adjacent files that Polars reads as the stream would."""
     reading, url = read.reading, read.context.storage.url
     ours = reading.segment_column or reading.commit_time_column or reading.filters
-    if ours or not _path(url):
+    if ours or reading.stored or not _path(url):
         return []
     schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     bounds = (reading.start, reading.end)

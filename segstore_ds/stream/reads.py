@@ -38,7 +38,7 @@ from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.metadata_tables import find_table, open_table
 from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.picture import Picture
@@ -117,7 +117,7 @@ class Reads:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the events, in stored form."""
-        return epoch_schema(self._context.status, self._log.root.epoch)
+        return stream_schema(self._context.status, self._log.root)
 
     def refresh(self) -> Self:
         """Look for newer commits and return this handle; it never goes back to an older one.

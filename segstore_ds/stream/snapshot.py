@@ -18,7 +18,7 @@ from segstore_ds.read.cuts import CutLike, root_as_of
 from segstore_ds.read.parquet_files import ParquetFile, parquet_file
 from segstore_ds.read.plan import Reading, ReadTask, plan_range, split_reading
 from segstore_ds.read.request import plan_reading
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.storage import Storage
 
 
@@ -59,7 +59,7 @@ class Snapshot:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the events, in stored form."""
-        return epoch_schema(self.context.status, self.root.epoch)
+        return stream_schema(self.context.status, self.root)
 
     @property
     def spark_schema(self) -> str | None:

@@ -20,11 +20,12 @@ from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
 from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
+from segstore_ds.publish.latest import refuse_latest
 from segstore_ds.publish.life import run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filters.given import FilterLike
-from segstore_ds.redact.expire import count_expired, run_expiry
+from segstore_ds.redact.expire import count_expired, refuse_filtered, run_expiry
 from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
@@ -38,6 +39,7 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
+from segstore_ds.write.change_schema import run_change_schema
 from segstore_ds.write.layout import Layout, as_layout
 
 
@@ -158,6 +160,36 @@ class Stream(Writes):
         """
         version = check_whole("version", version)
         return run_restore(self._context, version, allow_redacted=allow_redacted)
+
+    def change_schema(
+        self, *, rename: Mapping[str, str] | None = None, drop: Sequence[str] = ()
+    ) -> None:
+        """Rename and drop columns, in one commit that rewrites no event.
+
+        Older versions keep the old columns. Writers that still send an old name get
+        SchemaMismatchError; with `merge_schema` they add a column of that name, which is a new one:
+        values of a column that was renamed or dropped never show up in it. What was staged before,
+        and is committed later, keeps its values, but those of a dropped column. These stay in old
+        segments until a compaction leaves them out; `redact` still finds them by the column's last
+        name. Settings follow a renamed column.
+
+        Published Iceberg tables follow by field ids, Delta tables by column mapping, from the first
+        commit at which a file has another name for a column than the table.
+
+        Args:
+            rename: New names by the old ones; columns may swap names.
+            drop: Columns to drop.
+
+        Raises:
+            InvalidInputError: A column is unknown, a name is taken, or a setting needs a column
+                that would be dropped: change the setting first.
+
+        Examples:
+            >>> stream.change_schema(rename={"n": "count"})
+            >>> stream.read().read_all()["count"].to_pylist()
+            [1, 2, 3]
+        """
+        run_change_schema(self._context, rename or {}, drop, (refuse_filtered, refuse_latest))
 
     def retain(
         self,

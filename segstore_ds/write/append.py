@@ -235,7 +235,7 @@ class Appender:
         if len(frames) > 1:
             if sum([each.data.size for each in frames]) > _JOINED_MOST_BYTES:
                 return None
-            schema, layout = job.schema, job.request.layout
+            schema, layout = job.schema, job.target.layout
             batches = [decode_inline(frame, schema) for frame in frames]
             chosen = layout.chosen_stats(schema, job.time_column)
             frame = layout.encode(pa.concat_batches(batches), chosen)

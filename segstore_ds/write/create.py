@@ -20,7 +20,7 @@ from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.epochs import features_of
+from segstore_ds.status.epochs import features_of, with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
@@ -86,7 +86,7 @@ def first_root(
     stream_id: str | None = None,
 ) -> Root:
     """Return the first root of a new stream, without events and without its row of history."""
-    return Root(
+    first = Root(
         stream_id=stream_id or context.clock.new_id(),
         version=0,
         transaction=context.clock.new_id(),
@@ -96,6 +96,7 @@ def first_root(
         epochs=tuple(epochs),
         client=context.client,
     )
+    return with_features(first)
 
 
 def run_set_properties(

@@ -1,8 +1,8 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys, time_column_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
+from segstore_ds.format.schema.column_names import named_schema, store_columns
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.context import StreamContext
@@ -50,26 +51,36 @@ class WriteJob:
     stream_id: str | None = None
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
+    names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
 
     @property
     def change(self) -> SchemaChange:
         """How the schema may change the stream's."""
         asked = self.request
         return SchemaChange(
-            self.schema, asked.spark_schema, asked.merge_schema, asked.replace_schema
+            self.schema,
+            asked.spark_schema,
+            asked.merge_schema,
+            asked.replace_schema,
+            self.names,
         )
 
     @property
     def target(self) -> Target:
         """Where its tasks write; nowhere if the batch is committed, so that they only count."""
-        token = None if self.repeated else self.token
+        token, layout = None if self.repeated else self.token, self.request.layout
+        if self.names and layout.stats_columns is not None:
+            stored = dict(zip(self.names, self.schema.names, strict=True))
+            chosen = tuple(stored[name] for name in layout.stats_columns)
+            layout = replace(layout, stats_columns=chosen)
         return Target(
             self.storage,
             self.schema,
-            self.request.layout,
+            layout,
             token,
             self.key_columns,
             self.time_column,
+            self.names,
         )
 
     def open_task(
@@ -119,13 +130,13 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     # An overwrite must see the newest tail; an append may use a root from the last minute.
     root = context.log.refresh() if request.overwrite else context.log.recent()
     try:
-        repeated, staged = _admit(context, root, request)
+        repeated, staged, called = _admit(context, root, request)
     except (ConflictError, SchemaMismatchError):
         # Since this handle refreshed, another one may have written, taken the writer over, or
         # extended the schema.
         root = context.log.refresh()
-        repeated, staged = _admit(context, root, request)
-    check_arguments(request, staged)
+        repeated, staged, called = _admit(context, root, request)
+    check_arguments(request, called or staged.names)
     return WriteJob(
         storage=context.storage if repeated else context.log.seams.staging(root),
         token=names.build_token(root.version, context.clock.new_id()[:12]),
@@ -137,11 +148,16 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         stream_id=root.stream_id,
         key_columns=key_columns_of(root),
         time_column=time_column_of(root),
+        names=called,
     )
 
 
-def _admit(context: StreamContext, root: Root, request: WriteRequest) -> tuple[bool, pa.Schema]:
+def _admit(
+    context: StreamContext, root: Root, request: WriteRequest
+) -> tuple[bool, pa.Schema, tuple[str, ...]]:
     """Tell whether the writer's batch is committed, and what is staged in which schema.
+
+    The last value has the columns' names in batches, if they are stored under others.
 
     Raises if the write can't be committed: before data is consumed that may be readable only once.
     """
@@ -155,32 +171,50 @@ def _admit(context: StreamContext, root: Root, request: WriteRequest) -> tuple[b
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
         request.check_expected(root)
-    if repeated or request.replace_schema:
-        return repeated, _normal(request.schema)
+    anew = repeated or request.replace_schema
+    if anew and not root.epoch.names:
+        return repeated, _normal(request.schema), ()
     text, _ = context.status.schema_texts(root.epoch)
-    staged = _fitted(text, SchemaKey(request.schema), request.merge_schema)
-    if request.merge_schema:
+    known = (*root.epoch.names.items(),)
+    merge = None if anew else request.merge_schema
+    staged, called = _fitted(text, known, SchemaKey(request.schema), merge)
+    if merge:
         refuse_lost_keys(root, decode_schema(text), staged)
-    return repeated, staged
+    return repeated, staged, called
 
 
-def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
+def check_arguments(request: WriteRequest, columns: Sequence[str]) -> None:
     """Raise InvalidInputError for arguments that conflict or name unknown columns. Pure."""
     if request.replace_schema and not request.overwrite:
         raise InvalidInputError(
             "the schema can only be replaced together with the events",
             remedy="overwrite the events as well, or set merge_schema=True to extend the schema",
         )
-    unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
+    unknown = sorted(set(request.layout.stats_columns or ()) - set(columns))
     if unknown:
         raise InvalidInputError("stats_columns names unknown columns", columns=unknown)
 
 
 @lru_cache(maxsize=64)
-def _fitted(text: str, incoming: SchemaKey, merge: bool) -> pa.Schema:
-    """Return what a stream of a schema encodes incoming data in; writers repeat their schema."""
-    stored = decode_schema(text)
-    return _normal(plan_schema(stored, in_units_of(stored, incoming.schema), merge=merge))
+def _fitted(
+    text: str, known: tuple[tuple[str, str | None], ...], incoming: SchemaKey, merge: bool | None
+) -> tuple[pa.Schema, tuple[str, ...]]:
+    """Return what a stream of a schema encodes incoming data in; writers repeat their schema.
+
+    With a `merge` of None nothing of the stream's own schema comes in. The last value has the
+    columns' names, if they are stored under others.
+    """
+    current, given = decode_schema(text), incoming.schema
+    if not known:
+        given = in_units_of(current, given)
+        return _normal(plan_schema(current, given, merge=bool(merge))), ()
+    called = named_schema(current, dict(known))
+    planned = given
+    if merge is not None:
+        planned = plan_schema(called, in_units_of(called, given), merge=merge)
+    planned = normalise_schema(planned)
+    stored = _normal(store_columns(planned, current, dict(known)))
+    return stored, () if stored.names == planned.names else tuple(planned.names)
 
 
 def _normal(schema: pa.Schema) -> pa.Schema:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.column_names import with_names
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
@@ -47,9 +48,15 @@ class Target:
     """What all tasks of a write share; picklable."""
 
     storage: Storage = field(repr=False)  # the stream's folder
-    schema: pa.Schema = field(repr=False)  # the stored schema, which batches are converted to
+    schema: pa.Schema = field(repr=False)  # the stored schema
     layout: Layout  # sizes and compression
     # The folder of the staged objects; None to stage nothing and only count the rows.
     token: str | None
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
+    names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
+
+    @property
+    def given(self) -> pa.Schema:
+        """The schema that batches are converted to: the stored one under the columns' names."""
+        return with_names(self.schema, self.names) if self.names else self.schema

@@ -72,6 +72,8 @@ class TaskWriter:
     ) -> None:
         layout = target.layout
         self._target = target
+        self._stored, self._given = target.schema, target.given
+        self._as_given = not target.names
         self._task = task
         self._attempt = attempt
         self._readable = readable
@@ -97,7 +99,7 @@ class TaskWriter:
     @property
     def schema(self) -> pa.Schema:
         """The schema that batches are converted to."""
-        return self._target.schema
+        return self._given
 
     @property
     def rows(self) -> int:
@@ -142,7 +144,8 @@ class TaskWriter:
             self._encode(full=True)
             self._place(piece, more=True)
             return
-        for batch in conform_pieces(piece, self.schema):
+        for given in conform_pieces(piece, self._given):
+            batch = given if self._as_given else _under(given, self._stored)
             self._rows += batch.num_rows
             if self._tally is not None:
                 self._tally.add(batch)
@@ -190,14 +193,15 @@ class TaskWriter:
         for rows, decode in self._sources():
             first, last = max(start - place, 0), min(end - place, rows)
             if first < last:
-                yield slice_for_readers(decode(), first, last - first)
+                batch = slice_for_readers(decode(), first, last - first)
+                yield batch if self._as_given else _under(batch, self._given)
             place += rows
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
         for frame in self._written:
-            yield frame.rows, partial(frame.decode, self.schema)
+            yield frame.rows, partial(frame.decode, self._stored)
         for inline in self._inline:
-            yield inline.rows, partial(decode_inline, inline, self.schema)
+            yield inline.rows, partial(decode_inline, inline, self._stored)
         for batch in self._gathered.batches:
             yield batch.num_rows, partial(_itself, batch)
 
@@ -205,7 +209,7 @@ class TaskWriter:
         if self._tally is not None:
             return self._tally.facts
         inline = [(frame.rows, frame.stats) for frame in self._inline]
-        return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self.schema))
+        return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self._stored))
 
     def _check_open(self) -> None:
         if self._finished or self._aborted:
@@ -273,7 +277,7 @@ class TaskWriter:
     def _write(self, piece: Frame | pa.RecordBatch) -> None:
         if self._format == PARQUET:
             if isinstance(piece, Frame):
-                piece = decode_inline(piece, self.schema)
+                piece = decode_inline(piece, self._stored)
             self._write_rows(piece)
         elif isinstance(piece, Frame):
             self._write_frame(piece)
@@ -283,7 +287,7 @@ class TaskWriter:
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         """Encode rows as an Arrow frame, into the memory of a buffer that surely has room."""
         segment, encode = self._current(ARROW), partial(self._encoded, batch)
-        expected = int(batch.nbytes * self._shrunk) + FRAME_BYTES + COLUMN_BYTES * len(self.schema)
+        expected = int(batch.nbytes * self._shrunk) + FRAME_BYTES + COLUMN_BYTES * len(self._stored)
         laid = None
         if segment is not None and not self._is_full(segment, expected, batch.num_rows):
             try:
@@ -377,7 +381,7 @@ class TaskWriter:
         path = names.build_segment_path(self._folder, name)
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:
-            encoder = layout.parquet_encoder(self.schema, self._stats_columns, target.key_columns)
+            encoder = layout.parquet_encoder(self._stored, self._stats_columns, target.key_columns)
             if not self._bulk:
                 encoder.encodings = recall_encodings(target)
         return SegmentWriter(target.storage, path, self._pool, self._counters, encoder)
@@ -407,6 +411,11 @@ def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def _under(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch under the names of a schema that is otherwise its own."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
 def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     """Stage a task of few rows in one step, as a writer would; None unless they stay inline.
 
@@ -414,7 +423,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     """
     layout, schema, rows = target.layout, target.schema, batch.num_rows
     fits = rows <= layout.frame_rows and size_of(batch) <= layout.inline_bytes
-    if not fits or not batch.schema.equals(schema, check_metadata=True):
+    if target.names or not fits or not batch.schema.equals(schema, check_metadata=True):
         return None
     stats_columns = layout.chosen_stats(schema, target.time_column)
     frame = layout.encode(conform(batch, schema), stats_columns, target.key_columns)

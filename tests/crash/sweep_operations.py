@@ -213,6 +213,9 @@ TRUNCATING = _doing(lambda stream: stream.truncate(5))
 TIMING = _doing(lambda stream: stream.settings.update(time_column="n"))
 CUTTING = _doing(lambda stream: stream.truncate("eventtime:5"))
 SEALING = _doing(lambda stream: stream.seal())
+RENAMING = _doing(
+    lambda stream: "s" in stream.schema.names and stream.change_schema(rename={"s": "t"})
+)
 TAGGING = _doing(lambda stream: stream.tags.set("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
 READING = _doing(lambda stream: stream.readers.register("etl", owner="a").publish(3))
@@ -284,6 +287,7 @@ OPERATIONS = [
     Operation("purge", _aged, _purge, _purge),
     Operation("truncate", _plain, TRUNCATING, TRUNCATING),
     Operation("seal", _plain, SEALING, SEALING),
+    Operation("change-schema", _plain, RENAMING, RENAMING),
     Operation("tag", _plain, TAGGING, TAGGING),
     Operation("retain", _plain, RETAINING, RETAINING),
     Operation("restore", _replaced, _doing(lambda stream: stream.restore(2))),

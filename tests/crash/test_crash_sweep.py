@@ -227,6 +227,7 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "purge": lambda stream: stream._log.files.numbers()[0] == stream._log.root.log_start > 0,
     "truncate": lambda stream: (stream.head, stream._log.root.operation) == (5, "truncate"),
     "seal": lambda stream: stream.sealed,
+    "change-schema": lambda stream: "t" in stream.schema.names,
     "tag": lambda stream: "eod" in stream.tags,
     "retain": lambda stream: stream.head > 0,
     "restore": lambda stream: stream._log.root.operation == "restore",

@@ -19,7 +19,7 @@ import zstandard
 def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     """Return head, tail and all events of a stream."""
     root = newest_root(folder)
-    if {*root["reader_features"]} - {"nanoseconds"} or root["dropped"]:
+    if {*root["reader_features"]} - {"column-names", "nanoseconds"} or root["dropped"]:
         raise NotImplementedError(root["reader_features"])
     shared = [unquote(origin["url"]) for origin in root["origins"].values()]
     places = [folder, *(Path(url.removeprefix("file://")) for url in shared)]
@@ -40,6 +40,8 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     ]
     pieces = [lifted(segment(places, row, schemas), schemas[-1]) for row, _ in wanted]
     table = pa.concat_tables([schemas[-1].empty_table(), *pieces])
+    called = root["epochs"][-1].get("names", {})
+    table = table.rename_columns([called.get(name) or name for name in table.column_names])
     return root["head"], root["tail"], table.slice(table.num_rows - root["tail"] + root["head"])
 
 

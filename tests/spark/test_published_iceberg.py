@@ -88,6 +88,8 @@ def change(stream: Stream) -> Iterator[None]:
     yield
     stream.overwrite(events(70, 80), layout=SETTLED, merge_schema=True)
     yield
+    stream.change_schema(rename={"small": "size"}, drop=["nested"])
+    yield
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
     assert done.returncode == 0, done.stderr[-3000:]
     assert "deleted: []" in done.stdout, done.stdout
     assert segstore.verify(tmp_path / "stream").ok
-    assert len(wanted) == 8
+    assert len(wanted) == 9
     for path, rows in wanted.items():
         with pa.OSFile(str(path)) as file:
             assert pa.ipc.open_file(file).read_all().to_pylist() == rows, path.name

@@ -155,6 +155,7 @@ _ON_STREAMS: Mapping[str, tuple[Prepare, Run]] = {
     "appender": (filled, lambda stream, _: _appender(stream)),
     "tags.set": (filled, lambda stream, _: stream.tags.set("now")),
     "tags.delete": (filled, lambda stream, _: stream.tags.delete("monday")),
+    "change_schema": (filled, lambda stream, _: stream.change_schema(rename={"s": "t"})),
     "settings.update": (filled, lambda stream, _: stream.settings.update(key_columns=["s"])),
     "truncate": (filled, lambda stream, _: stream.truncate(10)),
     "retain": (filled, lambda stream, _: stream.retain(max_bytes=0, respect_readers=False)),

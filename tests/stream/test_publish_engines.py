@@ -111,6 +111,23 @@ def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_duckdb_reads_renamed_columns_of_both_tables(duckdb: Ask, tmp_path: Path) -> None:
+    """By mapped names and by ids, in files from before and after; an old name is a new column."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.change_schema(rename={"word": "text"})
+    stream.append(pa.table({"n": [20], "text": ["x"]}), layout=SETTLED)
+    stream.append(pa.table({"n": [21], "word": [5]}), layout=SETTLED, merge_schema=True)
+    for kind in ("delta", "iceberg"):
+        stream.publish(kind)
+        text = f"select n, text, word from {kind}_scan(?) order by n"  # noqa: S608 - of ours
+        assert duckdb(text, str(tmp_path / "s")) == rows_of(stream), kind
+        text = f"select n from {kind}_scan(?) where text = 'x' or word = 5"  # noqa: S608 - of ours
+        assert sorted(duckdb(text, str(tmp_path / "s"))) == [[20], [21]], kind
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_insert_that_duckdb_refuses_leaves_its_file_alone(duckdb: Ask, tmp_path: Path) -> None:
     """Nothing of the stream changes; `drop` names the file."""
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)

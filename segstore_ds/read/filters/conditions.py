@@ -7,8 +7,8 @@ their UTF-8 bytes, and a comparison with null is never true.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format import compute as pc
+from segstore_ds.format.schema.column_names import with_names
 from segstore_ds.format.statistics import ColumnStats, Stats, in_type
 from segstore_ds.read.filters.literals import NAN, Literal, typed_array
 
@@ -140,6 +141,16 @@ class Filters:
     def __bool__(self) -> bool:
         return bool(self.conditions or self.any_of or self.expressions)
 
+    def renamed(self, names: Mapping[str, str]) -> "Filters":
+        """Return the filters with other names of some columns."""
+        if not names:
+            return self
+        return Filters(
+            tuple([replace(c, column=names.get(c.column, c.column)) for c in self.conditions]),
+            tuple([tuple([each.renamed(names) for each in group]) for group in self.any_of]),
+            tuple([_RenamedTest(each, names) for each in self.expressions]),
+        )
+
     def may_match(self, stats: Stats, rows: int) -> bool:
         """Return False only if no row passes the filter.
 
@@ -176,6 +187,27 @@ class Filters:
         groups = ([each.mask(batch) for each in group] for group in self.any_of)
         masks.extend(reduce(pc.or_kleene, alternatives) for alternatives in groups)
         return reduce(pc.and_kleene, masks) if masks else None
+
+
+@dataclass(frozen=True, slots=True)
+class _RenamedTest:
+    """An expression for batches in which some of its columns have other names."""
+
+    test: RowTest
+    names: Mapping[str, str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it needs."""
+        known = self.test.schema
+        return with_names(known, [self.names.get(name, name) for name in known.names])
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that satisfy it, in order."""
+        called = dict(zip(self.schema.names, self.test.schema.names, strict=True))
+        names = batch.schema.names
+        given = [called.get(name, f"\0{place}") for place, name in enumerate(names)]
+        return self.test.apply(batch.rename_columns(given)).rename_columns(names)
 
 
 def _may_start(prefix: Any, low: Any, high: Any) -> bool:

@@ -108,7 +108,7 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     its values are null in both readers. Epochs with names that differ only in case, requested names
     included, are left to the source, since the session decides which of them Spark confuses.
     """
-    wanted = reading.needed_schema
+    wanted = reading.as_stored(reading.needed_schema)
     if not all(map(is_native_field, needed)) or any(has_nanoseconds(f.type) for f in wanted):
         return ()
     made = [*_RESERVED, *filter(None, [reading.offset_column])]

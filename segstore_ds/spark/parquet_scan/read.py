@@ -207,14 +207,16 @@ def _find_base(scan: _Scan, slices: list[ParquetFile]) -> str:
 def _read_files(scan: _Scan, base: str, slices: list[ParquetFile], *, divided: bool) -> DataFrame:
     reading = scan.reading
     # Names and types alone: a column's metadata must not change how the file is read.
-    plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
+    stored = reading.as_stored(reading.needed_schema).names
+    fields = zip(stored, scan.needed, strict=True)
+    plain = StructType([StructField(name, field.dataType) for name, field in fields])
     frame = open_files(
         scan.spark,
         base,
         slices,
         plain,
         name=f"{scan.reading.stream_id}/{scan.reading.version}",
-        unpushed=find_unpushed(reading.filters),
+        unpushed=find_unpushed(reading.pruning),
     )
     offset = reading.offset_column or OFFSET_NAME
     added = [offset] if divided or reading.offset_column is not None else []
@@ -223,11 +225,15 @@ def _read_files(scan: _Scan, base: str, slices: list[ParquetFile], *, divided: b
     if divided:
         place = F.col(quote(offset))
         frame = frame.where((place >= reading.start) & (place < reading.end))
+    needed = [*scan.needed.names, *added]
+    if reading.stored:
+        pairs = zip([*stored, *added], needed, strict=True)
+        frame = frame.select(*(F.col(quote(one)).alias(name) for one, name in pairs))
     kept = filter_column(reading.filters)
     if kept is not None:
         frame = frame.where(kept)
     names = [field.name for field in scan.result]
-    if names == [*plain.names, *added] and not any(field.metadata for field in scan.result):
+    if names == needed and not any(field.metadata for field in scan.result):
         return frame  # naming every column again would cost a millisecond
     columns = (
         F.col(quote(field.name)).alias(field.name, metadata=field.metadata or {})

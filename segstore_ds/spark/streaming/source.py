@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segstore_ds import Position
-from segstore_ds.errors import InvalidInputError, PositionError
+from segstore_ds.errors import InvalidInputError, PositionError, SchemaMismatchError
 from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
@@ -32,7 +32,8 @@ from segstore_ds.spark.versions import (
     SupportsTriggerAvailableNow,
 )
 from segstore_ds.stream.connector.queries import MicroBatches
-from segstore_ds.stream.connector.reads import Storage, parse_cut
+from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
+from segstore_ds.stream.connector.tasks import Reading
 
 _LOG = logging.getLogger(__name__)
 _ENDS_EARLY = (
@@ -117,6 +118,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             replicated=options["replicatedOnly"],
         )
         self._origin: StreamOffset | None = None
+        self._stored: list[str] | None = None  # the columns that the last batch read, as stored
         # For a Spark that names no start: the end that it planned last, and that it was given last.
         self._planned: StreamOffset | None = None
         self._returned: StreamOffset | None = None
@@ -219,10 +221,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first == last:
             return []
         snapshot = self._batches.snapshot
-        columns = project(snapshot, self._options, self._schema)
-        options = {**self._options, "startCut": first, "endCut": last, "columns": columns}
-        reading = plan_reading(snapshot, options)
-        tasks = plan_tasks(snapshot, options, reading)
+        reading = self._plan(snapshot, {"startCut": first, "endCut": last})
+        tasks = plan_tasks(snapshot, self._options, reading)
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -244,6 +244,26 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from slice_batches(reading, self._schema, task)
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _plan(self, snapshot: Snapshot, cuts: Mapping[str, int]) -> Reading:
+        """Plan a batch in the columns that the query began with.
+
+        Raises:
+            SchemaMismatchError: They were renamed or dropped since; nothing of the batch is read.
+        """
+        remedy = "restart the query: it goes on with this batch, and sees the new columns"
+        try:
+            columns = project(snapshot, self._options, self._schema)
+        except SchemaMismatchError as error:
+            if self._stored is None:
+                raise
+            raise SchemaMismatchError(error.fact, remedy=remedy, **error.fields) from error
+        reading = plan_reading(snapshot, {**self._options, **cuts, "columns": columns})
+        stored = reading.as_stored(reading.needed_schema).names
+        if self._stored not in (None, stored):
+            raise SchemaMismatchError("columns were renamed while the query ran", remedy=remedy)
+        self._stored = stored
+        return reading
 
     def _is_limited(self, limit: ReadLimit | None) -> bool:
         """Tell whether limits hold; without Spark's word, those that the user has given."""

@@ -128,7 +128,7 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
         if not create:
             raise
         # Check before creating: a refused write must leave no stream behind.
-        check_arguments(request, request.schema)
+        check_arguments(request, request.schema.names)
         try:
             log = run_create(
                 storage,

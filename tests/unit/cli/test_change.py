@@ -82,6 +82,17 @@ def test_tags_and_copies(stream, tmp_path, capsys):
     assert list(stream.refresh().pins) == ["mine"]
 
 
+def test_columns_are_renamed_and_dropped(tmp_path, capsys):
+    url = str(tmp_path / "users")
+    segstore.create(url, like={"user": "ada", "n": 1})
+    assert main(["columns", url, "--rename", "n=count", "--json"]) == 0
+    assert done(capsys) == {"columns": ["user", "count"]}
+    assert main(["columns", url, "--drop", "user"]) == NOT_CONFIRMED
+    assert main(["columns", url, "--drop", "user", "--rename", "count=n", "--yes"]) == 0
+    assert segstore.open(url).schema.names == ["n"]
+    assert main(["columns", url, "--rename", "n"]) == 2
+
+
 def test_redact_counts_asks_and_clears(stream, capsys):
     line = ["redact", stream.url, "--where", "n == 2", "-c", "n", "--json"]
     assert main(line) == NOT_CONFIRMED

@@ -11,7 +11,7 @@ from segstore_ds.format.root import Epoch, Root, decode_root, encode_root
 FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(encoding="utf-8")
 STORED = (
     "create append overwrite copy compact redact truncate seal restore drop tag untag reader "
-    "pin unpin materialize set-properties follow promote repair purge upkeep "
+    "pin unpin materialize set-properties change-schema follow promote repair purge upkeep "
     "merge lost unknown"
 )
 

@@ -1,0 +1,111 @@
+"""Names of columns: what callers call them, and what they are stored under (FORMAT.md 3.1).
+
+A column is stored under one name for as long as the stream lives. Segments, statistics, filters,
+labels, ids and properties go by that name; callers see the one that the newest epoch gives it. So
+to rename or drop a column takes one epoch, and nothing that reads bytes notices. The stored name of
+a dropped column is not given out again. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.schema.normal_form import normalise_schema
+
+# Stored name -> the column's name if that is another, None once it was dropped.
+Names = Mapping[str, str | None]
+
+
+def named_schema(schema: pa.Schema, names: Names) -> pa.Schema:
+    """Return a stored schema with the names that callers see; CorruptionError if two are equal.
+
+    >>> named_schema(pa.schema([("a", "int64"), ("b", "int64")]), {"a": "n", "c": None}).names
+    ['n', 'b']
+    """
+    if not names:
+        return schema
+    called = [names.get(stored) or stored for stored in schema.names]
+    if len({*called}) < len(called):
+        raise CorruptionError("two columns of an epoch have one name", columns=called)
+    return with_names(schema, called)
+
+
+def with_names(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return a schema with other names of its columns, in order."""
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+
+
+def stored_names(schema: pa.Schema, names: Names) -> dict[str, str]:
+    """Return the stored name by the name, of the columns of a stored schema that have two."""
+    return {name: stored for stored in schema.names if (name := names.get(stored)) is not None}
+
+
+def store_columns(schema: pa.Schema, current: pa.Schema, names: Names) -> pa.Schema:
+    """Return the columns of a stream, under their names, as they are stored.
+
+    `current` and `names` are those of an epoch. A column that it has keeps its stored name, another
+    one gets its own name if no column has had that, else a fresh one.
+
+    >>> current, names = pa.schema([("a", "int64")]), {"a": "n", "c": None}
+    >>> wanted = pa.schema([("n", "int64"), ("a", "int64"), ("C", "int64"), ("d", "int64")])
+    >>> store_columns(wanted, current, names).names
+    ['a', 'a-2', 'C-2', 'd']
+    """
+    if not names:
+        return schema
+    known = dict(zip(named_schema(current, names).names, current.names, strict=True))
+    taken = {stored.casefold() for stored in (*current.names, *names)}
+    found = []
+    for name in schema.names:
+        stored, number = known.get(name, name), 1
+        while name not in known and stored.casefold() in taken:
+            number += 1
+            stored = f"{name}-{number}"
+        taken.add(stored.casefold())
+        found.append(stored)
+    return with_names(schema, found)
+
+
+def names_of(stored: pa.Schema, names: Sequence[str], before: Names) -> dict[str, str | None]:
+    """Return the `Names` of stored columns, with those that were dropped `before`."""
+    found = {one: name for one, name in zip(stored.names, names, strict=True) if one != name}
+    kept = {*stored.names}
+    gone = {one: None for one, name in before.items() if name is None and one not in kept}
+    return {**found, **gone}
+
+
+def change_columns(
+    schema: pa.Schema, names: Names, rename: Mapping[str, str], drop: Sequence[str]
+) -> tuple[pa.Schema, Names]:
+    """Return a stored schema and its names after columns were renamed and dropped.
+
+    Raises:
+        InvalidInputError: A column is unknown or named twice, a name is taken or no name, or no
+            column would be left.
+    """
+    called = named_schema(schema, names).names
+    known = {*called}
+    unknown = [name for name in (*rename, *drop) if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            "no such columns",
+            remedy="name whole columns: a field inside one can't be renamed or dropped",
+            columns=unknown,
+            known=called,
+        )
+    if {*rename} & {*drop} or len({*drop}) < len(drop):
+        raise InvalidInputError("a column is named twice", rename=dict(rename), drop=list(drop))
+    if not all(isinstance(name, str) and name for name in rename.values()):
+        raise InvalidInputError("not a column name", remedy="give a text", rename=dict(rename))
+    kept = [place for place, name in enumerate(called) if name not in drop]
+    if not kept:
+        raise InvalidInputError(
+            "no column would be left", remedy="keep one, or drop the stream", drop=list(drop)
+        )
+    stored = pa.schema([schema.field(place) for place in kept])
+    given = [rename.get(called[place], called[place]) for place in kept]
+    normalise_schema(with_names(stored, given))  # refuses a name that is taken
+    left = {*stored.names}
+    gone = {name: None for name in schema.names if name not in left}
+    return stored, names_of(stored, given, {**names, **gone})

@@ -1,0 +1,105 @@
+"""Columns that are renamed and dropped, as Spark sees them."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+import segstore_ds as segstore
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.versions import ReadAllAvailable
+from segstore_ds.stream.stream import Stream
+
+PARQUET = segstore.Layout(segment_format="parquet", inline_bytes=0)
+
+
+@pytest.fixture
+def stream(url: str) -> Stream:
+    """A stream of Parquet segments before and after two columns swapped their names."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.string())])
+    made = segstore.create(url, schema)
+    made.append(pa.table({"a": [1, 2], "b": [10, 20], "c": ["x", "y"]}), layout=PARQUET)
+    made.change_schema(rename={"a": "b", "b": "a"}, drop=["c"])
+    made.append(pa.table({"a": [30], "b": [3], "c": [7]}), merge_schema=True, layout=PARQUET)
+    made.append(pa.table({"a": [40], "b": [4], "c": [8]}))
+    return made
+
+
+@pytest.mark.usefixtures("large_scans")
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_both_ways_to_read_follow_the_names(spark: SparkSession, stream: Stream, hybrid: bool):
+    """Spark's own Parquet reader gets the stored names, and filters on them."""
+
+    def read(**options: Any) -> list[dict[str, Any]]:
+        if hybrid:
+            frame = segstore.spark.read(spark, stream.url, **options)
+        else:
+            frame = spark.read.format("segstore").options(**options).load(stream.url)
+        return [row.asDict() for row in frame.orderBy("a").collect()]
+
+    wanted = stream.read().read_all().to_pylist()
+    assert read() == wanted
+    assert read(filters="a >= 20 and b < 4") == wanted[1:3]
+    assert read(startCut="1", endCut="3", offsetColumn="at") == [
+        {**row, "at": 1 + n} for n, row in enumerate(wanted[1:3])
+    ]
+    assert read(filters="c == 7") == wanted[2:3]
+
+
+def test_frame_writes_the_new_names(spark: SparkSession, stream: Stream) -> None:
+    frame = spark.createDataFrame([(50, 5, 9)], "a long, b long, c long")
+    frame.write.format("segstore").mode("append").save(stream.url)
+    assert stream.refresh().read().read_all().to_pylist()[-1] == {"b": 5, "a": 50, "c": 9}
+    old = frame.withColumnRenamed("a", "d")
+    with pytest.raises(PySparkException, match="SEG_SCHEMA_MISMATCH"):
+        old.write.format("segstore").mode("append").save(stream.url)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_running_query_ends_before_it_reads_other_columns(stream: Stream, again: bool) -> None:
+    """It names the restart, also where another column has the old name by then."""
+
+    def started() -> Any:
+        source = SegstoreDataSource({"path": stream.url, "startCut": "head"})
+        return source.streamReader(source.schema())
+
+    reader = started()
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert reader.partitions(begin, end)
+    stream.change_schema(rename={"a": "d"})
+    event = {"b": 1, "d": 2, "c": 3} | ({"a": 4} if again else {})
+    stream.append(event, merge_schema=again)
+    later = reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(SchemaMismatchError, match="restart the query"):
+        reader.partitions(end, later)
+    reader = started()  # with the checkpoint's offsets
+    (partition,) = reader.partitions(end, later)
+    found = pa.Table.from_batches(reader.read(partition)).to_pylist()
+    assert found == [{"b": 1, "d": 2, "c": 3} | event]
+
+
+def test_streaming_query_goes_on_after_a_restart(
+    spark: SparkSession, stream: Stream, tmp_path: Any
+) -> None:
+    def run(column: str) -> None:
+        frame = spark.readStream.format("segstore").load(stream.url)
+        query = (
+            frame.select(F.col(column).alias("value"))
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "rows"))
+        )
+        query.awaitTermination()
+
+    run("a")
+    stream.change_schema(rename={"a": "d"})
+    stream.append({"b": 5, "d": 50, "c": 9})
+    run("d")
+    found = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.value for row in found) == [10, 20, 30, 40, 50]
