@@ -1,7 +1,8 @@
 """What the format does when a DataFrame is loaded and planned: it pins a version and plans tasks.
 
 The plan of a short stream costs no request once the root is read. So it is made when the DataFrame
-is loaded, and the process that Spark starts for the plan hands it on without loading more.
+is loaded, and the process that Spark starts for the plan hands it on without loading more. Of a
+small stream the rows are read as well, so that the process of a task does the same.
 """
 
 from collections.abc import Mapping, Sequence
