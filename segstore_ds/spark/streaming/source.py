@@ -251,7 +251,9 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             SchemaMismatchError: They were renamed or dropped since; nothing of the batch is read.
         """
-        remedy = "restart the query: it goes on with this batch, and sees the new columns"
+        remedy = (
+            "load it again and restart the query: it goes on with this batch, in the new columns"
+        )
         try:
             columns = project(snapshot, self._options, self._schema)
         except SchemaMismatchError as error:
