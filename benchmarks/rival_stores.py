@@ -69,12 +69,13 @@ class Listing(Store):
 class _Segstore(Listing):
     module = "segstore_ds"
     package = "segstore-ds"
+    layout: ClassVar[segstore.Layout | None] = None
 
     def create(self, schema: pa.Schema = EVENTS) -> None:
         self._stream = segstore.create(self.folder, schema)
 
     def append(self, data: pa.Table) -> None:
-        self._stream.append(data)
+        self._stream.append(data, layout=self.layout)
 
     def read(self, column: str | None) -> int:
         columns = None if column is None else [column]
@@ -92,6 +93,11 @@ class _Segstore(Listing):
     def count_files(self) -> int:
         snapshot = open_snapshot(open_storage(self.folder))
         return sum(len(task.slices) for task in snapshot.tasks(snapshot.plan()))
+
+
+def laid_out(by: segstore.Layout) -> type[Store]:
+    """Return the store whose appends have a layout."""
+    return type("_LaidOut", (_Segstore,), {"layout": by})
 
 
 class _Delta(Listing):

@@ -6,14 +6,16 @@ this order: Paimon asks for an older pyarrow than ours, and works with ours.
 
 import statistics
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.datasets import events
 from benchmarks.report import Found, Ratio
-from benchmarks.rival_stores import Listing, Store, installed, versions
-from benchmarks.workload import Settings, folder_bytes, quantile, timed, workload
+from benchmarks.rival_stores import Listing, Store, installed, laid_out, versions
+from benchmarks.workload import Settings, folder_bytes, quantile, race, timed, workload
+from segstore_ds import Layout
 
 APPENDS, EVENTS_EACH, COLUMN, REPEATS = 300, 10, "value", 4
 # The times of a round, and how the report names their median.
@@ -26,6 +28,13 @@ TIMES = {
     "append s": "small append",
     "small scan s": "scan of small appends",
 }
+FRONTIER = [
+    *(("parquet", "zstd", level) for level in (1, 2, 3, 9)),
+    ("parquet", "lz4", 1),
+    ("arrow", "zstd", 1),
+    ("arrow", "lz4", 1),
+    ("arrow", "none", 1),
+]
 Seconds = dict[str, list[float]]
 
 
@@ -100,6 +109,34 @@ def _read(store: Store, rows: int, column: str | None) -> float:
     seconds = timed(lambda: counts.append(store.read(column)))
     assert counts == [rows], "a store that loses events is not timed"
     return seconds
+
+
+@workload(
+    "against us: every append of ours is synced to disk; the rivals sync nothing",
+    rows=4_000_000,
+    tiny_rows=20_000,
+)
+def append_frontier(settings: Settings) -> Found:
+    """One append of all events (rows) from memory by format and compression: seconds and bytes."""
+    bulk = pa.Table.from_batches([events(0, settings.rows)])
+    stores: dict[str, type[Store]] = {
+        name: store for name, store in installed().items() if name != "segstore"
+    }
+    for form, compression, level in FRONTIER:
+        layout = Layout(
+            segment_format=form, compression=compression, compression_level=level, inline_bytes=0
+        )
+        stores[f"segstore, {form}, {compression} {level}"] = laid_out(layout)
+
+    def append(kind: type[Store], folder: Path) -> int:
+        store = kind(folder)
+        store.create()
+        store.append(bulk)
+        return folder_bytes(folder)
+
+    with settings.scratch() as scratch:
+        found = race({n: partial(append, kind) for n, kind in stores.items()}, settings, scratch)
+    return Found(found.rows(settings.rows), [], {"libraries": versions()}, found.raw)
 
 
 @workload(

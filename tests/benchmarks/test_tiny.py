@@ -48,6 +48,7 @@ PLAIN = (
     "publish",
     "latest_by",
     "python_rivals",
+    "append_frontier",
 )
 # On a real S3 server, which the first run fetches.
 SERVER = ("copy_between_stores", "lazy_scan_s3")
