@@ -10,6 +10,7 @@
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-segment-filters
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-doubles
     PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-nanoseconds
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py v1-column-names
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -146,6 +147,32 @@ def nanoseconds(stream: Stream) -> None:
             stream.append(table, layout=Layout(inline_bytes=size, segment_format=form))
 
 
+def column_names(stream: Stream) -> None:
+    """Columns that swapped names, one that was dropped, and another of its name.
+
+    In every kind of segment, with settings that follow a column, and an event in flight.
+    """
+
+    def write(first: int, **columns: Any) -> None:
+        table = pa.table({name: [value, None] for name, value in columns.items()})
+        for place, (form, size) in enumerate((("arrow", 0), ("parquet", 0), ("arrow", 10_000))):
+            layout = Layout(inline_bytes=size, segment_format=form)
+            numbered = table.append_column("n", pa.array([first + 2 * place, None], pa.int64()))
+            stream.append(numbered, merge_schema=True, layout=layout)
+
+    write(0, word="ada", other="bob")
+    stream.settings.update(key_columns=["word"])
+    planned = stream.plan_write(stream.schema)
+    task = planned.open_task(0, attempt="0")
+    task.append(pa.RecordBatch.from_pylist([{"n": 6, "word": "late"}], stream.schema))
+    late = task.finish()
+    stream.change_schema(rename={"word": "other", "other": "word"})
+    write(10, word="eve", other="größe")
+    stream.change_schema(drop=["word"])
+    stream.commit(planned, [late])
+    write(20, word="another column", other="日本")
+
+
 def parts(stream: Stream) -> None:
     """Entries that spilled to parts, parts that were merged, and entries behind them."""
     for batch in range(11):
@@ -271,6 +298,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1-doubles": {"doubles": doubles},
     "v1-segment-filters": golden_keys.SEGMENTS,
     "v1-nanoseconds": {"nanoseconds": nanoseconds},
+    "v1-column-names": {"column-names": column_names},
 }
 
 
@@ -286,7 +314,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         elif version == "v1-segment-filters":
             stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
             stack.enter_context(thresholds(merges, golden_keys.LOOK))
-        elif version in ("v1-doubles", "v1-nanoseconds"):
+        elif version in ("v1-doubles", "v1-nanoseconds", "v1-column-names"):
             stack.enter_context(thresholds(table.SEGMENTS, TINY))
         elif version == "v1-parquet":
             stack.enter_context(thresholds(table.SEGMENTS, golden_parquet.TINY))
