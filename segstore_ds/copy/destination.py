@@ -18,7 +18,6 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import COPIED, first_version, may_begin
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
-from segstore_ds.status.epochs import features_of
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
@@ -173,11 +172,9 @@ class Destination:
         record = replace(
             request.begin(self.source, copied, mode=mode), segments=len(entries), bytes=size
         )
-        begun = first_root(context, Operation.COPY, known)
         schemas = (decode_schema(text) for _, text, _, _ in epochs)
         first = replace(
-            begun,
-            reader_features=features_of(schemas, begun.reader_features),
+            first_root(context, Operation.COPY, known, schemas),
             head=bounds[0],
             tail=bounds[1],
             sealed=request.seal,

@@ -51,7 +51,7 @@ from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.epochs import epoch_schema, stream_schema
+from segstore_ds.status.epochs import called_columns
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
@@ -165,9 +165,8 @@ class EventsCopy:
                 head=root.head,
             )
         schema = decode_schema(self.schema[0])
-        stored = epoch_schema(context.status, root.epoch)
         # Others may rename columns while it runs: what the plan read is found by stored names.
-        known = dict(zip(stored.names, stream_schema(context.status, root).names, strict=True))
+        known = called_columns(context.status, root.epoch)
         planned = decode_schema(self.plan.schema or "") if self.plan is not None else schema
         pairs = zip(planned.names, schema.names, strict=True)
         found = {name: known[one] for one, name in pairs if one in known}

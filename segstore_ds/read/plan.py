@@ -91,7 +91,7 @@ class Reading:
     @property
     def pruning(self) -> Filters:
         """The filters by stored names, as statistics and keys of segments go by."""
-        return self.filters.renamed(self.stored)
+        return self.filters.renamed(self.stored) if self.stored else self.filters
 
     def as_stored(self, schema: pa.Schema) -> pa.Schema:
         """Return some of the columns as segments have them."""

@@ -107,14 +107,10 @@ def stream_schema(status: SchemaTexts, root: Root) -> pa.Schema:
     return named_schema(epoch_schema(status, root.epoch), root.epoch.names)
 
 
-def features_of(schemas: Iterable[pa.Schema], known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the reader features of a root that has these schemas, and `known` from before. Pure.
-
-    >>> features_of([pa.schema([("ts", pa.timestamp("ns"))])])
-    ('nanoseconds',)
-    """
-    needed = any(has_nanoseconds(field.type) for schema in schemas for field in schema)
-    return tuple(sorted({*known, NANOSECONDS})) if needed else tuple(known)
+def called_columns(status: SchemaTexts, epoch: Epoch) -> dict[str, str]:
+    """Return what each column of an epoch is called, by its stored name."""
+    schema = epoch_schema(status, epoch)
+    return dict(zip(schema.names, named_schema(schema, epoch.names).names, strict=True))
 
 
 def plan_epochs(
@@ -152,7 +148,7 @@ def plan_epochs(
             return root.epochs, epoch.number
     if not change.merge:
         raise _changed(root)
-    called = {**change.called(), **_called(newest, root.epoch.names)}
+    called = {**change.called(), **called_columns(status, root.epoch)}
     sources = [(newest, spark), (change.schema, change.spark)]
     spark = merge_spark_json(
         named_schema(merged, called), [(named_schema(one, called), text) for one, text in sources]
@@ -164,10 +160,6 @@ def plan_epochs(
     return _extend(root, status, called, [own, (merged, spark)]), number
 
 
-def _called(schema: pa.Schema, names: Names) -> dict[str, str]:
-    return dict(zip(schema.names, named_schema(schema, names).names, strict=True))
-
-
 def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts) -> None:
     """Raise SchemaMismatchError unless each column is new or was called so in some epoch.
 
@@ -175,9 +167,9 @@ def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts)
     """
     known: dict[str, set[str]] = {}
     for epoch in root.epochs:
-        for stored, name in _called(epoch_schema(status, epoch), epoch.names).items():
+        for stored, name in called_columns(status, epoch).items():
             known.setdefault(stored, set()).add(name)
-    taken = {name.casefold() for name in stream_schema(status, root).names}
+    taken = {name.casefold() for name in called_columns(status, root.epoch).values()}
     for stored, name in change.called().items():
         if name not in known[stored] if stored in known else name.casefold() in taken:
             raise _changed(root)
@@ -258,10 +250,18 @@ def with_columns_changed(
     return with_features(replace(root, epochs=(*root.epochs, epoch)))
 
 
-def with_features(root: Root) -> Root:
-    """Return a root with the features that its epochs need."""
-    needed = any(epoch.names for epoch in root.epochs)
-    if not needed or COLUMN_NAMES in root.reader_features:
+def with_features(root: Root, schemas: Iterable[pa.Schema] = ()) -> Root:
+    """Return a root with the features that its epochs need; `schemas` are those that are new. Pure.
+
+    A feature stays, for older segments and versions may need it.
+    """
+    named = {COLUMN_NAMES} if any(epoch.names for epoch in root.epochs) else set()
+    fine = any(has_nanoseconds(field.type) for schema in schemas for field in schema)
+    readers = {*named, *([NANOSECONDS] if fine else ())}.difference(root.reader_features)
+    if not readers:
         return root
-    readers, writers = (*root.reader_features, COLUMN_NAMES), (*root.writer_features, COLUMN_NAMES)
-    return replace(root, reader_features=readers, writer_features=writers)
+    return replace(
+        root,
+        reader_features=(*root.reader_features, *sorted(readers)),
+        writer_features=(*root.writer_features, *named.difference(root.writer_features)),
+    )

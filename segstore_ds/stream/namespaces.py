@@ -54,7 +54,7 @@ from segstore_ds.replication.followers import run_add_follower, run_promote, run
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
-from segstore_ds.status.epochs import epoch_schema, stream_schema
+from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
 from segstore_ds.stream.tables import show_rows
 from segstore_ds.write.create import run_set_properties
@@ -447,7 +447,7 @@ class Settings:
         root = context.log.refresh()
         stored = epoch_schema(context.status, root.epoch)
         schema = stream_schema(context.status, root)
-        own = dict(zip(schema.names, stored.names, strict=True))
+        own = {name: one for one, name in called_columns(context.status, root.epoch).items()}
         texts: dict[str, str | None] = {}
         if key_columns is not KEEP:
             texts[KEY_COLUMNS] = build_key_columns(key_columns, schema, own)

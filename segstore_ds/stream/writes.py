@@ -7,10 +7,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.status.epochs import called_columns
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.reads import Reads
@@ -267,6 +269,7 @@ def _open_ends(
 
     Plans and reads run while a commit does, so each has a handle of its own.
     """
+    opened = log.root.epoch
     logs = [StreamLog(log.storage, clock=log.clock) for _ in range(3)]
     for each in logs:
         each.adopt(log.root)
@@ -274,8 +277,26 @@ def _open_ends(
     own, planning, reads = Commits(contexts[0]), contexts[1], Reads(contexts[2])
     reading = threading.Lock()
 
+    def check_names(context: StreamContext) -> None:
+        """Raise SchemaMismatchError if a column has another name than the appender's caller knows.
+
+        Names may have swapped: then events would mix that look alike.
+        """
+        epoch = context.log.root.epoch
+        if epoch.number == opened.number:
+            return
+        known, called = (called_columns(context.status, each) for each in (opened, epoch))
+        changed = sorted(name for stored, name in known.items() if called.get(stored) != name)
+        if changed:
+            raise SchemaMismatchError(
+                "columns were renamed or dropped since the appender was opened",
+                remedy="open another appender",
+                columns=changed,
+            )
+
     def plan() -> WriteJob:
         logs[1].follow_from(logs[0])
+        check_names(planning)
         request = WriteRequest(
             schema=schema, layout=layout, client=planning.client, merge_schema=merge_schema
         )
@@ -284,7 +305,9 @@ def _open_ends(
     def read(start: int, end: int) -> pa.RecordBatchReader:
         with reading:
             logs[2].follow_from(logs[0])
-            return reads.read(start, end)
+            found = reads.read(start, end)
+            check_names(contexts[2])
+            return found
 
     # This process commits: it stages all frames but those that the commit can hold.
     return StreamEnds(

@@ -1,6 +1,6 @@
 """Create: the first commit of a stream; and its properties, texts that tell every writer how."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.epochs import features_of, with_features
+from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
@@ -63,10 +63,10 @@ def run_create(
         raise _taken(storage.url)
     context = StreamContext.of(log, client=client)
     epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
-    first = first_root(context, Operation.CREATE, [epoch])
+    first = first_root(context, Operation.CREATE, [epoch], [stored])
     kept = dict(properties or {})
     kept.update((name, value) for name, value in marked.items() if value is not None)
-    first = replace(first, properties=kept, reader_features=features_of([stored]))
+    first = replace(first, properties=kept)
     if log.create(begin_history(first)) is None:
         raise _taken(storage.url)
     return log
@@ -82,10 +82,14 @@ def first_root(
     context: StreamContext,
     operation: Operation,
     epochs: Sequence[Epoch],
+    schemas: Iterable[pa.Schema] = (),
     *,
     stream_id: str | None = None,
 ) -> Root:
-    """Return the first root of a new stream, without events and without its row of history."""
+    """Return the first root of a new stream, without events and without its row of history.
+
+    `schemas` are those of its epochs, which may need features.
+    """
     first = Root(
         stream_id=stream_id or context.clock.new_id(),
         version=0,
@@ -96,7 +100,7 @@ def first_root(
         epochs=tuple(epochs),
         client=context.client,
     )
-    return with_features(first)
+    return with_features(first, schemas)
 
 
 def run_set_properties(
