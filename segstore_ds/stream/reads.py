@@ -416,7 +416,7 @@ class Reads:
     def metrics(self, *, storage: bool = False) -> Metrics:
         """Measure the newest version: sizes, compaction debt, and who is how far behind.
 
-        Takes about eight requests, one for each reader, one or two for each follower, and one for
+        Takes about eight requests, two for each reader, one or two for each follower, and one for
         every 65,000 segments, once per handle.
 
         Args:
