@@ -435,7 +435,7 @@ class Stream(Writes):
 
         An interrupted copy continues where it stopped when it runs again; a finished one does
         nothing. By events, both ends are bound by the first run. Events that are appended meanwhile
-        are not copied, nor are writers, readers, tags and properties.
+        are not copied, nor are writers, readers, tags and settings but key and time columns.
 
         A clone copies nothing and shares this stream's segments, in three commits for any length.
         It may start from an older version, or end at a cut: a fork of the past.
