@@ -1,9 +1,9 @@
 """Segments as columns: what a status part lists, a million rows without a million objects.
 
 A path is not stored as text but as a template that many segments share, filled with numbers and
-random bytes that have columns of their own. Only the random bytes take much space. Four templates
-are those of the names that writers, copies and full roots build; any other path is a template
-without fields.
+random bytes that have columns of their own. Only the random bytes take much space. The names that
+writers, copies and full roots build share a few templates; any other path is a template without
+fields.
 """
 
 import re
@@ -30,13 +30,13 @@ from segstore_ds.format.root import SegmentEntry
 NONCE_BYTES = 6  # On disk: 12 hex digits of a path.
 _NUMBER = "(0|[1-9][0-9]{0,17})"
 _WRITTEN = re.compile(
-    rf"([0-9]{{20}})-([0-9a-f]{{12}})/{_NUMBER}-{_NUMBER}-{_NUMBER}(\.[a-z]{{1,16}})"
+    rf"([0-9]{{20}})-([0-9a-f]{{12}})/{_NUMBER}-(?:{_NUMBER}|([A-Za-z0-9]{{1,20}}))-{_NUMBER}"
+    r"(\.[a-z]{1,16})"
 )
 _COPIED = re.compile(r"(copy-[A-Za-z0-9-]{1,90})/([0-9a-f]{16})-([0-9a-f]{12})(\.[a-z]{1,16})")
 _REWRITTEN = re.compile(
     rf"(copy-[A-Za-z0-9-]{{1,90}})/{_NUMBER}-([0-9a-f]{{12}})-{_NUMBER}(\.[a-z]{{1,16}})"
 )
-_OUTLINED = re.compile(r"([0-9]{20})-([0-9a-f]{12})(/0-inline-0\.arrow)")
 _LONGEST = {  # On disk: the fields of a template, each as long as it can be.
     "version": 20 * "0",
     "nonce": 12 * "0",
@@ -196,11 +196,9 @@ def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int
     """Return the template of a path, its random bytes, and its version and three numbers."""
     match = _WRITTEN.fullmatch(entry.path)
     if match is not None and int(match[1]) <= _MOST:
-        numbers = (int(match[1]), int(match[3]), int(match[4]), int(match[5]))
-        return f"{{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}{match[6]}", match[2], numbers
-    match = _OUTLINED.fullmatch(entry.path)
-    if match is not None and int(match[1]) <= _MOST:
-        return f"{{version}}-{{nonce}}{match[3]}", match[2], (int(match[1]), 0, 0, 0)
+        attempt = match[5] or "{attempt}"  # a word where no task of an append wrote it
+        numbers = (int(match[1]), int(match[3]), int(match[4] or 0), int(match[6]))
+        return f"{{version}}-{{nonce}}/{{task}}-{attempt}-{{place}}{match[7]}", match[2], numbers
     match = _COPIED.fullmatch(entry.path)
     if match is not None and int(match[2], 16) == entry.segment_id:
         return f"{match[1]}/{{id}}-{{nonce}}{match[4]}", match[3], (0, 0, 0, 0)

@@ -33,6 +33,9 @@ PATHS = st.sampled_from(
         f"{FOLDER}/0-0-0.parquet",
         f"{FOLDER}/0-0-0.ARROW",
         f"{FOLDER}/driver-01ab23cd-0.arrow",
+        f"{FOLDER}/12-0p-0.parquet",
+        f"{FOLDER}/12-redact-3.arrow",
+        f"{FOLDER}/12-01-0.arrow",
         "00000000000000000041-0123456789AB/0-0-0.arrow",
         "99999999999999999999-0123456789ab/0-0-0.arrow",
         f"{FOLDER}/{'9' * 18}-0-0.arrow",
@@ -139,6 +142,19 @@ def test_names_of_copies_take_no_more_than_those_of_writers():
         for entry in typical(20_000)
     ]
     assert len(encoded(copied)) <= 16 * len(copied)
+
+
+@pytest.mark.parametrize("attempt", ["0p", "1a", "redact", "inline"])
+def test_names_with_words_for_attempts_take_no_more_than_those_of_writers(attempt):
+    rewritten = [
+        replace(entry, path=entry.path.replace("0-0-0.arrow", f"0-{attempt}-0.parquet"))
+        for entry in typical(20_000)
+    ]
+    data = encoded(rewritten)
+    assert len(data) <= 16 * len(rewritten)
+    part, _ = decoded(data)
+    assert len(part.columns.kind_names) == 1
+    assert [*part.columns.entries()] == rewritten
 
 
 def test_statistics_are_not_among_the_segments():
