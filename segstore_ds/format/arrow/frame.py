@@ -319,8 +319,8 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
 def declared_bytes(data: memoryview) -> int:
     """Add up what a stream's buffers take once decompressed, without decompressing them.
 
-    Bytes that are not messages are a struct.error. A message that is neither a schema, a dictionary
-    nor a record batch, or a negative size, is a ValueError.
+    Bytes that are not messages are a struct.error or a ValueError. A message that is neither a
+    schema, a dictionary nor a record batch, or a negative size, is a ValueError.
     """
     total, messages = 0, _messages(data)
     next(messages, None)
@@ -345,8 +345,10 @@ def _messages(data: memoryview) -> Iterator[tuple[memoryview, Sequence[int], mem
     place = 0
     while place + 8 <= len(data):
         marker, size = _PREFIX.unpack_from(data, place)
-        if marker != _CONTINUATION or size == 0:
+        if not (marker and size):
             return
+        if marker != _CONTINUATION:  # Arrow also reads messages as it wrote them before 2019
+            raise ValueError(marker)
         place += 8
         metadata = data[place : place + size]
         message = _fields(metadata, 0)

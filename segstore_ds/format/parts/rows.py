@@ -8,6 +8,7 @@ value becomes a Python object.
 
 import struct
 from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -104,18 +105,18 @@ def _decode(body: bytes, schema: pa.Schema | None, optional: Collection[str]) ->
     if declared_bytes(memoryview(data)) > len(body):
         raise ValueError("buffers are compressed")
     with pa.ipc.open_stream(data) as reader:
-        batch = reader.read_next_batch()
-        if next(reader, None) is not None or batch.num_rows > ROWS_LIMIT:
-            raise ValueError("more than one batch, or too many rows")
+        (batch,) = islice(reader, 2)
+        if batch.num_rows > ROWS_LIMIT:
+            raise ValueError("too many rows")
     batch.validate(full=True)
     if schema is None:
         return batch
     columns = []
     for field in schema:
         stored, column = batch.schema.field(field.name), batch.column(field.name)
-        if column.null_count and field.name not in optional:
-            raise ValueError(f"nulls in {field.name}")
         columns.append(_widen(stored, column, field.type))
+        if columns[-1].null_count and field.name not in optional:
+            raise ValueError(f"nulls in {field.name}")
     return pa.RecordBatch.from_arrays(columns, schema=schema.with_metadata(batch.schema.metadata))
 
 

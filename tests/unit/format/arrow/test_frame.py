@@ -247,6 +247,17 @@ def test_buffers_that_are_too_short_for_the_rows_are_corrupt():
         decode_frame(crafted, rows=900_000, schema=batch.schema, columns=None, where="w")
 
 
+def test_messages_that_declare_nothing_are_not_decompressed():
+    """Arrow reads a stream of its first versions too, whose sizes nothing would add up."""
+    batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_legacy_format=True)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(CorruptionError):
+        decode_frame(sink.getvalue(), rows=10_000, schema=batch.schema, columns=None, where="w")
+
+
 @pytest.mark.parametrize("compression", CODECS)
 def test_crafted_bytes_with_a_right_checksum_never_crash(compression):
     """Whatever is changed, decoding refuses it or gives columns that can be walked safely."""

@@ -26,11 +26,12 @@ def batch(values: list[Any], kind: Any = None) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, kind or pa.int64())], ["n"])
 
 
-def stored(found: pa.RecordBatch, **options: Any) -> bytes:
+def stored(found: pa.RecordBatch, *, batches: int = 1, **options: Any) -> bytes:
     """Return a batch as a frame that nobody of ours wrote."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, found.schema, **options) as writer:
-        writer.write_batch(found)
+        for _ in range(batches):
+            writer.write_batch(found)
     return sink.getvalue().to_pybytes()
 
 
@@ -75,6 +76,9 @@ def test_a_column_that_mostly_counts_up_takes_a_byte_per_row() -> None:
         b"\x00\x00",
         b"\xff\xff\xff\xff{}",
         stored(batch([1]))[:-30],
+        stored(batch([1]), batches=0),
+        stored(batch([1]), batches=2),
+        stored(batch([1], pa.uint8()), options=pa.ipc.IpcWriteOptions(use_legacy_format=True)),
         stored(batch([1.5], pa.float64())),
         stored(batch([None, 1])),
         stored(batch(["a"], pa.string())),
@@ -100,6 +104,16 @@ def test_a_column_that_mostly_counts_up_takes_a_byte_per_row() -> None:
 def test_forged_frames_are_corruption(body: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_rows(body, N, where="x")
+
+
+def test_nulls_among_repeated_texts_are_refused() -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1]), pa.array(["a", None]))
+    forged = stored(pa.record_batch([words], ["n"]))
+    schema = pa.schema([("n", pa.string())])
+    with pytest.raises(CorruptionError, match="nulls in n"):
+        decode_rows(forged, schema, where="x")
+    found = decode_rows(forged, schema, where="x", optional=("n",))
+    assert found["n"].to_pylist() == [None, "a", None]
 
 
 def test_offsets_of_texts_are_checked() -> None:
