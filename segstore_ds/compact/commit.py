@@ -207,7 +207,8 @@ def commit_groups(
     except SegstoreError:
         discard(context.storage, done)
         raise
-    discard(context.storage, [run for run in done if run not in made.result])
+    kept = {*made.result}
+    discard(context.storage, [run for run in done if run not in kept])
     return made.root, tuple(made.result)
 
 

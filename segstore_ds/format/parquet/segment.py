@@ -175,11 +175,11 @@ class ParquetIndex:
 
     def _leaves_of(self, names: Sequence[str]) -> list[int]:
         """Return the numbers of some columns' leaves."""
-        ends = accumulate(self.widths)
+        wanted, ends = {*names}, accumulate(self.widths)
         return [
             leaf
             for name, width, end in zip(self.schema.names, self.widths, ends, strict=True)
-            if name in names
+            if name in wanted
             for leaf in range(end - width, end)
         ]
 

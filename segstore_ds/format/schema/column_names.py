@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.record import is_text
 from segstore_ds.format.schema.normal_form import normalise_schema
 
 # Stored name -> the column's name if that is another, None once it was dropped.
@@ -96,7 +97,7 @@ def change_columns(
         )
     if {*rename} & {*drop} or len({*drop}) < len(drop):
         raise InvalidInputError("a column is named twice", rename=dict(rename), drop=list(drop))
-    if not all(isinstance(name, str) and name for name in rename.values()):
+    if not all(name and is_text(name) for name in rename.values()):
         raise InvalidInputError("not a column name", remedy="give a text", rename=dict(rename))
     kept = [place for place, name in enumerate(called) if name not in drop]
     if not kept:

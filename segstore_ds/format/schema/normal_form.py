@@ -108,9 +108,13 @@ def _refuse_duplicates(names: Iterable[str], *, where: str) -> None:
 def _normalise_field(
     field: pa.Field, path: str, *, name: str | None = None, nullable: bool = True
 ) -> pa.Field:
-    metadata = {k: v for k, v in (field.metadata or {}).items() if k not in _DROPPED_METADATA}
     data_type = normalise_type(field.type, path)
-    return pa.field(name or field.name, data_type, nullable=nullable, metadata=metadata or None)
+    return pa.field(name or field.name, data_type, nullable, _kept_metadata(field))
+
+
+def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
+    found = {k: v for k, v in (field.metadata or {}).items() if k not in _DROPPED_METADATA}
+    return found or None
 
 
 def normalise_type(data_type: pa.DataType, path: str) -> pa.DataType:
@@ -141,7 +145,8 @@ def _normalise_decimal(data_type: pa.DataType, path: str) -> pa.DataType:
 
 def _normalise_struct(data_type: pa.DataType, path: str) -> pa.DataType:
     if is_variant(data_type):
-        return pa.struct([pa.field(f.name, pa.binary(), False, f.metadata) for f in data_type])
+        children = [(field.name, pa.binary(), False, _kept_metadata(field)) for field in data_type]
+        return pa.struct([pa.field(*child) for child in children])
     _refuse_duplicates((field.name for field in data_type), where=path)
     return pa.struct([_normalise_field(field, f"{path}.{field.name}") for field in data_type])
 

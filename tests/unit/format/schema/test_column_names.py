@@ -45,6 +45,12 @@ def test_name_that_another_column_has_is_refused() -> None:
             change_columns(STORED, {}, rename, [])
 
 
+@pytest.mark.parametrize("name", ["", 7, None, "\ud800"])
+def test_what_no_column_can_be_called_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="not a column name"):
+        change_columns(STORED, {}, {"a": name}, [])
+
+
 def test_names_of_a_damaged_root_are_a_typed_error_or_passed_over() -> None:
     with pytest.raises(CorruptionError):
         named_schema(STORED, {"a": "b"})

@@ -114,6 +114,10 @@ def test_only_known_field_metadata_is_kept():
     metadata = {"SPARK::time::precision": "3", "PARQUET:field_id": "7"}
     stored = normalise_schema(one(pa.time64("ns"), metadata=metadata))
     assert stored.field("c").metadata == {b"SPARK::time::precision": b"3"}
+    numbered = [field.with_metadata({**(field.metadata or {}), **metadata}) for field in VARIANT]
+    value, marked = normalise_schema(one(pa.struct(numbered))).field("c").type
+    assert value.metadata == {b"SPARK::time::precision": b"3"}
+    assert marked.metadata == {b"SPARK::time::precision": b"3", b"variant": b"true"}
 
 
 def test_text_form_comes_back_exactly():
