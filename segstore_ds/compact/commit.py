@@ -21,7 +21,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root, SegmentEntry, StagedSegment
-from segstore_ds.format.segment import ARROW, FORMATS
+from segstore_ds.format.segment import ARROW
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.slot import Slot
@@ -130,9 +130,6 @@ def discard(storage: Storage, runs: Iterable[Replacement]) -> None:
     delete_staged(storage, (output for run in runs for output in run.outputs))
 
 
-_ARROW_ENDING = FORMATS[ARROW].ending
-
-
 @dataclass(frozen=True, slots=True)
 class Compaction:
     """What a compaction did.
@@ -221,7 +218,7 @@ def is_gain(run: Replacement) -> bool:
         made = sum(output.frames for output in run.outputs)
         within = made * 2 <= run.frames or made > run.frames
         return within if run.frames else len(run.outputs) > 1
-    settles = any(path.endswith(_ARROW_ENDING) for _, path in run.inputs) and all(
+    settles = any(path.endswith(f".{ARROW}") for _, path in run.inputs) and all(
         output.format != ARROW for output in run.outputs
     )
     return settles or len(run.outputs) < len(run.inputs)

@@ -114,7 +114,7 @@ class SegmentCopier:
                 return replace(entry, path=path, frame=None)
         # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
-        name = f"{prefix}{secrets.token_hex(6)}{form.ending}"
+        name = f"{prefix}{secrets.token_hex(6)}.{form.name}"
         path = names.build_segment_path(self._token, name)
         self._copy(path, slice_)
         return replace(entry, path=path, frame=None)

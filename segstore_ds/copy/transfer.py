@@ -38,7 +38,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
+from segstore_ds.format.segment import SegmentFormat, find_end, find_format, format_of
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.storage import Storage
 
@@ -380,4 +380,4 @@ def cut(start: int, end: int) -> Iterator[Range]:
 def _find_form(copied: CopiedObject) -> SegmentFormat | None:
     if copied.entry is not None:
         return find_format(copied.entry.format, where=copied.where)
-    return next((form for form in FORMATS.values() if copied.name.endswith(form.ending)), None)
+    return format_of(copied.name)

@@ -6,7 +6,7 @@ verifies these bytes and decodes them into a record batch. Readers of segments u
 a stream may mix formats. Pure: nothing here reads an object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Protocol
@@ -16,7 +16,7 @@ import pyarrow as pa
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry
 
-ARROW, PARQUET = "arrow", "parquet"  # On disk. Never change; add a new one.
+ARROW, PARQUET = "arrow", "parquet"  # On disk, also as endings. Never change; add a new one.
 LAST_BYTES = 40  # enough to tell the length of the end of an object, in any format
 
 
@@ -64,13 +64,11 @@ class SegmentFormat(Protocol):
     """One layout of segments.
 
     Attributes:
-        name: Its name in segment entries.
-        ending: The suffix of its objects' names.
+        name: Its name in segment entries, and the ending of its objects' names.
         head_bytes: The number of bytes before the first frame.
     """
 
     name: str
-    ending: str
     head_bytes: int
 
     def parse_index(
@@ -97,27 +95,12 @@ class SegmentFormat(Protocol):
 _CLASSES = {ARROW: "ArrowSegments", PARQUET: "ParquetSegments"}
 
 
-class _Formats(Mapping[str, SegmentFormat]):
-    """The formats by name; one is loaded when it is first used, for pyarrow.parquet takes time."""
-
-    def __getitem__(self, name: str) -> SegmentFormat:
-        return _load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_CLASSES)
-
-    def __len__(self) -> int:
-        return len(_CLASSES)
-
-
 @cache
 def _load(name: str) -> SegmentFormat:
-    kind = _CLASSES[name]  # an unknown name is no module to look for
-    form: SegmentFormat = getattr(import_module(f"{__package__}.{name}.segment"), kind)()
+    # When it is first used: to import pyarrow.parquet takes time.
+    module = import_module(f"{__package__}.{name}.segment")
+    form: SegmentFormat = getattr(module, _CLASSES[name])()
     return form
-
-
-FORMATS = _Formats()
 
 
 def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes: int) -> int:
@@ -133,12 +116,17 @@ def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes
 
 def find_format(name: str, *, where: str) -> SegmentFormat:
     """Return the format that an entry names; UnsupportedVersionError if it is unknown."""
-    found = FORMATS.get(name)
-    if found is None:
+    if name not in _CLASSES:
         raise UnsupportedVersionError(
             "a segment has a format that this version does not know",
             where=where,
             format=name,
-            known=", ".join(FORMATS),
+            known=", ".join(_CLASSES),
         )
-    return found
+    return _load(name)
+
+
+def format_of(path: str) -> SegmentFormat | None:
+    """Return the format that a segment has by its name; None if that tells none."""
+    ending = path.rpartition(".")[2]
+    return _load(ending) if ending in _CLASSES else None

@@ -27,7 +27,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import HistoryRow, PartRef, Retired, SegmentEntry
-from segstore_ds.format.segment import FORMATS, find_end
+from segstore_ds.format.segment import find_end, format_of
 from segstore_ds.format.statistics import entry_stats, merge
 from segstore_ds.repair.kept_versions import (
     KeptVersions,
@@ -327,7 +327,7 @@ def describe(storage: Storage, path: str, size: int) -> tuple[SegmentEntry, str]
 
     Returns the entry and the digest of its schema, or None if it can't be read.
     """
-    form = next((each for each in FORMATS.values() if path.endswith(each.ending)), None)
+    form = format_of(path)
     name = names.segment_object(path)
     if form is None or not size:
         return None

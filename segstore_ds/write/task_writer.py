@@ -29,7 +29,7 @@ from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform, conform_pieces
-from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
+from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
@@ -377,7 +377,7 @@ class TaskWriter:
         target, layout = self._target, self._target.layout
         if self._pool is None:
             self._pool = open_pool(target.storage)
-        name = f"{self._task}-{self._attempt}-{len(self._staged)}{FORMATS[form].ending}"
+        name = f"{self._task}-{self._attempt}-{len(self._staged)}.{form}"
         path = names.build_segment_path(self._folder, name)
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:

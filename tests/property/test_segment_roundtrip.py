@@ -15,7 +15,7 @@ from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
+from segstore_ds.format.segment import ARROW, PARQUET, find_format
 from segstore_ds.format.statistics import check_types, from_json, to_json
 
 VARIANT = pa.struct(
@@ -250,7 +250,7 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
     assert len(whole) == summary.bytes
 
     wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
-    index = FORMATS[PARQUET].parse_index(
+    index = find_format(PARQUET, where="seg").parse_index(
         end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
     )
     assert index.frames == tuple(writer._frames)
@@ -279,7 +279,7 @@ def test_names_with_nul_come_back_beside_nested_columns(form):
         writer = ParquetEncoder(schema, **options)
         whole = writer.start() + b"".join(writer.add(conform(batch, schema))[0])
         end, staged = writer.finish()
-        index = FORMATS[PARQUET].parse_index(
+        index = find_format(PARQUET, where="seg").parse_index(
             end, object_bytes=staged.bytes, where="seg", footer_crc=staged.footer_crc
         )
         data = [pa.py_buffer(whole[start:stop]) for start, stop in index.spans(0, None)]
@@ -311,7 +311,7 @@ def test_nan_comes_back_with_its_payload(data_type, times):
     )
     whole = b"".join([writer.start(), b"".join(writer.add(batch)[0])])
     end, summary = writer.finish()
-    index = FORMATS[PARQUET].parse_index(
+    index = find_format(PARQUET, where="seg").parse_index(
         end, object_bytes=summary.bytes, where="seg", footer_crc=summary.footer_crc
     )
     encodings = index.metadata.row_group(0).column(0).encodings

@@ -247,7 +247,6 @@ class ArrowSegments:
     """The format `arrow`; a `SegmentFormat` (see `format.segment`)."""
 
     name = "arrow"  # On disk. Never change; add a new one.
-    ending = ".arrow"
     head_bytes = HEADER_BYTES
 
     def parse_index(

@@ -265,7 +265,6 @@ class ParquetSegments:
     """The format `parquet`; a `SegmentFormat` (see `format.segment`)."""
 
     name = NAME
-    ending = ".parquet"
     head_bytes = len(MAGIC)
 
     def parse_index(

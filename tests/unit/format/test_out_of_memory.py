@@ -14,7 +14,7 @@ from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.parquet import segment
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
-from segstore_ds.format.segment import FORMATS, PARQUET
+from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.layout import Layout
 
@@ -58,7 +58,7 @@ def parquet_segment():
     whole = b"".join([*pieces, end])
 
     def parse():
-        return FORMATS[PARQUET].parse_index(
+        return find_format(PARQUET, where="w").parse_index(
             end, object_bytes=len(whole), where="w", footer_crc=summary.footer_crc
         )
 

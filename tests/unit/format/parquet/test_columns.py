@@ -6,7 +6,7 @@ import pytest
 from segstore_ds.format.parquet import segment
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.segment import FORMATS, PARQUET
+from segstore_ds.format.segment import PARQUET, find_format
 
 SPANS = [(4, 10), (10, 12), (20, 30)]
 DATA = b"PAR1" + bytes(range(4, 40))
@@ -65,7 +65,7 @@ def test_every_second_column_reads_half_the_bytes(monkeypatch: pytest.MonkeyPatc
     whole = b"".join([writer.start(), b"".join(writer.add(batch)[0])])
     end, summary = writer.finish()
     whole += end
-    index = FORMATS[PARQUET].parse_index(
+    index = find_format(PARQUET, where="w").parse_index(
         end, object_bytes=len(whole), where="w", footer_crc=summary.footer_crc
     )
     reads: list[int] = []
