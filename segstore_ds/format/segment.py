@@ -77,7 +77,13 @@ class SegmentFormat(Protocol):
         """Parse the index from the end of the object.
 
         `tail` is as many of the last bytes as the entry says, and `footer_crc` is their expected
-        CRC-32. A FormatError means that they are malformed or not the committed ones.
+        CRC-32.
+
+        Raises:
+            EmptyObjectError: The object has no bytes.
+            TruncatedObjectError: It ends before its end does, or `tail` is too short.
+            CorruptionError: The bytes are malformed, or not the committed ones.
+            UnsupportedVersionError: A newer version wrote the object.
         """
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:

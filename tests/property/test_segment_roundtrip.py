@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.format.arrow.frame import check_frame, decode_frame, encode_frame
-from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
+from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -207,13 +207,15 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
         frame = encode_frame(part, compression=compression, compression_level=None,
                              stats_columns=schema.names)  # fmt: skip
         pieces += writer.add(frame)
-    end, _ = writer.finish()
+    end, summary = writer.finish()
     whole = b"".join(map(bytes, [*pieces, end]))
 
     wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
-    entries = parse_footer(whole, object_bytes=len(whole), where="seg")
-    assert entries == tuple(writer._frames)
-    for part, entry in zip(parts, entries, strict=True):
+    index = find_format(ARROW, where="seg").parse_index(
+        end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
+    )
+    assert index.frames == tuple(writer._frames)
+    for part, entry in zip(parts, index.frames, strict=True):
         bytes_of = whole[entry.start : entry.end]
         for columns in (None, wanted):
             check_frame(bytes_of, crc=entry.crc, where="seg")

@@ -127,17 +127,8 @@ class ArrowEncoder:
             )
 
 
-def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, int, int, int]:
-    """Parse the trailer: start, stored and decompressed bytes, and CRC-32 of the footer.
-
-    `tail` is at least the last 40 bytes of the object.
-
-    Raises:
-        EmptyObjectError: The object has no bytes.
-        TruncatedObjectError: The object ends before its trailer does.
-        CorruptionError: The trailer fails its checksum or does not fit the object's size.
-        UnsupportedVersionError: A newer version wrote the object.
-    """
+def _parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, int, int, int]:
+    """Parse the trailer: start, stored and decompressed bytes, and CRC-32 of the footer."""
     if object_bytes == 0:
         raise EmptyObjectError("a segment is empty", where=where)
     if object_bytes < HEADER_BYTES + TRAILER_BYTES or len(tail) < TRAILER_BYTES:
@@ -166,32 +157,6 @@ def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, i
             actual=object_bytes,
         )
     return start, size, raw_size, footer_crc
-
-
-def parse_footer(
-    tail: bytes, *, object_bytes: int, where: str, footer_crc: int | None = None
-) -> tuple[FrameEntry, ...]:
-    """Parse the index of a segment from its tail, which holds at least footer and trailer.
-
-    The frames are in order and fill the object from header to footer without gaps. If `footer_crc`
-    is given, it has to be the CRC-32 of footer and trailer together. Raises as `parse_trailer`; a
-    `tail` that is too short is a TruncatedObjectError.
-    """
-    start, size, raw_size, crc = parse_trailer(tail, object_bytes=object_bytes, where=where)
-    needed = size + TRAILER_BYTES
-    if len(tail) < needed:
-        raise TruncatedObjectError(
-            "the tail does not hold the footer", where=where, needed=needed, actual=len(tail)
-        )
-    if footer_crc is not None and zlib.crc32(tail[-needed:]) != footer_crc:
-        raise CorruptionError("a segment is not the one that was committed", where=where)
-    footer = bytes(tail[-needed:-TRAILER_BYTES])
-    if zlib.crc32(footer) != crc:
-        raise CorruptionError("a segment's footer fails its checksum", where=where)
-    value = parse_json(_decompress(footer, raw_size, where=where), where=where)
-    return parse_index(
-        value, frames_start=HEADER_BYTES, frames_end=start, alignment=ALIGNMENT, where=where
-    )
 
 
 def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
@@ -252,10 +217,23 @@ class ArrowSegments:
     def parse_index(
         self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
     ) -> ArrowIndex:
-        """Parse the index; raises as `parse_footer`."""
-        return ArrowIndex(
-            parse_footer(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
+        """Parse the index; raises as `SegmentFormat.parse_index`."""
+        start, size, raw_size, crc = _parse_trailer(tail, object_bytes=object_bytes, where=where)
+        needed = size + TRAILER_BYTES
+        if len(tail) < needed:
+            raise TruncatedObjectError(
+                "the tail does not hold the footer", where=where, needed=needed, actual=len(tail)
+            )
+        if zlib.crc32(tail[-needed:]) != footer_crc:
+            raise CorruptionError("a segment is not the one that was committed", where=where)
+        footer = bytes(tail[-needed:-TRAILER_BYTES])
+        if zlib.crc32(footer) != crc:
+            raise CorruptionError("a segment's footer fails its checksum", where=where)
+        value = parse_json(_decompress(footer, raw_size, where=where), where=where)
+        frames = parse_index(
+            value, frames_start=HEADER_BYTES, frames_end=start, alignment=ALIGNMENT, where=where
         )
+        return ArrowIndex(frames)
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:
         """Return the size of footer and trailer according to the trailer, unchecked."""

@@ -22,11 +22,10 @@ from segstore_ds.format.arrow.segment import (
     TRAILER_BYTES,
     ArrowEncoder,
     ArrowSegments,
-    parse_footer,
-    parse_trailer,
 )
 from segstore_ds.format.statistics import ColumnStats, parse_stats
 
+FORM = ArrowSegments()
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 
 
@@ -53,13 +52,16 @@ def build(batches=BATCHES):
     return b"".join(map(bytes, [*parts, end])), summary
 
 
-def frames_of(data):
-    return parse_footer(data, object_bytes=len(data), where="seg")
-
-
-def read(data, *, footer_crc=None, tail_bytes=None):
+def frames_of(data, *, footer_crc=None, tail_bytes=None):
+    """Return the index of a segment; without a checksum its end is taken as it is."""
     tail = data if tail_bytes is None else data[-tail_bytes:]
-    entries = parse_footer(tail, object_bytes=len(data), where="seg", footer_crc=footer_crc)
+    end = tail[-FORM.measure_end(tail, object_bytes=len(data)) :]
+    crc = zlib.crc32(end) if footer_crc is None else footer_crc
+    return FORM.parse_index(tail, object_bytes=len(data), where="seg", footer_crc=crc).frames
+
+
+def read(data, **known):
+    entries = frames_of(data, **known)
     return [_decode(data[entry.start : entry.end], entry) for entry in entries]
 
 
@@ -72,8 +74,7 @@ def rebuild(change, *, raw_bytes=None, version=1):
     """Write a segment whose footer is changed but whose checksums are right."""
     data, summary = build()
     end = len(data) - summary.footer_bytes
-    _, size, *_ = parse_trailer(data, object_bytes=len(data), where="seg")
-    footer = data[end : end + size]
+    footer = data[end:-TRAILER_BYTES]
     content = json.loads(zstandard.decompress(footer))
     change(content)
     raw = content.get("raw_text", json.dumps(content)).encode()
@@ -88,7 +89,7 @@ def test_a_segment_comes_back():
     data, summary = build()
     assert read(data) == BATCHES
     assert read(data, footer_crc=summary.footer_crc, tail_bytes=summary.footer_bytes) == BATCHES
-    ArrowSegments().check_head(data, where="seg")
+    FORM.check_head(data, where="seg")
 
 
 def test_summary_describes_the_written_segment():
@@ -152,7 +153,7 @@ def test_steps_in_another_order_are_refused(steps):
 
 def test_an_empty_object_is_its_own_error():
     with pytest.raises(EmptyObjectError):
-        parse_footer(b"", object_bytes=0, where="seg")
+        frames_of(b"")
 
 
 def test_every_cut_is_noticed():
@@ -206,16 +207,16 @@ def test_every_flipped_byte_of_the_header_is_found_by_its_check():
         flipped = bytearray(data[:HEADER_BYTES])
         flipped[place] ^= 0x10
         with pytest.raises(CorruptionError):
-            ArrowSegments().check_head(bytes(flipped), where="seg")
+            FORM.check_head(bytes(flipped), where="seg")
     with pytest.raises(TruncatedObjectError):
-        ArrowSegments().check_head(data[:63], where="seg")
+        FORM.check_head(data[:63], where="seg")
 
 
 def test_a_damaged_frame_does_not_hide_its_neighbours():
     data, _ = build()
     damaged = bytearray(data)
     damaged[frames_of(data)[1].start + 5] ^= 4
-    entries = parse_footer(bytes(damaged), object_bytes=len(data), where="seg")
+    entries = frames_of(bytes(damaged))
     for place, entry in enumerate(entries):
         part = bytes(damaged[entry.start : entry.end])
         if place == 1:
