@@ -171,22 +171,25 @@ def _shown(line: bytes) -> str:
 
 
 def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> bytes:
-    if codec == PLAIN:
-        body = stored
-    elif codec == ZSTD:
-        try:
-            # The library allocates the size that the frame declares: check it first.
-            if zstandard.frame_content_size(stored) != raw_bytes:
-                raise CorruptionError(
-                    "body declares the wrong length", where=where, expected=raw_bytes
-                )
-            body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes)
-        except zstandard.ZstdError as error:
-            raise CorruptionError("body does not decompress", where=where) from error
-    else:
+    if codec == ZSTD:
+        return decompress(stored, least=raw_bytes, most=raw_bytes, what="body", where=where)
+    if codec != PLAIN:
         raise UnsupportedVersionError("unknown codec", where=where, found=codec)
-    if len(body) != raw_bytes:
+    if len(stored) != raw_bytes:
         raise CorruptionError(
-            "body has the wrong length", where=where, expected=raw_bytes, actual=len(body)
+            "body has the wrong length", where=where, expected=raw_bytes, actual=len(stored)
         )
+    return stored
+
+
+def decompress(data: bytes, *, least: int = 0, most: int, what: str, where: str) -> bytes:
+    """Return what a zstd frame holds that declares how much; a CorruptionError for any other."""
+    try:
+        # The library allocates what the frame declares, whatever limit is passed: check it first.
+        size = zstandard.frame_content_size(data)
+        if not least <= size <= most:
+            raise CorruptionError(f"{what} has the wrong length", where=where, bytes=size)
+        body: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"{what} does not decompress", where=where) from error
     return body

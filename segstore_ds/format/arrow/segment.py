@@ -35,6 +35,7 @@ from segstore_ds.format.arrow.index import (
     finished_segment,
     parse_index,
 )
+from segstore_ds.format.envelope import decompress
 from segstore_ds.format.record import parse_json
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.statistics import Stats, merge
@@ -159,16 +160,6 @@ def _parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, 
     return start, size, raw_size, footer_crc
 
 
-def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
-    try:
-        # The decompressor allocates the size that the data declares, whatever limit is passed.
-        if zstandard.frame_content_size(footer) != raw_bytes or raw_bytes > MAX_INDEX_BYTES:
-            raise CorruptionError("a segment's footer has the wrong size", where=where)
-        return zstandard.ZstdDecompressor().decompress(footer, max_output_size=raw_bytes)
-    except zstandard.ZstdError as error:
-        raise CorruptionError("a segment's footer cannot be decompressed", where=where) from error
-
-
 @dataclass(frozen=True, slots=True)
 class ArrowIndex:
     """The index of an Arrow segment; a `SegmentIndex` (see `format.segment`)."""
@@ -229,9 +220,14 @@ class ArrowSegments:
         footer = bytes(tail[-needed:-TRAILER_BYTES])
         if zlib.crc32(footer) != crc:
             raise CorruptionError("a segment's footer fails its checksum", where=where)
-        value = parse_json(_decompress(footer, raw_size, where=where), where=where)
+        most = min(raw_size, MAX_INDEX_BYTES)
+        raw = decompress(footer, least=raw_size, most=most, what="a segment's footer", where=where)
         frames = parse_index(
-            value, frames_start=HEADER_BYTES, frames_end=start, alignment=ALIGNMENT, where=where
+            parse_json(raw, where=where),
+            frames_start=HEADER_BYTES,
+            frames_end=start,
+            alignment=ALIGNMENT,
+            where=where,
         )
         return ArrowIndex(frames)
 

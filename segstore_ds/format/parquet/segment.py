@@ -29,7 +29,6 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 from pyarrow import types as t
 from pyarrow.parquet.core import ParquetReader
 
@@ -40,11 +39,8 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
-from segstore_ds.format.arrow.index import (
-    MAX_INDEX_BYTES,
-    FrameEntry,
-    parse_index,
-)
+from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry, parse_index
+from segstore_ds.format.envelope import decompress
 from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
@@ -352,7 +348,9 @@ def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, An
         raise
     except (*PARQUET_ERRORS, binascii.Error) as error:
         raise CorruptionError("a segment's footer can't be read", where=where) from error
-    return metadata, schema, parse_json(_decompress(compressed, where), where=where)
+    what = "a segment's index"
+    raw = decompress(compressed, most=MAX_INDEX_BYTES, what=what, where=where)
+    return metadata, schema, parse_json(raw, where=where)
 
 
 def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -> None:
@@ -380,16 +378,6 @@ def _filters_of(
         for name, leaf in leaves.items()
     }
     return {name: data for name, data in found.items() if data is not None}
-
-
-def _decompress(data: bytes, where: str) -> bytes:
-    try:
-        # The decompressor allocates the size that the data declares.
-        if not 0 <= zstandard.frame_content_size(data) <= MAX_INDEX_BYTES:
-            raise CorruptionError("a segment's index has the wrong size", where=where)
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_INDEX_BYTES)
-    except zstandard.ZstdError as error:
-        raise CorruptionError("a segment's index cannot be decompressed", where=where) from error
 
 
 def _check_pieces(
