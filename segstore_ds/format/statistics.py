@@ -227,14 +227,16 @@ def _merge_column(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 def to_json(stats: Stats) -> dict[str, list[Any]]:
     """Return statistics as JSON values: ``{column: [min, max, nulls]}``."""
-    return {
-        name: [
-            low if type(low := column.min) in _PLAIN else encode_bound(low),
-            high if type(high := column.max) in _PLAIN else encode_bound(high),
-            column.nulls,
-        ]
-        for name, column in stats.items()
-    }
+    return {name: encode_column(column) for name, column in stats.items()}
+
+
+def encode_column(column: ColumnStats) -> list[Any]:
+    """Return the statistics of a column as JSON values: ``[min, max, nulls]``."""
+    return [
+        low if type(low := column.min) in _PLAIN else encode_bound(low),
+        high if type(high := column.max) in _PLAIN else encode_bound(high),
+        column.nulls,
+    ]
 
 
 def entry_stats(stats: Stats) -> str | None:
@@ -286,15 +288,21 @@ def from_json(
             continue
         if not is_text(name) or not isinstance(parts, list) or len(parts) != 3:
             raise _not_stats(where)
-        low, high, nulls = parts
-        if type(nulls) is not int or nulls < 0:
-            raise _not_stats(where)
-        low = low if type(low) in _PLAIN else decode_bound(low, where=where)
-        high = high if type(high) in _PLAIN else decode_bound(high, where=where)
-        result[name] = ColumnStats(low, high, nulls)
+        result[name] = decode_column(*parts, where=where)
     if schema is not None:
         check_types(result, schema, where=where)
     return result
+
+
+def decode_column(low: Any, high: Any, nulls: Any, *, where: str) -> ColumnStats:
+    """Parse what `encode_column` returned; the values are untrusted."""
+    if type(nulls) is not int or nulls < 0:
+        raise _not_stats(where)
+    return ColumnStats(
+        low if type(low) in _PLAIN else _decode_bound(low, where=where),
+        high if type(high) in _PLAIN else _decode_bound(high, where=where),
+        nulls,
+    )
 
 
 def check_types(stats: Stats, schema: pa.Schema, *, where: str) -> None:
@@ -343,10 +351,10 @@ def encode_bound(bound: Bound | None) -> Any:
     return bound
 
 
-def decode_bound(value: Any, *, where: str) -> Bound | None:
+def _decode_bound(value: Any, *, where: str) -> Bound | None:
     """Parse what `encode_bound` returned; the value is untrusted."""
-    if type(value) in _PLAIN or (type(value) is str and is_text(value)):
-        return value  # type: ignore[no-any-return]
+    if type(value) is str and is_text(value):
+        return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     try:

@@ -18,8 +18,8 @@ from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.statistics import (
     ColumnStats,
     Stats,
-    decode_bound,
-    encode_bound,
+    decode_column,
+    encode_column,
     entry_stats,
 )
 
@@ -107,11 +107,8 @@ def build_index(frames: Sequence[FrameEntry]) -> bytes:
 
 
 def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
-    return [
-        [None if column is None else encode_bound(column.min) for column in columns],
-        [None if column is None else encode_bound(column.max) for column in columns],
-        [None if column is None else column.nulls for column in columns],
-    ]
+    cells = [[None] * 3 if column is None else encode_column(column) for column in columns]
+    return [*map(list, zip(*cells, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +169,6 @@ def _frame_stats(
         if not whole or set(map(len, arrays)) != {count}:
             raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
         for place, (low, high, nulls) in enumerate(zip(*arrays, strict=True)):
-            if nulls is None:
-                continue
-            if type(nulls) is not int or nulls < 0:
-                raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
-            result[place][name] = ColumnStats(
-                decode_bound(low, where=where), decode_bound(high, where=where), nulls
-            )
+            if nulls is not None:
+                result[place][name] = decode_column(low, high, nulls, where=where)
     return result
