@@ -24,8 +24,7 @@ from segstore_ds.format.bloom import (
     distinct_values,
     filtered_columns,
 )
-from segstore_ds.format.pool import rows_pool
-from segstore_ds.format.rows import with_types
+from segstore_ds.format.rows import rows_pool, with_types
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 

@@ -45,9 +45,8 @@ from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
-from segstore_ds.format.pool import rows_pool
 from segstore_ds.format.record import ABSENT, Positive, from_json, parse_json
-from segstore_ds.format.rows import with_types
+from segstore_ds.format.rows import rows_pool, with_types
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
 

@@ -16,14 +16,16 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.numbers import as_column, as_numbers, text_column
 from segstore_ds.format.parts.rows import (
     Bytes,
     Ints,
+    as_column,
+    as_numbers,
     column_values,
     decode_rows,
     encode_rows,
     integers_of,
+    text_column,
 )
 from segstore_ds.format.root import SegmentEntry
 

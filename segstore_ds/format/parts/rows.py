@@ -3,11 +3,12 @@
 The frame is an uncompressed Arrow IPC stream of one record batch; the envelope compresses it.
 Integers are stored in the narrowest unsigned type that holds them all, and a column that counts up
 as the steps between its values where these are narrower. Whole columns are decoded at once: no
-value becomes a Python object.
+value becomes a Python object, and none passes Arrow's own conversions of Python's and numpy's
+values: these import pandas where it is installed, a quarter of a second of CPU.
 """
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,6 @@ from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.arrow.frame import declared_bytes
-from segstore_ds.format.numbers import as_column, as_numbers
 from segstore_ds.format.record import build_json, from_json, parse_json
 
 ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes; bounds decoding
@@ -168,3 +168,26 @@ def integers_of(
 def column_values(batch: pa.RecordBatch, name: str) -> Ints:
     """Return a column of integers or times as int64."""
     return as_numbers(batch.column(name).view(pa.int64()))
+
+
+def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """Return the values of a column of integers, without a copy; it holds no null."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    if not len(column):
+        return np.zeros(0, dtype)
+    data = column.buffers()[1]
+    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def as_column(values: npt.NDArray[Any]) -> pa.Array:
+    """Return integers as a column of their type, without a copy where they lie side by side."""
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
+
+
+def text_column(texts: Sequence[str]) -> pa.Array:
+    """Return texts as a column."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    data = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), data)

@@ -16,7 +16,7 @@ from segstore_ds.format.arrow.frame import (
     encode_frame,
 )
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.pool import rows_pool
+from segstore_ds.format.rows import rows_pool
 from segstore_ds.format.schema.codec import fingerprint
 
 VARIANT = pa.struct(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.format.pool import rows_pool
+from segstore_ds.format.rows import rows_pool
 
 ROWS = pa.table({"n": range(200_000), "name": [f"user-{n % 9999}" for n in range(200_000)]})
 
