@@ -1,27 +1,32 @@
 """The kinds of status objects: which values they hold, and how (FORMAT.md 5).
 
-Parts are Arrow frames. Lists of parts, and schemas that are too large for the root, are JSON. All
-are in an envelope.
+Parts are Arrow frames. Those of writers and retired objects have a column for each field of the
+dataclass, and what is read is checked as the rows of a root are. Lists of parts, and schemas that
+are too large for the root, are JSON. All are in an envelope.
 """
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from operator import attrgetter
+from typing import Annotated, Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parts.history import decode_history
-from segstore_ds.format.parts.records import (
-    decode_retired,
-    decode_writers,
-    encode_retired,
-    encode_writers,
-)
-from segstore_ds.format.parts.rows import encode_rows
+from segstore_ds.format.parts.rows import decode_rows, encode_rows
 from segstore_ds.format.parts.segments import Part, decode_part, encode_part
-from segstore_ds.format.record import build_json, from_json, parse_json, to_json
+from segstore_ds.format.record import (
+    Limit,
+    build_json,
+    from_json,
+    is_type,
+    parse_json,
+    stored_fields,
+    to_json,
+)
 from segstore_ds.format.root import PartRef, Retired, Writer
 
 T = TypeVar("T", bound=Sized)
@@ -65,11 +70,64 @@ def _decode_schema(body: bytes, *, where: str) -> tuple[str, str | None]:
     raise CorruptionError("blob holds no schema", where=where)
 
 
+@dataclass(frozen=True, slots=True)
+class _NamedWriter(Writer):
+    """A writer with its name, as a row."""
+
+    name: Annotated[str, Limit(1000)] = ""
+
+
+_CELLS = attrgetter(*stored_fields(Writer))
+
+
+def _encode_writers(writers: Mapping[str, Writer]) -> bytes:
+    rows = [_NamedWriter(*(*_CELLS(each), name)) for name, each in writers.items()]
+    return _encode_records(_NamedWriter, rows)
+
+
+def _decode_writers(body: bytes, *, where: str) -> Mapping[str, Writer]:
+    rows = _decode_records(_NamedWriter, body, where=where)
+    return {row.name: Writer(*_CELLS(row)) for row in rows}
+
+
+def _encode_records(kind: Any, rows: Iterable[Any]) -> bytes:
+    schema = _schema_of(kind)
+    cells = [[_stored(getattr(row, name)) for row in rows] for name in schema.names]
+    columns = [pa.array(column, each) for column, each in zip(cells, schema.types, strict=True)]
+    return encode_rows(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _decode_records(kind: Any, body: bytes, *, where: str) -> tuple[Any, ...]:
+    batch = decode_rows(body, _schema_of(kind), where=where)
+    try:
+        columns = [[*map(_loaded, column.to_pylist())] for column in batch.columns]
+    except UnicodeDecodeError as error:
+        raise CorruptionError("text is not UTF-8", where=where) from error
+    cells = [*map(list, zip(*columns, strict=True))]
+    return from_json(tuple[kind, ...], cells, where=where)
+
+
+def _schema_of(kind: Any) -> pa.Schema:
+    # Texts are binary: a lone surrogate, which a root can hold, is carried through.
+    fields = stored_fields(kind).items()
+    return pa.schema([(name, pa.int64() if is_type(t, int) else pa.binary()) for name, t in fields])
+
+
+def _stored(value: Any) -> Any:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+
+
+def _loaded(value: Any) -> Any:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
 SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part)
 HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_rows, decode_history)
 LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list)
-WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", encode_writers, decode_writers)
-RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", encode_retired, decode_retired)
+WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", _encode_writers, _decode_writers)
+RETIRED: Kind[tuple[Retired, ...]] = Kind(
+    "retired", partial(_encode_records, Retired), partial(_decode_records, Retired)
+)
 # An epoch's Arrow schema (base64), and Spark's JSON of it.
 SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema)
 KINDS: Mapping[str, Kind[Any]] = {
