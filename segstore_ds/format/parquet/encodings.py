@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
+from segstore_ds.format.schema.normal_form import children_of
+
 SAMPLE_ROWS = 16_384
 # The cost of a dictionary is extrapolated from the sample to a frame of this size, or to the first
 # frame if that is larger. Some grow with the rows and some are complete in the sample, so the
@@ -58,23 +60,24 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     `batch` has at least one row; `options` are the writer's other arguments.
     """
     sample = pa.Table.from_batches([batch.slice(0, SAMPLE_ROWS)])
-    leaves = list(leaf_types(batch.schema))
+    leaves = leaves_of(batch.schema)
     with_dictionary = _trial(sample, {**options, "use_dictionary": True})
     paths = [with_dictionary.column(place).path_in_schema for place in range(len(leaves))]
+    found = [(path, *leaf) for path, leaf in zip(paths, leaves, strict=True)]
     # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
-    floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
+    floats = {path for path, leaf, _ in found if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
-    barred = {path for path, bar in zip(paths, _find_elements(batch.schema), strict=True) if bar}
+    barred = {
+        path
+        for path, leaf, repeated in found
+        if repeated and (t.is_floating(leaf) or _is_integer(leaf))
+    }
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
     if twice:
         row_bytes = with_dictionary.total_byte_size / sample.num_rows
         coded = tuple(path for path in dict.fromkeys(paths) if path not in barred)
         return Encodings(coded, {}, bounded, row_bytes)
-    deltas = {
-        path: "DELTA_BINARY_PACKED"
-        for path, leaf in zip(paths, leaves, strict=True)
-        if suits_delta(leaf)
-    }
+    deltas = {path: "DELTA_BINARY_PACKED" for path, leaf, _ in found if _is_integer(leaf)}
     without = _trial(sample, {**options, **Encodings((), deltas).options()})
     factor = max(_FRAME_ROWS, batch.num_rows) / sample.num_rows
     chosen = []
@@ -89,8 +92,8 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         expected = words * (1 + factor) / 2 + (size - words) * factor
         if expected < plain.total_compressed_size * factor and path not in barred:
             chosen.append(path)
-    others = {path: name for path, name in deltas.items() if path not in chosen}
-    return Encodings(tuple(chosen), others, bounded, least / sample.num_rows)
+            deltas.pop(path, None)
+    return Encodings(tuple(chosen), deltas, bounded, least / sample.num_rows)
 
 
 def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
@@ -99,35 +102,26 @@ def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
     return pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
 
 
-def leaf_types(schema: pa.Schema) -> Iterator[pa.DataType]:
-    """Yield the types of the leaf columns that a schema has in Parquet, in order."""
-    for field in schema:
-        for leaf, _ in _leaves(field.type, repeated=False):
-            yield leaf
+def leaves_of(schema: pa.Schema) -> list[tuple[pa.DataType, bool]]:
+    """Return the types of the leaf columns that a schema has in Parquet, in order.
 
-
-def _find_elements(schema: pa.Schema) -> Iterator[bool]:
-    """Tell of each leaf whether it holds numbers or times within lists or values of maps."""
-    for field in schema:
-        for leaf, repeated in _leaves(field.type, repeated=False):
-            yield repeated and (t.is_integer(leaf) or t.is_floating(leaf) or t.is_temporal(leaf))
+    With each comes whether it lies within lists or values of maps.
+    """
+    return [leaf for field in schema for leaf in _leaves(field.type, repeated=False)]
 
 
 def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.DataType, bool]]:
-    if t.is_map(data_type):
-        yield from _leaves(data_type.key_type, repeated=repeated)
-        yield from _leaves(data_type.item_type, repeated=True)
-    elif t.is_struct(data_type) or t.is_list(data_type):
-        for place in range(data_type.num_fields):
-            child = data_type.field(place).type
-            yield from _leaves(child, repeated=repeated or t.is_list(data_type))
-    else:
+    children = children_of(data_type)
+    if not (children or t.is_struct(data_type)):
         yield data_type, repeated
+    for place, child in enumerate(children):
+        within = t.is_list(data_type) or (t.is_map(data_type) and place == 1)
+        yield from _leaves(child.type, repeated=repeated or within)
 
 
-def suits_delta(data_type: pa.DataType) -> bool:
-    """Tell whether a leaf is stored as an integer whose steps may be smaller than itself."""
-    return t.is_integer(data_type) or (t.is_temporal(data_type) and not t.is_time32(data_type))
+def _is_integer(data_type: pa.DataType) -> bool:
+    """Tell whether a leaf is stored as an integer, whose steps may be smaller than itself."""
+    return bool(t.is_integer(data_type) or t.is_temporal(data_type))
 
 
 MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster

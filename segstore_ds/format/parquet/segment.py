@@ -41,7 +41,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry, parse_index
 from segstore_ds.format.envelope import decompress
-from segstore_ds.format.parquet.encodings import find_dictionaries, leaf_types
+from segstore_ds.format.parquet.encodings import find_dictionaries, leaves_of
 from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
@@ -282,7 +282,7 @@ class ParquetSegments:
             where=where,
         )
         _check_pieces(frames, footer.lengths, footer.crcs, where)
-        widths = tuple(len(list(leaf_types(pa.schema([column])))) for column in schema)
+        widths = tuple(len(leaves_of(pa.schema([column]))) for column in schema)
         _check_groups(frames, metadata, sum(widths), where)
         if footer.filters:
             leaves = dict(zip(schema.names, accumulate(widths, initial=0), strict=False))

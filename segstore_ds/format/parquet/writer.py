@@ -21,7 +21,7 @@ from segstore_ds.format.arrow.index import (
     build_index,
     finished_segment,
 )
-from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaf_types
+from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaves_of
 from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
 from segstore_ds.format.root import StagedSegment
@@ -82,7 +82,7 @@ class ParquetEncoder:
         self._schema = schema
         self._fingerprint = fingerprint(schema)
         self._decimals = decimal_columns(schema)
-        self._leaves = len(list(leaf_types(schema)))
+        self._leaves = len(leaves_of(schema))
         self._options: dict[str, Any] = {
             "compression": compression,
             "compression_level": compression_level,
@@ -291,4 +291,4 @@ def can_store(schema: pa.Schema) -> bool:
     same = found.names == schema.names and all(
         ours.type.equals(theirs.type) for ours, theirs in zip(schema, found, strict=True)
     )
-    return same and len(list(leaf_types(schema))) == len(list(leaf_types(found)))
+    return same and len(leaves_of(schema)) == len(leaves_of(found))
