@@ -15,7 +15,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.rows import halve_until, slice_evenly
-from segstore_ds.format.schema.normal_form import normalise_type
+from segstore_ds.format.schema.normal_form import children_of, normalise_type
 from segstore_ds.format.schema.unpacking import (
     OversizeError,
     decode_dictionary,
@@ -25,13 +25,12 @@ from segstore_ds.format.schema.unpacking import (
     plain_text,
     unpacked_bytes,
 )
-from segstore_ds.format.schema.widening import merge_type, with_unit_of
+from segstore_ds.format.schema.widening import MERGE_REMEDY, merge_type, with_unit_of
 
 _WITH_DECIMALS = frozenset(  # of types in normal form
-    (lib.Type_DECIMAL128, lib.Type_DECIMAL256, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
+    (lib.Type_DECIMAL128, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
 )
 PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
-_MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -50,7 +49,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
     if unknown:
         raise SchemaMismatchError(
-            "the stream has no such column", remedy=_MERGE_REMEDY, columns=unknown
+            "the stream has no such column", remedy=MERGE_REMEDY, columns=unknown
         )
     return _with_sound_decimals(_assemble(batch, schema))
 
@@ -132,7 +131,7 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
     if not merge_type(field.type, normal, field.name).equals(field.type):
         raise SchemaMismatchError(
             "a column's type is wider than in the stream",
-            remedy=_MERGE_REMEDY,
+            remedy=MERGE_REMEDY,
             column=field.name,
             stream_type=str(field.type),
             type=str(array.type),
@@ -251,12 +250,8 @@ def find_overlong(batch: pa.RecordBatch, places: Sequence[int]) -> str | None:
 
 
 def _holds_decimals(data_type: pa.DataType) -> bool:
-    if t.is_map(data_type):
-        return _holds_decimals(data_type.key_type) or _holds_decimals(data_type.item_type)
-    if t.is_struct(data_type) or t.is_list(data_type):
-        children = range(data_type.num_fields)
-        return any(_holds_decimals(data_type.field(child).type) for child in children)
-    return bool(t.is_decimal(data_type))
+    within = any(_holds_decimals(child.type) for child in children_of(data_type))
+    return within or bool(t.is_decimal(data_type))
 
 
 def _leaves(array: pa.Array, path: str) -> Iterator[tuple[str, pa.Array]]:

@@ -23,7 +23,7 @@ from segstore_ds.format.schema.normal_form import (
     with_children,
 )
 
-_MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
+MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:
@@ -61,7 +61,7 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
         }
         raise SchemaMismatchError(
             "the data does not fit the stream's schema",
-            remedy=_MERGE_REMEDY,
+            remedy=MERGE_REMEDY,
             **{key: value for key, value in names.items() if value},
         )
     return result if added or changed else current
