@@ -17,22 +17,7 @@ SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"  # On disk: modes. Never
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """What was asked of a copy, and what it made.
-
-    Attributes:
-        copy_id: Names the copy.
-        mode: ``segments``, ``events`` or ``clone``.
-        source: Id of the stream that was copied.
-        generation: Of the source.
-        version: Of the source when the run began that committed.
-        start: First offset of the source that was copied.
-        end: The offset after the last one.
-        digest: Of the arguments of the copy.
-        segments: How many segments the copy has.
-        bytes: Their encoded size; 0 for a clone.
-        origin: Of a clone: the location of the source.
-        extra: Fields of a newer version, carried through.
-    """
+    """What was asked of a copy, and what it made; FORMAT.md 3.1 has the fields."""
 
     copy_id: Annotated[str, UNSTORED]
     mode: Annotated[str, Limit(20)]

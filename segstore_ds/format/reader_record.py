@@ -45,17 +45,11 @@ class Span(Row):
 
 @dataclass(frozen=True, slots=True)
 class Lease(Span):
-    """A member of a shared reader, and the range that only it reads; an empty one is none.
+    """A member of a shared reader, and the range that only it reads; an empty one is none."""
 
-    Attributes:
-        token: Names one process that follows as this member.
-        lease_s: Seconds without a renewal after which others may take the range.
-        renewed: Number of the record that renewed it last.
-    """
-
-    token: _Name
-    lease_s: Positive
-    renewed: int
+    token: _Name  # names one process that follows as this member
+    lease_s: Positive  # without a renewal for so long, others may take the range
+    renewed: int  # number of the record that renewed it last
 
     def behind(self, tail: int) -> int:
         """Return how many events of the range are there and not done."""
@@ -64,31 +58,16 @@ class Lease(Span):
 
 @dataclass(frozen=True, slots=True)
 class ReaderRecord:
-    """The state of a reader as of one record.
+    """The state of a reader as of one record; FORMAT.md 8 has the fields.
 
-    Attributes:
-        stream_id: The stream that it reads.
-        generation: Generation of the stream when the position was published.
-        offset: Offset of the next event that the reader needs; earlier events may be deleted.
-        owner: Who may publish under the name; "" for a plain caller.
-        lapse_s: Seconds without a record, by the store's time, after which the reader no longer
-            holds back retention.
-        released: True once the name is free; the reader then holds back nothing.
-        provisional: True while the owner is not recorded anywhere else, so that another may take
-            the name.
-        version: The newest version that the reader had seen.
-        transaction: The transaction of that version.
-        name: The reader's name, filled in when the record is written.
-        number: The number of the record in the reader's log, also filled in then.
-        members: Who shares the reader, by name, each with its lease.
-        done: Ranges from `offset` on that are done; ascending, with gaps between them.
-        extra: Fields of a newer version, carried through.
+    `name` and `number`, its own in the reader's log, are filled in when it is written. The ranges
+    in `done` ascend from `offset` on, with gaps between them.
     """
 
     stream_id: _Name
     generation: int
     offset: int
-    owner: Annotated[str, Limit(OWNER_LIMIT)]
+    owner: Annotated[str, Limit(OWNER_LIMIT)]  # "" for a plain caller
     lapse_s: Positive
     released: bool = False
     provisional: bool = False

@@ -174,18 +174,10 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class PartRef(Row):
-    """A reference to a part, or to a list of parts, of one of a root's tables.
+    """A part, or a list of parts, of one of a root's tables.
 
-    Attributes:
-        path: The object; its name holds its digest.
-        start: First offset of its segments, or lowest version of its rows.
-        end: The offset or version after the last.
-        count: How many rows it holds, itself or in its parts.
-        bytes: Length of its envelope; statistics may follow it.
-        time_us: Commit time of the first version; 0 for segments and writers.
-        last_us: Commit time of the last version; 0 for segments and writers.
-        stats: Statistics of the time column over all of its segments, as text: what an entry has,
-            by label (`kind:name`); None if unknown.
+    It covers offsets of events or versions of rows, `[start, end)`. `bytes` are those of its
+    envelope. FORMAT.md 5 has the rest.
     """
 
     path: _StatusPath
@@ -245,26 +237,9 @@ class Tag(Row):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow(Row):
-    """What one commit did and what it cost.
+    """What one commit did and what it cost, as FORMAT.md 5.3 says.
 
-    Attributes:
-        version: The version that it committed.
-        time_us: Its commit time.
-        operation: The name of the operation.
-        head: The stream's head after the commit.
-        tail: The stream's tail after the commit.
-        rows: Events added.
-        segments: Segments added.
-        bytes: Encoded bytes of these segments.
-        writer_id: The idempotent writer, or None.
-        batch_id: The batch of that writer, or None.
-        client: The software that committed.
-        application: The application in which it ran, or "".
-        attempts: How often the change was planned, including the last time.
-        races_lost: How often another commit came first.
-        requests: Storage requests of the commit, without staging.
-        request_bytes: Bytes that these wrote, without the commit file.
-        transaction: The id of the commit; "" where it is not known.
+    Head and tail are those after it; rows, segments and their encoded bytes are those it added.
     """
 
     version: int
@@ -278,12 +253,12 @@ class HistoryRow(Row):
     writer_id: _Text | None = None
     batch_id: int | None = None
     client: _Text = ""
-    application: _Text = ""
-    attempts: int = 1
+    application: _Text = ""  # in which the client ran
+    attempts: int = 1  # how often the change was planned, the last time included
     races_lost: int = 0
     requests: int = 0
     request_bytes: int = 0
-    transaction: _Text = ""
+    transaction: _Text = ""  # "" where it is not known
 
 
 @dataclass(frozen=True, slots=True)
