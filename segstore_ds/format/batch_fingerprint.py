@@ -41,28 +41,9 @@ class BatchFacts:
     stats: Stats = field(default_factory=dict)
 
 
-class BatchTally:
-    """Gathers facts of rows that are not staged because their batch is already committed.
-
-    The rows have `schema`, in normal form. Statistics are computed for `columns`.
-    """
-
-    def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
-        self._schema = schema
-        self._columns = columns
-        self._rows = 0
-        self._stats: Stats = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one record batch."""
-        stats = compute(batch, self._columns)
-        self._stats = merge([(self._rows, self._stats), (batch.num_rows, stats)])
-        self._rows += batch.num_rows
-
-    @property
-    def facts(self) -> BatchFacts:
-        """The facts of all rows added so far."""
-        return BatchFacts(self._rows, label_stats(self._stats, self._schema))
+def batch_facts(batch: pa.RecordBatch, columns: Sequence[str]) -> BatchFacts:
+    """Return the facts of rows whose schema is in normal form, with statistics of `columns`."""
+    return BatchFacts(batch.num_rows, label_stats(compute(batch, columns), batch.schema))
 
 
 def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:

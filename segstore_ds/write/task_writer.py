@@ -24,7 +24,7 @@ from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
+from segstore_ds.format.batch_fingerprint import BatchFacts, batch_facts, gather_facts, label_stats
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.rows import slice_for_readers
@@ -80,7 +80,8 @@ class TaskWriter:
         self._counters = counters or CacheCounters()
         self._stats_columns = layout.chosen_stats(target.schema, target.time_column)
         self._folder = "" if target.token is None else names.check_token(target.token)
-        self._tally = None if self._folder else BatchTally(target.schema, self._stats_columns)
+        # Of rows that are not staged, because their batch is already committed.
+        self._counted = None if self._folder else BatchFacts()
         self._rows = 0
         self._gathered = FrameRows(layout.frame_rows)
         self._inline: list[Frame] = []
@@ -147,8 +148,9 @@ class TaskWriter:
         for given in conform_pieces(piece, self._given):
             batch = given if self._as_given else _under(given, self._stored)
             self._rows += batch.num_rows
-            if self._tally is not None:
-                self._tally.add(batch)
+            if self._counted is not None:
+                facts = batch_facts(batch, self._stats_columns)
+                self._counted = gather_facts([self._counted, facts])
             else:
                 self._gather(batch)
 
@@ -206,8 +208,8 @@ class TaskWriter:
             yield batch.num_rows, partial(_itself, batch)
 
     def _facts(self) -> BatchFacts:
-        if self._tally is not None:
-            return self._tally.facts
+        if self._counted is not None:
+            return self._counted
         inline = [(frame.rows, frame.stats) for frame in self._inline]
         return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self._stored))
 

@@ -17,7 +17,7 @@ import zstandard
 
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
+from segstore_ds.format.batch_fingerprint import batch_facts, encode_fingerprint
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.names import Hint, build_hint
 from segstore_ds.format.root import Epoch, HistoryRow, Root, SegmentEntry, encode_root
@@ -99,9 +99,7 @@ def commit_file(entry: SegmentEntry) -> bytes:
 
 def batch_fingerprint() -> str:
     """Return the fingerprint of the batch of the segment's two events."""
-    tally = BatchTally(SCHEMA, ["n"])
-    tally.add(EVENTS)
-    return encode_fingerprint(tally.facts)
+    return encode_fingerprint(batch_facts(EVENTS, ["n"]))
 
 
 def dump(data: bytes) -> str:

@@ -12,7 +12,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.batch_fingerprint import (
     COLUMNS_MOST,
     BatchFacts,
-    BatchTally,
+    batch_facts,
     decode_fingerprint,
     differing_columns,
     encode_fingerprint,
@@ -23,10 +23,7 @@ from segstore_ds.format.statistics import columns_with_stats, compute
 
 def facts(table: pa.Table | pa.RecordBatch) -> BatchFacts:
     batch = table.combine_chunks().to_batches()[0] if isinstance(table, pa.Table) else table
-    names = columns_with_stats(batch.schema)
-    tally = BatchTally(batch.schema, names)
-    tally.add(batch)
-    return tally.facts
+    return batch_facts(batch, columns_with_stats(batch.schema))
 
 
 def of(values: list, type_: pa.DataType, name: str = "c") -> BatchFacts:
