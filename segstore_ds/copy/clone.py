@@ -41,8 +41,7 @@ from segstore_ds.errors import (
     MissingObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.clones import Origin, Pin, pins_of, same_filesystem
-from segstore_ds.format.copies import CLONE
+from segstore_ds.format.copies import CLONE, Origin, Pin, pins_of, same_filesystem
 from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import to_json

@@ -10,8 +10,17 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.clones import Origin, Pin, all_pins, origins_of, pin_of, pins_of
-from segstore_ds.format.copies import CLONE, mode_of, parse_copy
+from segstore_ds.format.copies import (
+    CLONE,
+    Origin,
+    Pin,
+    all_pins,
+    mode_of,
+    origins_of,
+    parse_copy,
+    pin_of,
+    pins_of,
+)
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import to_json
 from segstore_ds.format.redactions import refuse_redacted

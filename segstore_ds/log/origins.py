@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
-from segstore_ds.format.clones import Origin, origins_of, pin_of, same_filesystem
+from segstore_ds.format.copies import Origin, origins_of, pin_of, same_filesystem
 from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
-from segstore_ds.format.clones import all_pins
+from segstore_ds.format.copies import all_pins
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.policies import build_upkeep, upkeep_of
 from segstore_ds.format.reader_record import NO_END

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.clones import origins_of
+from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.status.slices import SliceTable

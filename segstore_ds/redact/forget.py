@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
-from segstore_ds.format.clones import origins_of, pins_of
-from segstore_ds.format.copies import parse_copy
+from segstore_ds.format.copies import origins_of, parse_copy, pins_of
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root

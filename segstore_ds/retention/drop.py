@@ -22,7 +22,7 @@ import pyarrow as pa
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
-from segstore_ds.format.clones import pins_of
+from segstore_ds.format.copies import pins_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from segstore_ds.format import names
-from segstore_ds.format.clones import all_pins
+from segstore_ds.format.copies import all_pins
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.status.references import References

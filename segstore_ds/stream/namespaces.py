@@ -12,7 +12,7 @@ from typing import Any, Final
 from segstore_ds.compact.merges import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, InvalidInputError
-from segstore_ds.format.clones import Pin, pins_of
+from segstore_ds.format.copies import Pin, pins_of
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
 from segstore_ds.format.indexed_columns import (
     KEY_COLUMNS,

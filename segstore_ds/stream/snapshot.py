@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.clones import origins_of
+from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext

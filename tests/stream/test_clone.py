@@ -45,7 +45,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format.clones import origins_of
+from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.stream_log import StreamLog

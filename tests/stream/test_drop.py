@@ -15,7 +15,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SegstoreError,
 )
-from segstore_ds.format.clones import Pin
+from segstore_ds.format.copies import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.log.commit import Change

@@ -29,7 +29,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StagedExpiredError,
 )
-from segstore_ds.format.clones import Pin
+from segstore_ds.format.copies import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import open_reader

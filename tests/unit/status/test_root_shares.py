@@ -10,7 +10,7 @@ import pytest
 from stream_kit import ROOT_BYTES, make_stream
 
 from segstore_ds.copy import pins
-from segstore_ds.format.clones import Pin
+from segstore_ds.format.copies import Pin
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import (
