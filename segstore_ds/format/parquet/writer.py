@@ -46,6 +46,7 @@ PARQUET_ERRORS = (
 )
 _INDEX_BYTES_OF_PIECE = 24  # roughly, a length and a checksum as text
 _OTHER = "change the value, or set segment_format='arrow'"
+_MOST_ROWS = 64 << 20  # pyarrow makes several row groups of more
 # Most pages should end by size: pyarrow's limit of 20,000 rows gives twice as many pages, each with
 # a header and a checksum to check. Versions of pyarrow without this option end pages by size alone.
 _PAGES = {"max_rows_per_page": 1 << 15}
@@ -140,6 +141,12 @@ class ParquetEncoder:
             raise InvalidInputError("a frame has no rows")
         check_size(batch)
         self._check_sound()
+        if batch.num_rows > _MOST_ROWS:
+            raise InvalidInputError(
+                "a frame has more rows than a row group",
+                remedy="set frame_rows lower",
+                rows=batch.num_rows,
+            )
         overlong = find_overlong(batch, self._decimals)
         if overlong is not None:
             raise InvalidInputError(

@@ -122,6 +122,18 @@ def test_very_many_rows_that_are_alike_come_back() -> None:
     assert found == batch
 
 
+def test_frame_that_would_be_two_row_groups_is_refused() -> None:
+    """A task then writes it as Arrow; readers would refuse such a segment."""
+    batch = pa.record_batch([pa.nulls((64 << 20) + 1)], ["x"])
+    writer = ParquetEncoder(
+        batch.schema, compression="zstd", compression_level=None, stats_columns=[]
+    )
+    writer.start()
+    with pytest.raises(InvalidInputError, match="more rows than a row group"):
+        writer.add(batch)
+    assert not writer.is_broken
+
+
 def test_index_that_readers_would_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its statistics go first; then it is an error, as a frame is that is too much by itself."""
     batch = pa.record_batch({f"c{n}": range(ROWS) for n in range(10)})
