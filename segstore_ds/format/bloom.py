@@ -173,10 +173,6 @@ def _short_enough(values: pa.Array) -> pa.Array:
     return values.filter(pc.less_equal(pc.binary_length(values), MOST_VALUE_BYTES))
 
 
-def _damaged(where: str) -> CorruptionError:
-    return CorruptionError("a filter of a segment cannot be read", where=where)
-
-
 def encode_arrays(filters: Sequence[Filters]) -> dict[str, list[str | None]]:
     """Return the filters of a segment's frames as a footer holds them."""
     names = dict.fromkeys(name for frame in filters for name in frame)
@@ -192,24 +188,24 @@ def parse_arrays(columns: Mapping[str, Any], count: int, *, where: str) -> list[
     found: list[dict[str, bytes]] = [{} for _ in range(count)]
     for name, texts in columns.items():
         if not isinstance(texts, list) or len(texts) != count:
-            raise _damaged(where)
+            raise CorruptionError("filters are of other frames", where=where, column=name)
         for frame, text in zip(found, texts, strict=True):
             if text is not None:
-                frame[name] = check_filter(_decode(text, where), where=where)
+                frame[name] = check_filter(_decode(text), where=where)
     return found
 
 
-def _decode(text: Any, where: str) -> bytes:
+def _decode(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError) as error:
-        raise _damaged(where) from error
+    except (TypeError, ValueError):
+        return b""
 
 
 def check_filter(data: bytes, *, where: str) -> bytes:
     """Return the bytes of a filter; a CorruptionError if they can't be one."""
     if not data or len(data) % BLOCK_BYTES:
-        raise _damaged(where)
+        raise CorruptionError("a filter of a segment cannot be read", where=where)
     return data
 
 

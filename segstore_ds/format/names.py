@@ -34,7 +34,6 @@ FOLDERS = (LOG_FOLDER, STATUS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # numbers of log files stay within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
-_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
 _STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -334,13 +333,6 @@ def parse_status_digest(path: str) -> str | None:
     """Return the digest in the name of a status object; None for another name."""
     match = _STATUS.fullmatch(path)
     return match[3] if match else None
-
-
-def check_token(token: str) -> str:
-    """Return a token unchanged; InvalidInputError if it is malformed."""
-    if _TOKEN.fullmatch(token) is None:
-        raise InvalidInputError("not a token", token=token)
-    return token
 
 
 def check_label(label: str, *, what: str) -> str:

@@ -79,7 +79,7 @@ class TaskWriter:
         self._readable = readable
         self._counters = counters or CacheCounters()
         self._stats_columns = layout.chosen_stats(target.schema, target.time_column)
-        self._folder = "" if target.token is None else names.check_token(target.token)
+        self._folder = target.token or ""
         # Of rows that are not staged, because their batch is already committed.
         self._counted = None if self._folder else BatchFacts()
         self._rows = 0

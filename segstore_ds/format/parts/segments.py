@@ -26,7 +26,7 @@ FILTER_BYTES = 64 << 20  # of all filters of one part; further segments have non
 _FILTERS = "filters"
 SHARE = 0.004  # of a segment's bytes, for the filters of all of its key columns
 LEAST_BYTES, MOST_BYTES = 512, 16 << 10  # of one segment, however small or large it is
-_TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))  # On disk: by column.
+_TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))  # On disk: by column; null: nobody has looked.
 
 # The filters of each column of a segment; None: nobody has looked at its frames' filters yet.
 SegmentFilters = Mapping[str, Sequence[bytes]] | None
@@ -80,7 +80,8 @@ def build_part(
         each if size <= FILTER_BYTES else each and {}
         for each, size in zip(filters, held, strict=True)
     ]
-    batch = pa.RecordBatch.from_arrays([to_array(kept)], [_FILTERS])
+    cells = [None if each is None else [(k, list(each[k])) for k in sorted(each)] for each in kept]
+    batch = pa.RecordBatch.from_arrays([pa.array(cells, _TYPE)], [_FILTERS])
     data = encode_envelope(encode_rows(batch))
     return Part(columns, found, Behind(len(data), envelope_digest(data)), looked), bounds + data
 
@@ -163,15 +164,6 @@ def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str
 def measure(filters: SegmentFilters) -> int:
     """Return how many bytes the filters of a segment take."""
     return sum(len(data) for column in (filters or {}).values() for data in column)
-
-
-def to_array(segments: Sequence[SegmentFilters]) -> pa.Array:
-    """Return filters as a column: null where nobody has looked."""
-    cells = [
-        None if filters is None else [(name, list(filters[name])) for name in sorted(filters)]
-        for filters in segments
-    ]
-    return pa.array(cells, _TYPE)
 
 
 def parse_filters(batch: pa.RecordBatch, name: str, *, where: str) -> list[SegmentFilters]:
