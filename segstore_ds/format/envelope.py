@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 FORMAT_VERSION = 1  # On disk. Never change; add a new one.
 PLAIN, ZSTD = "plain", "zstd"  # On disk. Never change; add a new one.
 COMPRESS_ABOVE_BYTES = 1024
-RAW_LIMIT_BYTES = 64 << 20
+RAW_LIMIT_BYTES = 128 << 20  # of bodies that have no smaller limit
 
 _VERSION_LINE = re.compile(rb"v([1-9][0-9]{0,8})")
 _HEADER_LINE = re.compile(rb"([a-z0-9]{1,16}) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{32})")

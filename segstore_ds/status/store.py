@@ -18,9 +18,14 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
+from segstore_ds.format.envelope import (
+    RAW_LIMIT_BYTES,
+    decode_envelope,
+    envelope_digest,
+    split_envelope,
+)
 from segstore_ds.format.parts.kinds import KINDS, SEGMENTS, Kind, T, encode_object
-from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES, Part
+from segstore_ds.format.parts.segments import Part
 from segstore_ds.format.root import BlobRef, PartRef
 from segstore_ds.storage import Storage, put_named
 
@@ -154,7 +159,7 @@ class ObjectStore:
 
     def _decode(self, data: bytes, path: str, kind: Kind[T]) -> T:
         where, digest = f"{self.storage.url}/{path}", names.parse_status_digest(path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES, digest=digest)
+        body = decode_envelope(data, where=where, digest=digest)
         return kind.decode(body, where=where)
 
     def _front(self, ref: Ref) -> bytes:

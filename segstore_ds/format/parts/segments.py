@@ -20,7 +20,6 @@ from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
 from segstore_ds.format.parts.stats import StatsColumns, decode_stats, encode_stats
 from segstore_ds.format.record import MAX_INT
 
-RAW_LIMIT_BYTES = 128 << 20  # of the body of an envelope in a status object
 STATS_BYTES = 64 << 20  # of all statistics of one part, decoded; further columns have none
 FILTER_BYTES = 64 << 20  # of all filters of one part; further segments have none
 _FILTERS = "filters"
@@ -90,7 +89,7 @@ def read_stats(part: Part, data: bytes, *, where: str) -> StatsColumns:
     """Return the statistics of a part from the bytes after its first envelope."""
     if not part.stats.bytes:
         return StatsColumns(len(part.columns), {})
-    body = _open(data[: part.stats.bytes], part.stats, where)
+    body = decode_envelope(data[: part.stats.bytes], where=where, digest=part.stats.digest)
     return decode_stats(body, rows=len(part.columns), where=where)
 
 
@@ -98,16 +97,13 @@ def read_filters(part: Part, data: bytes, *, where: str) -> list[SegmentFilters]
     """Return the filters of a part's segments from the bytes after its statistics."""
     if not part.filters.bytes:
         return [None] * len(part.columns)
-    batch = decode_rows(_open(data, part.filters, where), None, where=where)
+    body = decode_envelope(data, where=where, digest=part.filters.digest)
+    batch = decode_rows(body, None, where=where)
     filters = parse_filters(batch, _FILTERS, where=where)
     looked = sum(each is not None for each in filters)
     if len(filters) != len(part.columns) or looked != part.looked:
         raise CorruptionError("filters are of other segments", where=where)
     return filters
-
-
-def _open(data: bytes, behind: Behind, where: str) -> bytes:
-    return decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES, digest=behind.digest)
 
 
 def encode_part(part: Part) -> bytes:
