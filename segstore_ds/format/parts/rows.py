@@ -109,6 +109,8 @@ def _decode(body: bytes, schema: pa.Schema | None, optional: Collection[str]) ->
         if batch.num_rows > ROWS_LIMIT:
             raise ValueError("too many rows")
     batch.validate(full=True)
+    if len({*batch.schema.names}) < batch.num_columns:  # names that are not UTF-8 fail, too
+        raise ValueError("two columns have one name")
     if schema is None:
         return batch
     columns = []

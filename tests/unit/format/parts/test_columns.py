@@ -226,6 +226,15 @@ def test_forged_statistics_are_corruption(columns):
         decode_stats(forged, rows=2, where="x")
 
 
+def test_names_of_forged_statistics_are_corruption():
+    cells = pa.array([{"min": 1, "max": 2, "nulls": 0}] * 2)
+    twice = encode_rows(pa.RecordBatch.from_arrays([cells, cells], ["int:n", "int:n"]))
+    no_text = encode_rows(pa.RecordBatch.from_pydict({"int:n": cells})).replace(b":n", b":\xff")
+    for forged in (twice, no_text):
+        with pytest.raises(CorruptionError):
+            decode_stats(forged, rows=2, where="x")
+
+
 def test_statistics_of_unknown_kinds_are_passed_over():
     found = encode_rows(pa.RecordBatch.from_pydict({"century:n": pa.array([1, 2])}))
     assert decode_stats(found, rows=2, where="x").columns == {}
