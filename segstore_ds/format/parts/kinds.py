@@ -110,7 +110,8 @@ def _decode_records(kind: Any, body: bytes, *, where: str) -> tuple[Any, ...]:
 def _schema_of(kind: Any) -> pa.Schema:
     # Texts are binary: a lone surrogate, which a root can hold, is carried through.
     fields = stored_fields(kind).items()
-    return pa.schema([(name, pa.int64() if is_type(t, int) else pa.binary()) for name, t in fields])
+    types = {name: pa.int64() if is_type(each, int) else pa.binary() for name, each in fields}
+    return pa.schema(types.items())
 
 
 def _stored(value: Any) -> Any:
