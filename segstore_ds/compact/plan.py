@@ -19,6 +19,7 @@ and major compaction.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -190,21 +191,18 @@ def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
 
 def _stretches(
     segments: Iterable[PlacedSegment], rules: CompactRules
-) -> Iterator[list[PlacedSegment]]:
-    stretch: list[PlacedSegment] = []
-    for segment in segments:
-        # Only Arrow frames can be joined without decoding; any other segment ends the stretch.
-        if rules.mode != STITCH or segment.entry.format == ARROW:
-            stretch.append(segment)
-        elif stretch:
+) -> Iterator[Iterable[PlacedSegment]]:
+    if rules.mode != STITCH:
+        yield segments
+        return
+    # Only Arrow frames can be joined without decoding; any other segment ends the stretch.
+    for form, stretch in groupby(segments, lambda segment: segment.entry.format):
+        if form == ARROW:
             yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
 
 
 def _splits(
-    stretch: Sequence[PlacedSegment], rules: CompactRules, frames: Frames, frame_rows: int
+    stretch: Iterable[PlacedSegment], rules: CompactRules, frames: Frames, frame_rows: int
 ) -> Iterator[Group]:
     for segment in stretch:
         pieces = plan_pieces(segment.entry.rows, segment.entry.bytes, rules)
@@ -213,7 +211,7 @@ def _splits(
 
 
 def _major_runs(
-    stretch: Sequence[PlacedSegment], rules: CompactRules, joins: Joins
+    stretch: Iterable[PlacedSegment], rules: CompactRules, joins: Joins
 ) -> Iterator[Group]:
     run = _Run()
     for segment in stretch:
@@ -226,11 +224,11 @@ def _major_runs(
 
 
 def _minor_runs(
-    stretch: Sequence[PlacedSegment], rules: CompactRules, joins: Joins
+    stretch: Iterable[PlacedSegment], rules: CompactRules, joins: Joins
 ) -> Iterator[Group]:
-    first = 0
-    while first < len(stretch):
-        group = _minor_run(stretch, first, rules, joins)
+    segments, first = [*stretch], 0
+    while first < len(segments):
+        group = _minor_run(segments, first, rules, joins)
         if group is None:
             first += 1
         else:

@@ -141,7 +141,7 @@ def plan_range_groups(
 ) -> list[Group]:
     """Choose the groups among the segments that hold events of a range."""
     return plan_groups(
-        status.segments(root, *bounds),
+        status.segments(root, *bounds, with_stats=False),
         job.rules,
         joins=joins_of(job),
         frames=partial(frames_of, job),

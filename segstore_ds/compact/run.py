@@ -182,4 +182,4 @@ def _recent(context: StreamContext, root: Root) -> list[PlacedSegment]:
         if count + part.count > AUTO_SEGMENTS:
             break
         start, count = part.start, count + part.count
-    return list(context.status.segments(root, start, root.tail))
+    return list(context.status.segments(root, start, root.tail, with_stats=False))
