@@ -46,6 +46,16 @@ def batch_facts(batch: pa.RecordBatch, columns: Sequence[str]) -> BatchFacts:
     return BatchFacts(batch.num_rows, label_stats(compute(batch, columns), batch.schema))
 
 
+def label_of(field: pa.Field) -> str | None:
+    """Return the label of a column; None if its type has no bounds.
+
+    >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
+    'timestamp:ts'
+    """
+    kind = kind_of(field.type)
+    return None if kind in _UNBOUNDED else f"{kind}:{field.name}"
+
+
 def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
     """Return statistics by label, for the columns that fit in a fingerprint of the schema.
 
@@ -56,9 +66,9 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
     found = {}
     for name, column in stats.items():
         place = schema.get_field_index(name)
-        kind = bounds_kind(schema.field(place).type) if place >= 0 else None
-        if kind is not None:
-            found[f"{kind}:{name}"] = column
+        label = label_of(schema.field(place)) if place >= 0 else None
+        if label is not None:
+            found[label] = column
     if len(found) <= COLUMNS_MOST:
         return found
     return {label: found[label] for label in sorted(found, key=_key)[:COLUMNS_MOST]}
@@ -101,12 +111,6 @@ def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
         if comparable and stored != given:
             names.append(label.partition(":")[2])
     return names
-
-
-def bounds_kind(data_type: pa.DataType) -> str | None:
-    """Return the kind of a type in normal form; None for types without bounds."""
-    kind = kind_of(data_type)
-    return None if kind in _UNBOUNDED else kind
 
 
 @lru_cache(maxsize=4096)

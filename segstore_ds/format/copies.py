@@ -76,15 +76,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A stream that a clone shares objects with.
-
-    Attributes:
-        stream_id: Its id.
-        url: Its folder.
-        pin: The name of the clone's pin there.
-        version: Its version that the clone was made of.
-        extra: Fields of a newer version, carried through.
-    """
+    """A stream that a clone shares objects with; FORMAT.md 3.1 has the fields."""
 
     stream_id: Annotated[str, UNSTORED]
     url: str

@@ -19,30 +19,17 @@ MOST_REASON = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """A redaction that was begun.
-
-    Attributes:
-        redact_id: Its name.
-        version: The first version without the values, as far as the redaction has come.
-        tail: Events from this offset on are not part of it.
-        rows: How many events it has changed.
-        segments: How many segments it has replaced.
-        time_us: The time of its newest commit, by which a grace counts.
-        done: Nothing matches any more below `tail`.
-        reason: What its caller says about it.
-        start: Of values that expire: nothing that the rule takes is left before this offset.
-        until_us: Of values that expire: the time up to which that was done; None for other ones.
-        extra: Fields of a newer version, carried through.
-    """
+    """A redaction that was begun; FORMAT.md 3.1 has the fields."""
 
     redact_id: Annotated[str, UNSTORED]
-    version: int
+    version: int  # the first without the values, as far as it has come
     tail: int
     rows: int = 0
     segments: int = 0
-    time_us: TimeUs = 0
-    done: bool = False
+    time_us: TimeUs = 0  # of its newest commit, by which a grace counts
+    done: bool = False  # nothing matches any more below `tail`
     reason: Annotated[str, Limit(MOST_REASON)] = ""
+    # Of values that expire: before which offset, and up to which time, nothing is left.
     start: Annotated[int | None, ABSENT] = None
     until_us: Annotated[TimeUs | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import compute as pc
-from segstore_ds.format.batch_fingerprint import bounds_kind
+from segstore_ds.format.batch_fingerprint import label_of
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json
 from segstore_ds.format.statistics import (
@@ -50,16 +50,6 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 Texts = Sequence[str | None]
 Schemas = Callable[[int], pa.Schema]
-
-
-def label_of(field: pa.Field) -> str | None:
-    """Return the label of a column; None if its type has no bounds.
-
-    >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
-    'timestamp:ts'
-    """
-    kind = bounds_kind(field.type)
-    return None if kind is None else f"{kind}:{field.name}"
 
 
 def labels_of(field: pa.Field) -> list[str]:
@@ -316,7 +306,7 @@ def decode_stats(body: bytes, *, rows: int, where: str) -> StatsColumns:
 
 
 def _check(label: str, column: pa.StructArray, where: str) -> None:
-    """Raise CorruptionError unless bounds are in order and null counts are some."""
+    """Raise CorruptionError for what no writer stores: NaN, no number, or no number of nulls."""
     low, high, nulls = column.flatten()
     wrong = nulls.null_count > column.null_count or (np.asarray(nulls.fill_null(0)) < 0).any()
     if label.startswith("float:"):
