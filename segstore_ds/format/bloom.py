@@ -61,8 +61,7 @@ def has_filter(data_type: pa.DataType) -> bool:
 
 def distinct_values(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, pa.Array]:
     """Return the `distinct` values of those of the named columns that may be keys."""
-    known = set(filtered_columns(batch.schema)) if columns else ()
-    return {name: distinct(batch.column(name)) for name in columns if name in known}
+    return {name: distinct(batch.column(name)) for name in keys_of(batch.schema, columns)}
 
 
 def build_filters(
@@ -83,9 +82,10 @@ def build_filters(
     return found
 
 
-def filtered_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a schema in normal form that may be keys."""
-    return [field.name for field in schema if has_filter(field.type)]
+def keys_of(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
+    """Return those of some columns that a schema in normal form has and that may be keys."""
+    places = ((name, schema.get_field_index(name)) for name in columns)
+    return [name for name, place in places if place >= 0 and has_filter(schema.field(place).type)]
 
 
 def insert(hashes: Hashes, blocks: int) -> bytes:

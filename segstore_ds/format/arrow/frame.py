@@ -22,7 +22,7 @@ from segstore_ds.format.bloom import (
     Filters,
     build_filters,
     distinct_values,
-    filtered_columns,
+    keys_of,
 )
 from segstore_ds.format.rows import rows_pool, with_types
 from segstore_ds.format.schema.codec import fingerprint
@@ -120,8 +120,7 @@ def with_marks(
 
     Its bytes stay as they are. Raises CorruptionError if it can't be decoded.
     """
-    known = set(filtered_columns(schema))
-    wanted = [name for name in keys if name in known]
+    wanted = keys_of(schema, keys)
     if all(name in frame.filters for name in wanted):
         wanted = []
     first = [bounded] if bounded is not None and bounded in schema.names else []

@@ -18,7 +18,7 @@ from segstore_ds.format.bloom import (
     VALUE_BITS,
     check_filter,
     distinct,
-    filtered_columns,
+    keys_of,
 )
 
 CAN_WRITE = "bloom_filter_options" in signature(pq.ParquetWriter).parameters
@@ -42,11 +42,7 @@ def choose_filters(
     if not CAN_WRITE:
         return {}
     schema = batch.schema
-    known = [
-        name
-        for name in columns
-        if name in filtered_columns(schema) and not t.is_boolean(schema.field(name).type)
-    ]
+    known = [n for n in keys_of(schema, columns) if not t.is_boolean(schema.field(n).type)]
     left = int(frame_bytes * SHARE)
     found = {}
     for place, name in enumerate(known):
