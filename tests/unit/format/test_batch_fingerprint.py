@@ -23,7 +23,7 @@ from segstore_ds.format.statistics import columns_with_stats, compute
 
 def facts(table: pa.Table | pa.RecordBatch) -> BatchFacts:
     batch = table.combine_chunks().to_batches()[0] if isinstance(table, pa.Table) else table
-    return batch_facts(batch, columns_with_stats(batch.schema))
+    return gather_facts([batch_facts(batch, columns_with_stats(batch.schema))])
 
 
 def of(values: list, type_: pa.DataType, name: str = "c") -> BatchFacts:
