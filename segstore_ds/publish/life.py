@@ -209,7 +209,9 @@ def _bring_up(
         known: frozenset[PartRef] = frozenset()
     else:
         known, files = recalled
-    listing = plan_listing(context.status, root, folder=codec.KIND, whole=order.settle, known=known)
+    # What a table has shown stays in it: readers of changes would take its rows for deleted.
+    least = root.tail if order.settle else table.note.tail if table.note else 0
+    listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
     dropped: Collection[int] = ()
     if order.clean is not None:
         dropped = codec.unclean(table, partial(_is_clean, root, order.clean))

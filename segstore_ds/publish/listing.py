@@ -1,8 +1,8 @@
 """What a version of a stream publishes, and how that differs from what a table lists.
 
 The files tile the offsets from the head to the published tail, the first event that is in no
-Parquet file yet. A segment that another engine could not read as the stream does gets a file of its
-own in the table's folder.
+Parquet file yet, or a later one that the table has shown. A segment that another engine could not
+read as the stream does gets a file of its own in the table's folder.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,14 +35,15 @@ def plan_listing(
     root: Root,
     *,
     folder: str,
-    whole: bool = False,
+    least: int = 0,
     known: Collection[PartRef] = (),
     end: int | None = None,
 ) -> Listing:
-    """Return what a version publishes; with `whole`, also what is in no Parquet file yet.
+    """Return what a version publishes: to the first event that is in no Parquet file, or further.
 
-    The files of `known` parts, all of them published, are left out and not read. Nothing from `end`
-    on is published. Files of the table's own lie in `folder`.
+    Below offset `least` it publishes what is in no Parquet file, too. The files of `known` parts,
+    all of them published, are left out and not read. Nothing from `end` on is published. Files of
+    the table's own lie in `folder`.
     """
     recast = _recast_epochs(status, root)
     files: list[File] = []
@@ -54,7 +55,7 @@ def plan_listing(
             continue
         upto = last if part is None else min(part.end, last)
         for placed in status.segments(root, place, upto):
-            if placed.entry.format != PARQUET and not whole:
+            if placed.entry.format != PARQUET and place >= least:
                 return Listing(root.head, place, tuple(files))
             files.append(_wanted(placed, root, recast, folder))
             place = placed.end

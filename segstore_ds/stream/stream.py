@@ -515,8 +515,8 @@ class Stream(Writes):
 
         The stream's location is the table's. Nothing is copied but segments that other engines
         can't read as they are: one that the head divides, decimals whose scale has grown since, and
-        integers that became doubles. Events that are in no Parquet file yet are not in the table:
-        `lag` and `reason` of the answer say so. Row ids are offsets.
+        integers that became doubles. Events that are in no Parquet file yet are not in the table,
+        unless it showed them before: `lag` and `reason` of the answer say so. Row ids are offsets.
 
         Only segstore can write a Delta table: its protocol says so. Iceberg has no way to refuse
         foreign writers; and a program that ignores Delta's protocol could delete the stream's

@@ -45,7 +45,7 @@ class Program:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.made = 0
-        self.published = 0
+        self.tails = dict[str, int]()
         stream.settings.update(upkeep=None)
 
     def run(self, step: tuple[Any, ...]) -> None:
@@ -108,6 +108,8 @@ class Program:
         assert (version, found.head) == (self.stream.version, self.stream.head)
         assert found.lag == self.stream.tail - found.tail
         assert not (settle and found.lag)
+        assert found.tail >= self.tails.get(table.kind, 0)
+        self.tails[table.kind] = found.tail
         names = self.stream.schema.names
         wanted = self.stream.read(found.head, found.tail).read_all().to_pylist()
         assert [{name: row.get(name) for name in names} for row in rows] == wanted

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from publish_kit import TABLES, Table
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -188,6 +189,22 @@ def test_settled_table_has_all_events(stream: Stream) -> None:
     assert stream.publish("delta", settle=True).lag == 0
     assert query(stream, "select count(*) as c, sum(n) as s from t") == [{"c": 33, "s": 528}]
     assert stream.read().read_all().num_rows == 33
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_table_keeps_the_events_that_it_has_shown(stream: Stream, table: Table) -> None:
+    """Also those that lie in Arrow, where a later call does not settle, or again."""
+    stream.append(events(0, 5), layout=HOT)
+    assert table.publish(stream, settle=True).tail == 5
+    stream.append(events(5, 6))
+    assert table.publish(stream).tail == 5
+    stream.compact(layout=SETTLED)
+    assert table.publish(stream).tail == 6
+    stream.append(events(6, 9), layout=SETTLED)
+    stream.compact(layout=HOT)
+    assert table.publish(stream).tail == 9
+    _, rows = table.shown(stream._log.storage)
+    assert rows == events(0, 9).to_pylist()
 
 
 def test_columns_are_added_widened_and_left_out(stream: Stream) -> None:
