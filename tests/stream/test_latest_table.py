@@ -162,6 +162,9 @@ def test_what_a_stranger_did_to_it_is_made_good(made: tuple[Stream, Timed]) -> N
     publish(stream)
     assert shown(stream, DELTA) == expected(stream)
     assert len(expected(stream)) == 4
+    beside(stream).overwrite(rows(("eve", 6, None)), merge_schema=True)
+    assert publish(stream).lag == 0
+    assert shown(stream, DELTA) == expected(stream)
 
 
 def test_stream_in_its_place_is_left_alone(made: tuple[Stream, Timed]) -> None:
