@@ -28,13 +28,15 @@ class LateHints:
     def note(self, url: str, due_s: float, write: Callable[[], None], *, background: bool) -> None:
         """Have a stream's hint written at a monotonic time, or at the end of the process.
 
-        Without a background it is written at the end only.
+        Without a background it is written at the end only, and so it is where no thread can start:
+        the commit is acknowledged already.
         """
         with self._changed:
             self._due[url] = due_s, write
             if background and not self._runs:
-                self._runs = True
-                threading.Thread(target=self._run, name="segstore-hints", daemon=True).start()
+                with suppress(RuntimeError):
+                    threading.Thread(target=self._run, name="segstore-hints", daemon=True).start()
+                    self._runs = True
 
     def forget(self, url: str) -> None:
         """Leave out a stream whose hint was just written."""

@@ -363,6 +363,25 @@ def test_late_hint_is_not_written_into_a_restored_folder(tmp_path: Path) -> None
     assert segstore.open(tmp_path / "s").version == 0
 
 
+@pytest.mark.late_hints
+def test_commit_is_acknowledged_where_no_thread_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a process none can, and the hint of a burst would be written by one."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    storage = open_storage(tmp_path / "s")
+    storage.trust_s = 1.0  # as on an object store
+    stream = create_on(storage, SCHEMA, upkeep=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert [stream.append(numbers(n, n + 1)).end for n in range(3)] == [1, 2, 3]
+    LATE_HINTS.flush()
+    assert stream._log.files.read_hint() == hint_of(stream._log.root)
+
+
 def test_backup_of_hard_links_keeps_its_hint(tmp_path: Path) -> None:
     """A hint is written anew: in place it would change in the backup, too."""
     stream = segstore.create(tmp_path / "s", SCHEMA)
