@@ -46,32 +46,23 @@ def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
     return log.history.latest(newest, time_us)
 
 
-def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outcome:
-    """Tell a caller whether a transaction is in the log; `Stream.outcome` describes it."""
+def find_outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
+    """Tell whether a transaction is in the log; `Stream.outcome` describes it.
+
+    The history answers, so purged versions are known as well. UNKNOWN when the slot is free (a late
+    put may still fill it), when the version's row is lost, or when no row has the transaction.
+    """
     if not isinstance(transaction, str) or not transaction:
         raise InvalidInputError(
             "not a transaction",
             remedy="pass fields['transaction'] of the CommitUnknownError",
             transaction=transaction,
         )
-    found = outcome(log, transaction, check_whole("version", version, optional=True))
-    if found.state is OutcomeState.COMMITTED:
-        log.seams.before_ack(log.root)
-    return found
-
-
-def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
-    """Tell whether a transaction is in the log.
-
-    `transaction` and `version` are those that CommitUnknownError names; without a version the whole
-    history is searched. The history answers, so purged versions are known as well. The answer is
-    COMMITTED with the version; NOT_COMMITTED when the version is another commit's or was abandoned
-    by a repair; UNKNOWN when the slot is free (a late put may still fill it), when the version's
-    row is lost, or when no row has the transaction.
-    """
+    version = check_whole("version", version, optional=True)
     newest = log.reopen()
     found = log.history.find_transaction(newest, transaction, version)
     if found is not None:
+        log.seams.before_ack(log.root)
         return Outcome(OutcomeState.COMMITTED, found)
     decided = version is not None and log.history.is_known(newest, version)
     return Outcome(OutcomeState.NOT_COMMITTED if decided else OutcomeState.UNKNOWN)

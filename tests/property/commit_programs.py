@@ -14,7 +14,7 @@ from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import outcome
+from segstore_ds.log.lookup import find_outcome
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
 from segstore_ds.log.stream_log import StreamLog
@@ -54,7 +54,7 @@ def commit(actor: Actor, log: StreamLog, transaction: str, *, attempts: int = 3)
         done = log.commit(build, transaction=transaction, attempts=attempts)
     except CommitUnknownError as error:
         with suppress(NotFoundError):  # dropped meanwhile: nobody can tell any more
-            answer = outcome(open_log(actor), transaction, error.fields["version"])
+            answer = find_outcome(open_log(actor), transaction, error.fields["version"])
             actor.note("outcome", answer.state.value, transaction)
     except (ConflictError, NotFoundError, StorageError):
         actor.note("denied", transaction)

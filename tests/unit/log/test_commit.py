@@ -28,7 +28,7 @@ from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import Outcome, OutcomeState, outcome, version_at
+from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, version_at
 from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
@@ -304,7 +304,7 @@ def test_writer_that_never_wins_gets_a_conflict(log):
 
     with pytest.raises(ConflictError, match="attempts=4"):
         log.commit(build, transaction="mine", attempts=4)
-    assert outcome(log, "mine").state is UNKNOWN
+    assert find_outcome(log, "mine").state is UNKNOWN
     assert "mine" not in {log.read_version(n).transaction for n in range(log.refresh().version + 1)}
 
 
@@ -401,7 +401,7 @@ def test_a_second_create_makes_no_stream(log):
 def test_an_outcome(log):
     for name in "abc":
         commit(log, name)
-    ask = partial(outcome, another(log))
+    ask = partial(find_outcome, another(log))
     assert ask("b") == ask("b", 2) == Outcome(COMMITTED, 2)
     assert ask("x", 2) == Outcome(NOT_COMMITTED)
     assert ask("x") == ask("x", 4) == Outcome(UNKNOWN)
@@ -414,9 +414,9 @@ def test_history_answers_for_a_purged_outcome(log, time):
     commit(log, "e")
     run_maintain(StreamContext.of(log), keep_s=0)
     assert log.root.log_start > 1
-    assert outcome(log, "a", 1) == outcome(log, "a") == Outcome(COMMITTED, 1)
-    assert outcome(log, "x", 1).state is NOT_COMMITTED
-    assert outcome(log, "e", 5).state is COMMITTED
+    assert find_outcome(log, "a", 1) == find_outcome(log, "a") == Outcome(COMMITTED, 1)
+    assert find_outcome(log, "x", 1).state is NOT_COMMITTED
+    assert find_outcome(log, "e", 5).state is COMMITTED
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -427,11 +427,11 @@ def test_a_commit_that_was_never_answered_names_what_to_ask_for(log, when):
         commit(shaky, "mine")
     fields = caught.value.fields
     assert (fields["version"], fields["transaction"]) == (1, "mine")
-    found = outcome(another(log), fields["transaction"], fields["version"])
+    found = find_outcome(another(log), fields["transaction"], fields["version"])
     assert found.state is (COMMITTED if when == "after" else UNKNOWN)
     if when == "before":
         commit(log, "theirs")
-        assert outcome(another(log), "mine", 1).state is NOT_COMMITTED
+        assert find_outcome(another(log), "mine", 1).state is NOT_COMMITTED
 
 
 # --- versions and times ---------------------------------------------------------------------------
