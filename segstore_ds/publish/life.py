@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from segstore_ds.compact.rewrite import join_small
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
     ConflictError,
@@ -43,7 +46,6 @@ from segstore_ds.publish.listing import (
     plan_listing,
     shared_parts,
 )
-from segstore_ds.publish.own_files import write_own_file
 from segstore_ds.publish.register import open_catalog, register
 from segstore_ds.publish.snapshot import (
     Change,
@@ -55,13 +57,17 @@ from segstore_ds.publish.snapshot import (
     Table,
     table_uuid,
 )
+from segstore_ds.read.plan import split_reading
 from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.read.request import plan_reading
+from segstore_ds.read.scan import open_reader
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 
 CLEAN_EVERY = 10  # commits of the table
 _ATTEMPTS = 10
+_FRAME_ROWS = 65_536  # of a file of a table's own
 _FRESH_S = 60.0  # nothing is purged that was superseded within an hour
 _KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is never free
 
@@ -345,8 +351,27 @@ def _plan(
     )
 
 
-def _written(context: StreamContext, root: Root, columns: Columns, file: File) -> File:
-    return write_own_file(context, root, file, columns.names) if file.is_wanted else file
+def _written(context: StreamContext, root: Root, columns: Columns, wanted: File) -> File:
+    """Return a file that exists; one of the table's own holds the newest schema's stored columns.
+
+    Nothing lists it yet. Its name is unique, so no other publisher's file is touched.
+    """
+    if not wanted.is_wanted:
+        return wanted
+    called = [root.epoch.names.get(stored) or stored for stored in columns.names]
+    span = (wanted.start, wanted.end)
+    reading = plan_reading(context, root, *span, columns=called, read_cache_bytes=0)
+    schema = reading.as_stored(reading.result_schema)
+    tasks = split_reading(context, reading, root=root)
+    encoder = Layout().parquet_encoder(schema, ())
+    path = f"{wanted.key}-{context.clock.new_id()[:12]}.parquet"
+    with context.storage.open_staged(path) as file:
+        file.write(encoder.start())
+        for frame in join_small(open_reader(reading, tasks), _FRAME_ROWS):
+            stored = pa.RecordBatch.from_arrays(frame.columns, schema=schema)
+            file.write_all(encoder.add(stored)[0])
+        file.write(encoder.finish()[0])
+        return replace(wanted, path=path, bytes=file.commit())
 
 
 def _commit(
