@@ -17,6 +17,7 @@ was, so the writers of a stream share one round a minute.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -189,8 +190,9 @@ class AutoUpkeep:
                 own = self._own = self._own or self._context.apart()
                 own.log.follow_from(self._context.log)
                 held = clock.background  # a thread that does not start releases nothing
-                clock.start(lambda: self._run(own, due), "segstore-upkeep")
-                held = False
+                with suppress(RuntimeError):  # at a process's end: a later writer does it
+                    clock.start(lambda: self._run(own, due), "segstore-upkeep")
+                    held = False
         finally:
             if held:
                 self._turn.release()

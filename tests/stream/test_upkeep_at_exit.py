@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,22 @@ def test_round_that_can_not_connect_any_more_is_silent(folder: Path) -> None:
     """At a process's end no thread can be started; that is no bug, and no news either."""
     assert run(folder, "connects") == ""
     assert opened(folder)._log.root.operation == "upkeep"
+
+
+@pytest.mark.background_upkeep
+def test_round_that_can_not_begin_any_more_is_silent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Since Python 3.12 no thread starts while a process ends."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    stream = open_on(open_storage(folder))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    stream.append(numbers(0, 1))
+    assert opened(folder)._log.root.operation == "append"
+    assert caplog.messages == []
 
 
 @pytest.mark.slow
