@@ -96,28 +96,26 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
         for output in run.outputs:
             instead[run.inputs[0][0]].append(output.entry(run.epoch << 32 | number))
             number += 1
-    root = status.unfold(root, runs[0].start, slot)
 
     def rewritten(old: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:
         for entry in old:
             yield from instead.get(entry.segment_id, (entry,))
 
-    parts: list[PartRef] = []
-    paths = (path for run in runs for _, path in run.inputs)
-    retired = [slot.retire("segment", path) for path in paths if not names.is_inline(path)]
-    cursor = root.parts[0].start if root.parts else root.inline_start
-    for part in root.parts:
-        if not any(run.start < part.end and run.start + run.rows > part.start for run in runs):
-            parts.append(part)
-        else:
-            retired.append(slot.retire("status", part.path))
+    start, end = runs[0].start, runs[-1].start + runs[-1].rows
+    changes: dict[str, list[PartRef]] = {}
+    cursor = 0  # where the part before ends now, if that is behind its old end
+    for part in status.table.parts(root, start, end):
+        if any(run.start < part.end and run.start + run.rows > part.start for run in runs):
             kept = tuple(rewritten(status.table.entries(part)))
-            if kept:
-                parts.append(status.put_part(root, cursor, kept, old=(part,)))
-        cursor = parts[-1].end if parts else cursor
+            cursor = max(cursor, part.start)
+            made = [status.put_part(root, cursor, kept, old=(part,))] if kept else []
+            cursor = made[-1].end if made else cursor
+            changes[part.path] = made
+    root = status.table.replace(root, slot, changes, start=start)
+    paths = (path for run in runs for _, path in run.inputs)
+    retired = (slot.retire("segment", path) for path in paths if not names.is_inline(path))
     return replace(
         root,
-        parts=tuple(parts),
         entries=tuple(rewritten(root.entries)),
         next_segment=number,
         retired=(*root.retired, *retired),

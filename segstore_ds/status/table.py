@@ -172,18 +172,23 @@ class Table(ABC):
         lists.extend(self.put_list(root.version, group) for group in groups)
         return self.change(root, slot, gone, lists=lists, parts=kept)
 
-    def replace(self, root: Root, slot: Slot, changes: Mapping[str, Sequence[PartRef]]) -> Root:
+    def replace(
+        self, root: Root, slot: Slot, changes: Mapping[str, Sequence[PartRef]], *, start: int = 0
+    ) -> Root:
         """Return the root with other parts in the place of some, which are retired, by path.
 
-        The lists that hold one of them are opened; `spill` makes new ones.
+        The lists from the first that holds one of them on are opened; `spill` makes new ones. Lists
+        that end at or before `start` hold none, and are not read.
         """
         if not changes:
             return root
         kept, opened = list[PartRef](), list[PartRef]()
         gone = list[PartRef]()
         for ref in self.lists(root):
-            held = any(part.path in changes for part in self.members(ref))
-            (opened if held or opened else kept).append(ref)
+            held = opened or (
+                ref.end > start and any(part.path in changes for part in self.members(ref))
+            )
+            (opened if held else kept).append(ref)
         parts = (*(part for ref in opened for part in self.members(ref)), *self.inline(root))
         found = list[PartRef]()
         for part in parts:

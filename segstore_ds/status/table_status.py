@@ -257,18 +257,6 @@ class TableStatus(SchemaTexts):
         """Return what reads the schema of each of a root's epochs."""
         return lambda epoch: decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
-    def unfold(self, root: Root, offset: int, slot: Slot) -> Root:
-        """Return the root with all parts that end after an offset inline, ready for changes.
-
-        The lists that held them are retired. `tidy` makes new ones.
-        """
-        opened = [ref for ref in root.lists if ref.end > offset]
-        if not opened:
-            return root
-        parts = (*(part for ref in opened for part in self.table.members(ref)), *root.parts)
-        lists = root.lists[: len(root.lists) - len(opened)]
-        return self.table.change(root, slot, opened, lists=lists, parts=parts)
-
     def put_part(
         self,
         root: Root,

@@ -377,10 +377,15 @@ def test_a_head_within_a_list_retires_the_parts_below_it(status):
 
 
 @pytest.mark.usefixtures("tiny_lists")
-def test_unfolded_lists_are_inline_and_fold_again(status):
+def test_lists_behind_a_replaced_part_are_inline_and_fold_again(status):
+    """Those before it are not read."""
     root = listed(status)
-    paths = [part.path for part in status.table.parts(root)]
-    opened = status.unfold(root, 130, SLOT)
+    parts = [*status.table.parts(root)]
+    paths = [part.path for part in parts]
+    again = fresh(status)
+    again.storage.stats.reset()
+    opened = again.table.replace(root, SLOT, {paths[6]: [parts[6]]}, start=130)
+    assert again.storage.stats.requests == {"get": len(root.lists) - 1}
     assert [index.end for index in opened.lists] == [80]
     assert [part.path for part in status.table.parts(opened)] == paths
     folded = step(root, status.tidy(opened, SLOT))
