@@ -7,7 +7,6 @@ own that the first one lists.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -46,14 +45,6 @@ class RowCache:
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Return how many values there are."""
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the keys, the oldest first."""
-        return iter(list(self._values))
 
     def get(self, key: str) -> Any:
         """Return a value, or None."""

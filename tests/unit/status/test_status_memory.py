@@ -77,7 +77,7 @@ def test_blobs_are_kept_by_their_rows(monkeypatch):
     writer = Writer("", 0, 0, 0, 0)
     for number in range(50):
         last = objects.put(number, WRITERS, {f"{number}-{n}": writer for n in range(7)})
-    assert len(objects._cache) == 14
-    assert last.path in objects._cache
+    assert len(objects._cache._values) == 14
+    assert objects.holds(last)
     large = objects.put(50, WRITERS, {f"{n}": writer for n in range(1000)})
-    assert list(objects._cache) == [large.path]
+    assert [*objects._cache._values] == [large.path]

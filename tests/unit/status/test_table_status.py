@@ -316,7 +316,7 @@ def test_memory_is_bounded(status):
     root = EMPTY
     for _ in range(store._CACHED_OBJECTS + 20):
         root = status.tidy(grow(root, 65), SLOT)
-    assert len(status._store._cache) <= store._CACHED_OBJECTS
+    assert len(status._store._cache._values) <= store._CACHED_OBJECTS
 
 
 # --- lists of parts -------------------------------------------------------------------------------
