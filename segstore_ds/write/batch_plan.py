@@ -51,6 +51,8 @@ def plan_batch(
 ) -> Way:
     """Return where a batch goes while its task has no segment. Pure.
 
+    `size` is that of its rows, or of all encoded frames of the task; with `more` there are others.
+
     | the batch | `size` | `segmentFormat` | goes |
     |---|---|---|---|
     | encoded | at most `inline_bytes` | any | inline |
@@ -63,25 +65,6 @@ def plan_batch(
     than `inline_bytes` from `SURELY_LARGER` times that on if they are bulk, from `LIKELY_LARGER`
     times on if they are many and the whole task, and always if `inline_bytes` is 0. What would go
     into Parquet is Arrow if the rows are `readable`, or Parquet can't store the schema.
-
-    Args:
-        rules: The task's options.
-        rows: Rows of the batch.
-        size: Bytes of its rows, or of all encoded frames of the task.
-        encoded: Whether it is encoded, as an Arrow frame.
-        more: Whether the task has other frames.
-
-    >>> rules = BatchRules(1000, "auto", pa.schema([("n", pa.int64())]))
-    >>> plan_batch(rules, 100, 1000, encoded=True).name
-    'INLINE'
-    >>> plan_batch(rules, 100, 1001, encoded=True).name
-    'ARROW'
-    >>> plan_batch(rules, 100, 1001, encoded=True, more=True).name
-    'PARQUET'
-    >>> plan_batch(rules, 100, 64_001).name, plan_batch(rules, 100, 64_001, more=True).name
-    ('INLINE', 'PARQUET')
-    >>> plan_batch(rules, PARQUET_ROWS, 4000).name, plan_batch(rules, PARQUET_ROWS, 4001).name
-    ('INLINE', 'PARQUET')
     """
     many = rows >= PARQUET_ROWS and not encoded
     bulk = many or more
