@@ -66,5 +66,9 @@ def with_redaction(root: Root, redaction: Redaction) -> Root:
     newest = sorted(known.values(), key=lambda each: (each.version, each.time_us))
     asked = [each for each in newest if each.until_us is None][-MOST_REDACTIONS:]
     ruled = [each for each in newest if each.until_us is not None]
-    ruled = sorted(ruled, key=lambda each: each.time_us)[-MOST_RULES:]
+    ruled.sort(key=lambda each: each.time_us)
+    gone, ruled = ruled[:-MOST_RULES], ruled[-MOST_RULES:]
+    if gone:  # the records that stay must refuse the versions that these refused
+        since = max(each.version for each in (*gone, ruled[0]))
+        ruled[0] = replace(ruled[0], version=since)
     return replace(root, redactions={each.redact_id: to_json(each) for each in (*asked, *ruled)})

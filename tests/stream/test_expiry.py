@@ -16,7 +16,12 @@ from virtual_time import TimedStorage, VirtualTime
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, MissingObjectError
 from segstore_ds.format.expiry import Expiry
-from segstore_ds.format.redactions import MOST_REDACTIONS, redactions_of
+from segstore_ds.format.redactions import (
+    MOST_REDACTIONS,
+    MOST_RULES,
+    redacted_since,
+    redactions_of,
+)
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.redact import expire
 from segstore_ds.storage import open_storage
@@ -297,6 +302,27 @@ def test_records_of_rules_and_of_redactions_push_each_other_out_of_no_root() -> 
     known = redactions_of(stream._log.root)
     assert len(known) == MOST_REDACTIONS + 1
     assert stream.settings.expiry[0].redact_id in known
+
+
+def test_record_of_a_rule_that_is_gone_leaves_its_version() -> None:
+    """Newer rules that found nothing would let a version with expired values be restored."""
+    stream, storage = make_stream(4)
+    before = stream.version
+    stream.settings.update(expiry={"s": "1h"})
+    first = stream.settings.expiry[0].redact_id
+    wait(storage, 2 * HOUR)
+    assert stream.maintain().expired == 40
+    clean = redacted_since(stream._log.root)
+    for n in range(MOST_RULES):
+        stream.settings.update(expiry={"n": {"age": "1h", "filters": f"n == {n + 90}"}})
+        wait(storage, HOUR)
+        stream.maintain()
+    known = redactions_of(stream._log.root)
+    assert first not in known
+    assert len(known) == MOST_RULES
+    assert redacted_since(stream._log.root) == clean > before
+    with pytest.raises(InvalidInputError, match="redact"):
+        stream.restore(before)
 
 
 @pytest.mark.parametrize(
