@@ -24,6 +24,7 @@ from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.plan import Item, Maintenance
+from segstore_ds.storage import Storage
 
 # Takes a redaction's values out of published tables: what is left there, what it waits for, the
 # call that ends it if not the same one, and when it can go.
@@ -80,6 +81,7 @@ def forget_before(
         Left(context.storage.url, what, why, call or AGAIN) for what, why, call, _ in published
     ]
     left += _elsewhere(root, record.version)
+    left += _aside(context.storage)
     due = to_moment(max(due_us, now_us)) if due_us else None
     return Forgotten(not left, due, tuple(left), (*BEYOND, *_sources(root)))
 
@@ -153,6 +155,12 @@ def _elsewhere(root: Root, version: int) -> Iterator[Left]:
             "the replaced objects that were shared lie there",
             "redact the origin with forget=True, or materialize() this clone and drop the origin",
         )
+
+
+def _aside(storage: Storage) -> Iterator[Left]:
+    """Yield what a repair moved out of the log: commits that may have events; nothing reads it."""
+    for info in storage.list(names.ASIDE_FOLDER):
+        yield Left(storage.url, info.path, "a repair moved it there", "look at it, and delete it")
 
 
 def _sources(root: Root) -> Iterator[str]:

@@ -51,7 +51,8 @@ class Forgotten:
     def __str__(self) -> str:
         if self.done:
             return "\n".join(["forgotten, as far as segstore reaches; look after", *self.beyond])
-        return "\n".join([f"not forgotten before {self.due}", *map(str, self.left)])
+        until = f" before {self.due}" if self.due else ": no wait ends what is left"
+        return "\n".join([f"not forgotten{until}", *map(str, self.left)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,21 @@ def test_clones_and_origins_are_reported() -> None:
     assert holders(place) == holders(clone_url) == []
 
 
+def test_what_a_repair_moved_aside_is_reported() -> None:
+    """It may be a commit with events; segstore deletes nothing there, so no wait ends it."""
+    stream, storage = make_stream(4)
+    path = f"aside/{7:020d}-0123456789abcdef0123456789abcdef"
+    storage.create(path, NEEDLE.encode())
+    _redact(stream)
+    wait(storage, 8 * DAY)
+    report = _redact(stream)
+    assert (report.done, report.due) == (False, None)
+    assert [left.what for left in report.left] == [path]
+    assert "None" not in str(report)
+    storage.delete(path)
+    assert _redact(stream).done
+
+
 def test_sources_of_copies_are_named() -> None:
     """Nothing here reaches them, so they don't keep it from being done."""
     stream, storage = make_stream(2)
