@@ -199,11 +199,8 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
             return NOTHING
         return Change(replace(raised, operation=Operation.UPKEEP, client=context.client))
 
-    done = context.log.commit(build)
-    if not done.written:
-        # Delete nothing in a folder that was promoted, or that never said that it follows.
-        context.log.seams.before_ack(done.root)
-    return done.root
+    # Where nothing changes, the log still asks whether the mirrors follow, before anything goes.
+    return context.log.commit(build).root
 
 
 def trim_log(
