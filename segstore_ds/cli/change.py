@@ -97,6 +97,8 @@ def redact(
     stream = run.change(url)
     filters, names = only_filter(where), columns.split(",")
     if after is not None:
+        if forget or reason or redact_id is not None:
+            raise typer.BadParameter("--after takes no --forget, --reason and --id")
         _expire(run, stream, names, after, filters, dry_run=dry_run, yes=yes)
         return
     if filters is None:

@@ -10,6 +10,7 @@ from segstore_ds.cli.progress import shown
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask
 from segstore_ds.options.table_formats import TableFormat
+from segstore_ds.storage import resolve_location
 
 _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")
 _MEMBER = ("reader", "member", "start", "end", "behind", "lease_s")
@@ -131,7 +132,8 @@ def copy(
     """Copy a stream or a range of it, on any filesystem; again continues where it stopped."""
     if clone and events:
         raise typer.BadParameter("give --clone or --events, not both")
-    made_of = hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+    place = resolve_location(target).url  # a relative path means another folder elsewhere
+    made_of = hashlib.blake2b(place.encode(), digest_size=8).hexdigest()
     stream = run.change(url) if clone else run.read(url)
     with shown("copying") as progress:
         copied = stream.copy_to(

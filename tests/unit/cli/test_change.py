@@ -11,7 +11,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import DAMAGED, NOT_CONFIRMED
+from segstore_ds.cli.status import DAMAGED, FAILED, NOT_CONFIRMED
 
 EVENTS = pa.table({"n": [1, 2, 3]})
 
@@ -107,6 +107,24 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert "not forgotten before" in capsys.readouterr().out
     assert main([*line, "--json"]) == 0
     assert done(capsys)["forgotten"]["done"] is False
+
+
+@pytest.mark.parametrize("more", [["--forget"], ["--reason", "request 7"], ["--id", "r"]])
+def test_rule_of_an_age_takes_no_flags_of_a_redaction(stream, more):
+    """They would be passed over: somebody would believe that values are forgotten."""
+    assert main(["redact", stream.url, "-c", "n", "--after", "30d", "--yes", *more]) == FAILED
+    assert stream.refresh().settings.expiry == ()
+
+
+def test_copy_goes_on_from_another_folder(stream, tmp_path, capsys, monkeypatch):
+    """A target is a place, however it is spelled, and one name in two folders is two places."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert main(["copy", stream.url, "copy", "--clone", "--json"]) == 0
+        assert not done(capsys)["repeated"]
+    assert main(["copy", stream.url, str(tmp_path / "a" / "copy"), "--clone", "--json"]) == 0
+    assert done(capsys)["repeated"]
 
 
 def test_redact_after_an_age_sets_a_rule(stream, capsys):
