@@ -1,5 +1,6 @@
 """Exports samples to Prometheus and OpenTelemetry, by the packages that are installed."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ from segstore_ds.observe.series import SERIES, Sample, Series
 from segstore_ds.version import __version__, requirement
 
 Samples = Callable[[], Iterable[Sample]]
+_COLLECTION_S = 1.0  # OpenTelemetry asks for each metric: one measurement serves a collection
 
 
 def export_samples(samples: Samples, *, registry: Any = None, meter_provider: Any = None) -> None:
@@ -86,9 +88,17 @@ def to_otel(samples: Samples, provider: Any = None) -> None:
     """Make an observable instrument for each metric, by default with the global provider."""
     from opentelemetry.metrics import Observation, get_meter_provider  # noqa: PLC0415
 
+    told: tuple[float, list[Sample]] = (float("-inf"), [])
+
+    def newest() -> list[Sample]:
+        nonlocal told
+        if time.monotonic() - told[0] > _COLLECTION_S:
+            told = time.monotonic(), [*samples()]
+        return told[1]
+
     def observed(series: Series) -> Callable[[Any], Iterator[Any]]:
         def observe(_options: Any) -> Iterator[Any]:
-            for sample in samples():
+            for sample in newest():
                 if sample.series is series:
                     labels = dict(zip(series.labels, sample.labels, strict=True))
                     yield Observation(sample.value, labels)

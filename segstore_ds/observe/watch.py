@@ -161,10 +161,13 @@ class Watch:
     def samples(self) -> list[Sample]:
         """Return all samples; streams are measured again if the last time is long enough ago."""
         with self._telling:
-            told = [sample for query in self._queries.values() for sample in query.samples()]
+            # Of those with one label, which exporters can't tell apart, the one that runs counts.
+            known = sorted(self._queries.values(), key=lambda query: query.running)
+            queries = {query.label: query for query in known}.values()
+            told = [sample for query in queries for sample in query.samples()]
             places = [
                 (query.label, url, place)
-                for query in self._queries.values()
+                for query in queries
                 for url, place in query.places.items()
             ]
         with self._measuring:

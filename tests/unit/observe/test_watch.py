@@ -215,3 +215,32 @@ def test_a_registry_takes_one_listener():
     export_samples(list, registry=registry)
     with pytest.raises(InvalidInputError, match="already"):
         export_samples(list, registry=registry)
+
+
+def test_a_query_takes_the_place_of_one_with_its_name_that_ended(stream):
+    """Started again without a checkpoint it has another id; a scrape takes no series twice."""
+    watch = Watch()
+    watch.progressed(progress(stream, 0, id="q1"))
+    watch.started("q2", "etl")
+    watch.ended("q1", failed=True)
+    watch.progressed(progress(stream, 0, id="q2", numInputRows=1))
+    told = [(one.series.name, *one.labels) for one in watch.samples()]
+    assert len(told) == len({*told})
+    found = values(watch)
+    assert found["segstore.query_running", "etl"] == 1
+    assert found["segstore.query_input_rows", "etl"] == 1
+
+
+def test_opentelemetry_measures_once_a_collection(stream):
+    asked, reader = [], InMemoryMetricReader()
+    watch = Watch([stream.url])
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+
+    def samples():
+        asked.append(1)
+        return watch.samples()
+
+    export_samples(samples, meter_provider=provider)
+    assert reader.get_metrics_data() is not None
+    provider.shutdown()
+    assert len(asked) <= 2  # a slow machine may take a second
