@@ -1,11 +1,10 @@
 """Shipping: followers receive every buffer of a staged segment while the segment is written.
 
 The write cache sends a buffer to the channels of the primary and of every follower at the same
-time. A message carries stream, object, version, position and records. The receiver rebuilds the
-record map from the bytes, checks every record, and accepts a message only at the position where the
-previous one ended, so it commits the object byte for byte, or nothing. The commit then finds its
-segments in the followers and does not read them again. What a follower did not get whole, the
-commit ships, or it reports that it could not.
+time. A follower's channel rebuilds the record map from the bytes, checks every record, and takes a
+buffer only where the previous one ended, so it commits the object byte for byte, or nothing. The
+commit then finds its segments in the followers and does not read them again. What a follower did
+not get whole, the commit ships, or it reports that it could not.
 
 A follower may hold a whole object that the primary failed to write. No commit names it, and upkeep
 deletes it.
@@ -45,11 +44,9 @@ class FollowerMirrors:
         channels = []
         for url in self.urls:
             try:
-                receiver = Receiver(storage.sibling(url), self.stream_id, path)
+                channels.append(FollowerChannel(storage.sibling(url), path))
             except InvalidInputError as error:
                 _LOG.warning("follower %s can't be opened here: %s", url, error)
-                continue
-            channels.append(FollowerChannel(self, receiver, path))
         return channels
 
     def folders(self, storage: Storage) -> Iterator[Storage]:
@@ -78,59 +75,28 @@ class FollowerMirrors:
         return says_so(files.get(self.version)) or says_so((files.latest() or (0, None))[1])
 
 
-@dataclass(frozen=True, slots=True)
-class BufferMessage:
-    """One buffer of an object (number, position, records, bytes), sent to a follower.
-
-    `version` is that of the stream when the object was begun.
-    """
-
-    stream_id: str
-    version: int
-    path: str
-    buffer: FlushedBuffer
-
-
 class FollowerChannel:
-    """Sends one object to one follower."""
+    """Takes one object into a follower's folder, buffer by buffer."""
 
-    def __init__(self, to: FollowerMirrors, receiver: "Receiver", path: str) -> None:
-        self.url = receiver.url
-        self._to, self._path = to, path
-        self._receiver = receiver
-        self.commit, self.abort = receiver.finish, receiver.abort
-
-    def receive(self, buffer: FlushedBuffer) -> None:
-        """Send a buffer."""
-        to = self._to
-        self._receiver.receive(BufferMessage(to.stream_id, to.version, self._path, buffer))
-
-
-class Receiver:
-    """Receives one object into a follower's folder, message by message."""
-
-    def __init__(self, storage: Storage, stream_id: str, path: str) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, path: str) -> None:
         self.url = storage.url
-        self._stream_id = stream_id
-        self._path = path
+        self._storage, self._path = storage, path
         self._writer: StagedWriter | None = None
         self._sequence = self._size = 0
 
-    def receive(self, message: BufferMessage) -> None:
+    def receive(self, buffer: FlushedBuffer) -> None:
         """Write the next buffer.
 
         Raises:
-            CorruptionError: The buffer is of another stream or object, does not start where the
-                previous one ended, or holds a damaged record. Nothing was written.
+            CorruptionError: It does not follow the previous one, or holds a damaged record. Nothing
+                was written.
         """
-        buffer = message.buffer
-        expected = (self._stream_id, self._path, self._sequence, self._size)
-        found = (message.stream_id, message.path, buffer.sequence, buffer.start)
+        expected, found = (self._sequence, self._size), (buffer.sequence, buffer.start)
         if found != expected:
             raise CorruptionError(
                 "a follower expected another buffer",
                 follower=self.url,
+                path=self._path,
                 expected=expected,
                 found=found,
             )
@@ -141,7 +107,7 @@ class Receiver:
         self._sequence += 1
         self._size += received.filled
 
-    def finish(self, size: int) -> None:
+    def commit(self, size: int) -> None:
         """Make the object durable, or raise CorruptionError if its size is not the primary's."""
         if self._writer is None or self._size != size:
             raise CorruptionError(

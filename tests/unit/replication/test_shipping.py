@@ -1,4 +1,4 @@
-"""Buffers on their way to followers: what a receiver takes, and what the commit still has to do."""
+"""Buffers on their way to followers: what a channel takes, and what the commit still has to do."""
 
 import threading
 import uuid
@@ -20,7 +20,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.log.clock import BRIEF_CLOCK
-from segstore_ds.replication.shipping import BufferMessage, Receiver
+from segstore_ds.replication.shipping import FollowerChannel
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.writes import discard_staged
 from segstore_ds.stream.opening import open as open_on
@@ -28,7 +28,7 @@ from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none")
-STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
+PATH = "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
 
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -52,62 +52,56 @@ def storage():
     return open_storage(f"memory://{uuid.uuid4().hex}")
 
 
-def message(sequence: int, start: int, data: bytes, *, damaged: int | None = None) -> BufferMessage:
-    """Return a message whose records are single bytes; one may have another checksum."""
+def buffer(sequence: int, start: int, data: bytes, *, damaged: int | None = None) -> FlushedBuffer:
+    """Return a buffer whose records are single bytes; one may have another checksum."""
     records = tuple(
         Record(start + place, 1, zlib.crc32(bytes([byte])) ^ (place == damaged))
         for place, byte in enumerate(data)
     )
-    buffer = FlushedBuffer(sequence, start, records, ByteArraySegment(data))
-    return BufferMessage(STREAM, 1, PATH, buffer)
+    return FlushedBuffer(sequence, start, records, ByteArraySegment(data))
 
 
-class TestReceiver:
+class TestChannel:
     """It commits the object byte for byte, or nothing."""
 
     def test_takes_what_follows(self, storage):
-        receiver = Receiver(storage, STREAM, PATH)
-        receiver.receive(message(0, 0, b"abc"))
-        receiver.receive(message(1, 3, b"de"))
-        receiver.finish(5)
-        receiver.abort()
+        channel = FollowerChannel(storage, PATH)
+        channel.receive(buffer(0, 0, b"abc"))
+        channel.receive(buffer(1, 3, b"de"))
+        channel.commit(5)
+        channel.abort()
         assert storage.get(PATH) == b"abcde"
 
     @pytest.mark.parametrize(
         "wrong",
         [
-            message(2, 3, b"de"),  # one is missing
-            message(1, 4, b"de"),  # a gap
-            message(1, 2, b"de"),  # an overlap
-            message(0, 0, b"abc"),  # the same again
-            replace(message(1, 3, b"de"), stream_id="6" * 32),
-            replace(message(1, 3, b"de"), path=PATH + "x"),
-            message(1, 3, b"de", damaged=0),
-            message(1, 3, b"de", damaged=1),
-            replace(
-                message(1, 3, b"de"),
-                buffer=replace(message(1, 3, b"de").buffer, payload=ByteArraySegment(b"def")),
-            ),
+            buffer(2, 3, b"de"),  # one is missing
+            buffer(1, 4, b"de"),  # a gap
+            buffer(1, 2, b"de"),  # an overlap
+            buffer(0, 0, b"abc"),  # the same again
+            buffer(1, 3, b"de", damaged=0),
+            buffer(1, 3, b"de", damaged=1),
+            replace(buffer(1, 3, b"de"), payload=ByteArraySegment(b"def")),
         ],
     )
     def test_refuses_what_does_not_follow_and_takes_nothing_of_it(self, storage, wrong):
-        receiver = Receiver(storage, STREAM, PATH)
-        receiver.receive(message(0, 0, b"abc"))
+        channel = FollowerChannel(storage, PATH)
+        channel.receive(buffer(0, 0, b"abc"))
         with pytest.raises(CorruptionError):
-            receiver.receive(wrong)
-        receiver.receive(message(1, 3, b"de"))
-        receiver.finish(5)
+            channel.receive(wrong)
+        channel.receive(buffer(1, 3, b"de"))
+        channel.commit(5)
         assert storage.get(PATH) == b"abcde"
 
     @pytest.mark.parametrize("size", [2, 4])
     def test_finishes_only_what_is_whole(self, storage, size):
-        receiver = Receiver(storage, STREAM, PATH)
+        channel = FollowerChannel(storage, PATH)
         with pytest.raises(CorruptionError):
-            receiver.finish(0)
-        receiver.receive(message(0, 0, b"abc"))
+            channel.commit(0)
+        channel.receive(buffer(0, 0, b"abc"))
         with pytest.raises(CorruptionError):
-            receiver.finish(size)
-        receiver.abort()
+            channel.commit(size)
+        channel.abort()
         assert list(storage.list("")) == []
 
 
