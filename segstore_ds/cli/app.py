@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import segstore_ds as segstore
-from segstore_ds.cli import care, change, look, names, rows, serving
+from segstore_ds.cli import care, change, look, names, rows
 from segstore_ds.cli.arguments import Json, Options, choose, spell_flags
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.status import (
@@ -27,7 +27,7 @@ from segstore_ds.options.printable import printable
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Look": look.VERBS,
-    "Rows": (*rows.VERBS, *serving.VERBS),
+    "Rows": rows.VERBS,
     "Names and copies": names.VERBS,
     "Change": change.VERBS,
     "Care": care.VERBS,

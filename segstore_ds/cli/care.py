@@ -7,9 +7,8 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds.cli.arguments import DryRun, End, Url, Yes
-from segstore_ds.cli.progress import shown
 from segstore_ds.cli.run import Run
-from segstore_ds.cli.show import ask
+from segstore_ds.cli.show import ask, shown
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
 

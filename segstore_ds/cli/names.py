@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
-from segstore_ds.cli.progress import shown
 from segstore_ds.cli.run import Run
-from segstore_ds.cli.show import ask
+from segstore_ds.cli.show import ask, shown
 from segstore_ds.options.table_formats import TableFormat
 from segstore_ds.storage import resolve_location
 

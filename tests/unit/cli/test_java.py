@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore_ds.cli.java import NEEDED_MODULE, find_java
+from segstore_ds.cli.demo import NEEDED_MODULE, find_java
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="programs are shell scripts")
 
