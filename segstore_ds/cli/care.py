@@ -33,11 +33,7 @@ def maintain(
         raise typer.BadParameter("--min-versions needs --keep, and --short-grace needs --grace")
     stream = run.change(url)
     maintain = partial(
-        stream.maintain,
-        keep=keep,
-        min_versions=min_versions,
-        grace=grace,
-        short_grace=short_grace,
+        stream.maintain, keep=keep, min_versions=min_versions, grace=grace, short_grace=short_grace
     )
     if dry_run:
         run.report(maintain(dry_run=True))

@@ -100,8 +100,7 @@ def cat(
     chosen: dict[str, Any],
     *,
     rows: Annotated[
-        int | None,
-        typer.Option("--rows", "-n", help="The first N events; the last N if below 0."),
+        int | None, typer.Option("--rows", "-n", help="The first N events; the last N if below 0.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new events as they are appended.")

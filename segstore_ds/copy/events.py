@@ -186,11 +186,7 @@ class EventsCopy:
 
 
 def run_copy_events(
-    context: StreamContext,
-    target: Storage,
-    request: CopyRequest,
-    *,
-    progress: Progress = unheard,
+    context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
     """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
     context.log.refresh()

@@ -5,11 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from segstore_ds.errors import (
-    InvalidInputError,
-    NotFoundError,
-    SnapshotExpiredError,
-)
+from segstore_ds.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.copies import (
     CLONE,
     Origin,

@@ -137,12 +137,7 @@ class SegmentCopier:
                 return
             self._target.delete(name)  # damaged in the source, or on the way
         copied = CopiedObject(
-            self._source,
-            source_name,
-            self._target,
-            name,
-            slice_.entry,
-            others=self._mirrors,
+            self._source, source_name, self._target, name, slice_.entry, others=self._mirrors
         )
         with self._reading:
             self._transfer.copy(copied)
@@ -308,11 +303,7 @@ def plan_copy_segments(
 
 
 def run_copy(
-    context: StreamContext,
-    target: Storage,
-    request: CopyRequest,
-    *,
-    progress: Progress = unheard,
+    context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
     """Copy a range of the version that `context` is at to a stream that does not exist yet."""
     copy = plan_copy_segments(context, target, request, client=context.client)

@@ -123,9 +123,7 @@ def find_matches(
 
 
 def _without(
-    job: RedactJob,
-    placed: PlacedSegment,
-    matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+    job: RedactJob, placed: PlacedSegment, matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's events with nulls where they matched."""
     columns, row = job.wanted[placed.entry.epoch].columns, 0

@@ -245,9 +245,7 @@ class Progress:
             version = max(clean, known.version)
             done = replace(known, version=version, time_us=slot.time_us, done=True)
             change = replace(
-                with_redaction(root, done),
-                operation=Operation.REDACT,
-                client=self._context.client,
+                with_redaction(root, done), operation=Operation.REDACT, client=self._context.client
             )
             return Change(self._context.status.tidy(change, slot), done, note_of(done, 0))
 

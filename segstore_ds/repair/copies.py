@@ -33,12 +33,7 @@ from segstore_ds.status.inline import frame_is_sound
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = tuple(
-    f"{folder}/"
-    for folder in (
-        names.SEGMENTS_FOLDER,
-        names.STATUS_FOLDER,
-        names.LOG_FOLDER,
-    )
+    f"{folder}/" for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.LOG_FOLDER)
 )
 _PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
 

@@ -36,11 +36,7 @@ from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise
-from segstore_ds.repair.copies import (
-    restore_commits,
-    restore_frames,
-    restore_objects,
-)
+from segstore_ds.repair.copies import restore_commits, restore_frames, restore_objects
 from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify

@@ -110,10 +110,7 @@ class _StatusRepair:
         self._start_over()
 
     def _repair_list(
-        self,
-        ref: PartRef,
-        table: Table,
-        find: Callable[[PartRef], tuple[PartRef, ...] | None],
+        self, ref: PartRef, table: Table, find: Callable[[PartRef], tuple[PartRef, ...] | None]
     ) -> PartRef:
         """Return a reference to a list that can be read, or the same one if nobody knows it."""
         if _reads(partial(table.members, ref)):

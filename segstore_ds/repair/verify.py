@@ -8,12 +8,7 @@ from itertools import repeat
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.errors import (
-    CorruptionError,
-    FormatError,
-    MissingObjectError,
-    NotFoundError,
-)
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.operation import Operation

@@ -40,12 +40,7 @@ from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import PROPERTY, Follower, followers_of, replication_of
-from segstore_ds.replication.objects import (
-    copy_small,
-    new_segments,
-    new_status,
-    whole_segments,
-)
+from segstore_ds.replication.objects import copy_small, new_segments, new_status, whole_segments
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage

@@ -23,10 +23,7 @@ from itertools import chain
 
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.policies import (
-    UpkeepPolicy,
-    upkeep_of,
-)
+from segstore_ds.format.policies import UpkeepPolicy, upkeep_of
 from segstore_ds.format.root import LastUpkeep, Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
