@@ -52,7 +52,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.references import References, read_references
+from segstore_ds.status.references import References, list_objects, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
@@ -256,11 +256,7 @@ def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
 
     Retired parts are copied, too, if they still exist, because upkeep reads them.
     """
-    here = {
-        info.path
-        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
-        for info in context.storage.list(folder)
-    }
+    here = {info.path for info in list_objects(context.storage)}
     # Retired objects may be deleted: a deletion can crash before it removes them from the root.
     refs: References = read_references(
         context.status, root, gone_before=root.version, gone_until_us=root.time_us

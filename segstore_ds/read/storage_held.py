@@ -16,7 +16,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.table_columns import ints, texts, times
 from segstore_ds.status.deletable import find_deletable, plan_horizon
-from segstore_ds.status.references import read_references
+from segstore_ds.status.references import list_objects, read_references
 
 STORAGE_SCHEMA = pa.schema([*texts("why"), *ints("objects", "bytes"), *times("since", "until")])
 LISTED, LOG = "listed", "commits"
@@ -32,8 +32,7 @@ def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
     versions = {retired.version for retired in refs.retired.values()}
     operations = context.log.history.operations(root, versions)
     horizon = plan_horizon(root, floor=0, until_us=context.clock.wall_us() - grace_us)
-    folders = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
-    objects = [info for folder in folders for info in context.storage.list(folder)]
+    objects = [*list_objects(context.storage)]
     found: dict[str, list[_Held]] = defaultdict(list)
     found[LISTED] = [(info.size, None, None) for info in objects if info.path in refs.live]
     for each in find_deletable(refs, horizon, objects, operations):

@@ -39,10 +39,6 @@ class HistoryFacts:
         self._rows = rows
         self._next = dict(_count_down(rows, newest, next_segment))
 
-    def operation(self, version: int) -> str | None:
-        """Return the operation of a commit; None if its row can't be read."""
-        return self._rows[version].operation if version in self._rows else None
-
     def numbers(self, version: int) -> range | None:
         """Return the segment numbers that a commit assigned; None if they are not known."""
         first, end = self._next.get(version - 1), self._next.get(version)
@@ -66,7 +62,8 @@ class HistoryFacts:
 
     def know(self, first: int, end: int) -> bool:
         """Tell whether the rows of all versions ``[first, end)`` can be read."""
-        return all(self.operation(n) not in (None, Operation.UNKNOWN) for n in range(first, end))
+        rows = map(self._rows.get, range(first, end))
+        return all(row is not None and row.operation != Operation.UNKNOWN for row in rows)
 
     def newest(self, before: int) -> list[HistoryRow]:
         """Return the commits below a version, newest first."""

@@ -30,14 +30,12 @@ from segstore_ds.repair.rebuild_rest import (
 )
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.references import read_references
+from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table import Table, readable_parts
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, put_named
-
-_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
 Ref = TypeVar("Ref", PartRef, BlobRef)
 
@@ -259,8 +257,7 @@ class _StatusRepair:
             slot.retire("segment", info.path.removeprefix(prefix))
             if info.path.startswith(prefix)
             else slot.retire("status", info.path)
-            for folder in _FOLDERS
-            for info in self._context.storage.list(folder)
+            for info in list_objects(self._context.storage)
             if info.path not in named
         ]
         return replace(bare, retired=(*known, *added))

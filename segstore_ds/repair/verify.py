@@ -1,9 +1,10 @@
 """Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,8 @@ from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
-from segstore_ds.status.table import Table, readable_parts, stats_of
+from segstore_ds.status.references import list_objects
+from segstore_ds.status.table import RowsTable, Table, readable_parts, stats_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -364,14 +366,14 @@ class _Verifier:
                 if new:
                     self._problem(where, error)
         if self._older is None:  # nothing reads them as of an older version
-            self._verify_rows(root, status.retired, status.retired.part)
-            self._verify_rows(root, status.writers, status.writers.part)
+            self._verify_rows(root, status.retired)
+            self._verify_rows(root, status.writers)
         return schemas
 
-    def _verify_rows(self, root: Root, table: Table, read: Callable[[PartRef], object]) -> None:
+    def _verify_rows(self, root: Root, table: RowsTable[Any]) -> None:
         for part in self._verify_lists(table, root):
             try:
-                read(part)
+                table.part(part)
             except FormatError as error:
                 self._problem(part.path, error)
 
@@ -444,12 +446,11 @@ class _Verifier:
 
     def _find_leftovers(self, root: Root) -> None:
         named = {*self._checked, *self._retired(root)}
-        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
-            for info in self._context.storage.list(folder):
-                if info.path not in named:
-                    self._report.leftovers.append(info.path)
-                    if (names.staged_version(info.path) or 0) >= root.version:
-                        self._report.unclaimed.append(info.path)
+        for info in list_objects(self._context.storage):
+            if info.path not in named:
+                self._report.leftovers.append(info.path)
+                if (names.staged_version(info.path) or 0) >= root.version:
+                    self._report.unclaimed.append(info.path)
 
     def _retired(self, root: Root) -> Iterator[str]:
         """Yield what commits dropped, as far as it can be read."""

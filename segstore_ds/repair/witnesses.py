@@ -14,6 +14,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import Seen, abandoned_through, is_gone, is_proof, seen_by_hint
 from segstore_ds.read.reader_records import newest_record
+from segstore_ds.status.references import list_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,8 @@ def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
     if newest.copies:
         return  # a clone's objects carry versions of its origin
     known = max(newest.version, abandoned_through(newest))
-    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
-        for info in context.storage.list(folder):
-            version = names.staged_version(info.path)
-            if version is not None and version > known:
-                known = version
-                yield Witness(version, info.path)
+    for info in list_objects(context.storage):
+        version = names.staged_version(info.path)
+        if version is not None and version > known:
+            known = version
+            yield Witness(version, info.path)

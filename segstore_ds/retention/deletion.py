@@ -39,12 +39,11 @@ from segstore_ds.retention.versions import (
     version_at,
 )
 from segstore_ds.status.deletable import Horizon, plan_horizon
-from segstore_ds.status.references import References, read_references
+from segstore_ds.status.references import References, list_objects, read_references
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.storage import ObjectInfo
 
 LEAST_GRACE_S = 86_400.0
-FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 _MOST_MERGES = 1000
 
 
@@ -157,7 +156,7 @@ def run_deletion(
 ) -> Maintenance:
     """Do what an aim says; a dry run only reports it."""
     base = root = context.log.root
-    objects = [] if aim.until_us is None else _list(context.storage)
+    objects = [] if aim.until_us is None else [*list_objects(context.storage)]
     if dry_run:
         root = aim.raised(root, root.version + 1)
     else:
@@ -222,10 +221,6 @@ def trim_log(
         context.log.seams.in_copies(root, "forgotten versions", delete_copy)
 
 
-def _list(storage: Storage) -> list[ObjectInfo]:
-    return [info for folder in FOLDERS for info in storage.list(folder)]
-
-
 def _operations(context: StreamContext, root: Root, refs: References) -> dict[int, str]:
     """Return what the commits did that dropped something; nothing if the history is damaged."""
     versions = {retired.version for retired in refs.retired.values()}
@@ -244,7 +239,7 @@ def _clear_mirrors(
     def clear(files: MetadataLog[Root]) -> None:
         storage = files.storage
         left[storage.url] = None
-        deleted, kept = plan_objects(refs, horizon, _list(storage))
+        deleted, kept = plan_objects(refs, horizon, list_objects(storage))
         deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
         for item in deleted:
             storage.delete(item.path)

@@ -30,11 +30,12 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
 from segstore_ds.read.reader_records import store_now_us
-from segstore_ds.retention.deletion import FOLDERS, Aim, Gone, trim_log
+from segstore_ds.retention.deletion import Aim, Gone, trim_log
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects
 from segstore_ds.retention.versions import plan_policy_start, version_at
 from segstore_ds.status.deletable import Horizon, plan_horizon
 from segstore_ds.status.references import (
+    OBJECT_FOLDERS,
     References,
     find_unlisted,
     read_references,
@@ -280,7 +281,7 @@ class _Deletion:
             return start
         found = [
             info
-            for folder in FOLDERS
+            for folder in OBJECT_FOLDERS
             for prefix in names.version_prefixes(start, end)
             if not self._late()
             for info in self._context.storage.list_named(folder, prefix)

@@ -14,6 +14,9 @@ from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus, parts_and_lists
+from segstore_ds.storage import ObjectInfo, Storage
+
+OBJECT_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
 
 @dataclass(slots=True)
@@ -34,6 +37,12 @@ class References:
         known = self.retired.get(path)
         if known is None or item.version > known.version:
             self.retired[path] = item
+
+
+def list_objects(storage: Storage) -> Iterator[ObjectInfo]:
+    """List all objects of a folder that commits may name: segments, then status objects."""
+    for folder in OBJECT_FOLDERS:
+        yield from storage.list(folder)
 
 
 def status_objects(root: Root) -> Iterator[str]:
