@@ -19,7 +19,6 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.figures import FORMATS, Metrics, Readable, Segments, figures_of
 from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.status.epochs import stream_schema
-from segstore_ds.status.history import History
 from segstore_ds.status.table import readable_parts
 
 BARS = 240
@@ -131,14 +130,11 @@ def _history(context: StreamContext, root: Root, readable: Readable) -> pa.Table
     history, first = context.log.history, max(root.version + 1 - COMMITS_READ, 0)
     batches: list[pa.RecordBatch] = []
     for part in readable_parts(history, root, lambda _, error: readable.note(error)):
-        alone = replace(root, history_lists=(), history_parts=(part,), history=())
-        batches += readable.read(partial(_rows_of, history, alone, first)) or []
+        rows = readable.read(partial(history.part, part)) if part.end > first else None
+        if rows is not None:
+            batches.append(rows.slice(max(first - part.start, 0)))
     batches += history.batches(replace(root, history_lists=(), history_parts=()), first)
     return pa.Table.from_batches(batches)
-
-
-def _rows_of(history: History, root: Root, first: int) -> list[pa.RecordBatch]:
-    return [*history.batches(root, first)]
 
 
 def _steps(history: pa.Table) -> tuple[Step, ...]:

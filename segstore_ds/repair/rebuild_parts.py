@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ from segstore_ds.repair.rebuild_rest import REWRITES, HistoryFacts, told_list
 from segstore_ds.status.key_filters import find_filters
 from segstore_ds.status.parts import build_object
 from segstore_ds.status.store import is_proven
-from segstore_ds.status.table import readable_parts
+from segstore_ds.status.table import readable_rows
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -174,18 +174,12 @@ class PartRebuilder:
     @cached_property
     def _retired(self) -> list[Retired]:
         """The objects that were dropped, as far as they can be read."""
-        root, items = self._kept.newest, list(self._kept.newest.retired)
-        table = self._kept.status.retired
 
         def lost(_path: str, _error: FormatError) -> None:
             self._knows_dropped = False
 
-        for part in readable_parts(table, root, lost):
-            try:
-                items += table.part(part)
-            except FormatError:
-                self._knows_dropped = False
-        return items
+        root, table = self._kept.newest, self._kept.status.retired
+        return [*chain.from_iterable(readable_rows(table, root, lost)), *root.retired]
 
     # --- what is not listed --------------------------------------------------------------------
 

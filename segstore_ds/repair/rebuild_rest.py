@@ -7,6 +7,7 @@ is proven if it has the digest that the root names: then it is the lost object i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.record_tables import WritersTable
 from segstore_ds.status.store import ObjectStore, is_proven
 from segstore_ds.status.table import HISTORY as LIMITS
-from segstore_ds.status.table import readable_parts
+from segstore_ds.status.table import readable_parts, readable_rows
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
 REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
@@ -72,12 +73,7 @@ class HistoryFacts:
 
 def read_facts(history: History, root: Root) -> HistoryFacts:
     """Read all history rows that can be read."""
-    rows: list[HistoryRow] = []
-    for part in readable_parts(history, root):
-        try:
-            rows += _rows_of(history.part(part))
-        except FormatError:
-            continue
+    rows = chain.from_iterable(map(_rows_of, readable_rows(history, root)))
     found = {row.version: row for row in (*rows, *root.history)}
     return HistoryFacts(found, root.version, root.next_segment)
 

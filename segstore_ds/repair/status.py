@@ -10,6 +10,7 @@ else is.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from segstore_ds.errors import ConflictError, FormatError
@@ -33,7 +34,7 @@ from segstore_ds.status.history import History
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import is_proven, object_path
-from segstore_ds.status.table import Table, readable_parts
+from segstore_ds.status.table import Table, readable_parts, readable_rows
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, put_named
 
@@ -198,20 +199,9 @@ class _StatusRepair:
 
     def _lost_retired(self) -> tuple[Retired, ...] | None:
         """Return the known dropped objects if some of their lists are lost; else None."""
-        lost: list[str] = []
-        known: list[Retired] = []
-        status, parts = self._context.status, list[PartRef]()
-        table = status.retired
-        for ref in table.lists(self._root):
-            try:
-                parts += table.members(ref)
-            except FormatError:
-                lost.append(ref.path)
-        for part in (*parts, *table.inline(self._root)):
-            try:
-                known += table.part(part)
-            except FormatError:
-                lost.append(part.path)
+        status, lost = self._context.status, list[str]()
+        rows = readable_rows(status.retired, self._root, lambda path, _error: lost.append(path))
+        known = [*chain.from_iterable(rows)]
         for item in (*known, *self._root.retired):
             if item.kind != "part" or _reads(partial(status.table.retired, item.path)):
                 continue
@@ -228,7 +218,7 @@ class _StatusRepair:
         self._findings.repaired += [
             f"{path}: the objects that it listed are dropped once more" for path in lost
         ]
-        held = (*self._root.retired_lists, *parts, *self._root.retired_parts)
+        held = (*self._root.retired_lists, *readable_parts(status.retired, self._root))
         self._gone += [ref.path for ref in held]
         return tuple(
             replace(item, kind="status") if item.path in lost else item

@@ -1,9 +1,8 @@
 """Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
 from segstore_ds.status.references import list_objects
-from segstore_ds.status.table import RowsTable, Table, readable_parts, stats_of
+from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -454,11 +453,8 @@ class _Verifier:
 
     def _retired(self, root: Root) -> Iterator[str]:
         """Yield what commits dropped, as far as it can be read."""
-        items, table = list(root.retired), self._context.status.retired
-        for part in readable_parts(table, root):
-            with suppress(FormatError):  # it was reported with the tables
-                items += table.part(part)
-        for item in items:
+        rows = readable_rows(self._context.status.retired, root)  # the rest was reported
+        for item in chain(root.retired, *rows):
             yield names.segment_object(item.path) if item.kind == "segment" else item.path
             if item.kind != "part":
                 continue

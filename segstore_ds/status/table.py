@@ -248,11 +248,14 @@ class RowsTable(Table, Generic[T]):
         """Return the rows of several parts as those of one. Pure."""
 
 
-def readable_parts(
-    table: Table,
-    root: Root,
-    damaged: Callable[[str, FormatError], None] = lambda _path, _error: None,
-) -> Iterator[PartRef]:
+Damaged = Callable[[str, FormatError], None]
+
+
+def _unheard(_path: str, _error: FormatError) -> None:
+    """Pass over what can't be read."""
+
+
+def readable_parts(table: Table, root: Root, damaged: Damaged = _unheard) -> Iterator[PartRef]:
     """Yield the parts of a root in order; call `damaged` for a list that can't be read."""
     for ref in table.lists(root):
         try:
@@ -260,6 +263,17 @@ def readable_parts(
         except FormatError as error:
             damaged(ref.path, error)
     yield from table.inline(root)
+
+
+def readable_rows(table: RowsTable[T], root: Root, damaged: Damaged = _unheard) -> Iterator[T]:
+    """Yield the rows of each part of a root; call `damaged` for what can't be read."""
+    for part in readable_parts(table, root, damaged):
+        try:
+            rows = table.part(part)
+        except FormatError as error:
+            damaged(part.path, error)
+        else:
+            yield rows
 
 
 def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
