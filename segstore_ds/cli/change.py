@@ -8,6 +8,7 @@ import segstore_ds as segstore
 from segstore_ds.cli.arguments import Cut, DryRun, Url, Where, Yes, only_filter
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask
+from segstore_ds.errors import FormatError, NotFoundError
 
 
 def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes = False) -> None:
@@ -144,10 +145,18 @@ def _expire(
 def drop(run: Run, url: Url, *, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete a stream."""
     if dry_run or not yes:
-        stream = run.read(url)
-        held = stream.metadata("storage").read_all().to_pylist()
-        objects, size = (sum(row[name] for row in held) for name in ("objects", "bytes"))
-        what = f"{stream.url}: {stream.tail - stream.head:,} events, {objects} objects, {size:,} B"
+        try:
+            stream = run.read(url)
+            held = stream.metadata("storage").read_all().to_pylist()
+            objects, size = (sum(row[name] for row in held) for name in ("objects", "bytes"))
+            events = f"{stream.tail - stream.head:,} events"
+            what = f"{stream.url}: {events}, {objects} objects, {size:,} B"
+        except (FormatError, NotFoundError) as error:
+            # What is damaged, or what an interrupted drop has left, is deleted without a count.
+            nothing = isinstance(error, NotFoundError) and "version" not in error.fields
+            if dry_run or nothing:
+                raise
+            what = f"{url}, of which can't be told what it holds: {error.fact}"
         if dry_run:
             done = {"dry_run": True, "url": stream.url, "objects": objects, "bytes": size}
             run.report(done, f"would delete {what}")

@@ -12,6 +12,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.cli.status import DAMAGED, FAILED, NOT_CONFIRMED
+from segstore_ds.retention.drop import DroppableLog, commit_drop
 
 EVENTS = pa.table({"n": [1, 2, 3]})
 
@@ -68,6 +69,28 @@ def test_question_on_a_terminal(stream, answer, status, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["seal", stream.url]) == status
     assert stream.refresh().sealed == (status == 0)
+
+
+@pytest.mark.parametrize("harm", ["interrupted", "damaged"])
+def test_drop_asks_about_what_it_can_t_count(stream, harm, tmp_path, monkeypatch, capsys):
+    """An interrupted drop is finished, and a damaged stream dropped, from a terminal too."""
+    if harm == "interrupted":
+        log = DroppableLog(stream._log.storage)
+        log.open()
+        commit_drop(log, "")
+    else:
+        monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
+        for _ in range(3):
+            stream.append(EVENTS, layout=segstore.Layout(inline_bytes=0))
+        for part in (tmp_path / "clicks" / "status").glob("*-segments-*"):
+            part.unlink()
+    assert main(["drop", stream.url, "--dry-run"]) == FAILED
+    monkeypatch.setattr("segstore_ds.cli.show.typer.confirm", lambda *_, **__: True)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["drop", stream.url]) == 0
+    assert {path.name for path in (tmp_path / "clicks").iterdir()} <= {"log"}
+    assert main(["drop", str(tmp_path / "none")]) == FAILED
+    assert "no stream here" in capsys.readouterr().err
 
 
 def test_tags_and_copies(stream, tmp_path, capsys):
