@@ -221,11 +221,11 @@ class _WatchedStream:
             return
         self._up, self._context = True, context
         live = {reader.name for reader in before.readers if reader.live} if before else set()
-        for reader in self._metrics.readers:
-            lapsed = not reader.live and reader.name in live
-            self._lapses[reader.name] = self._lapses.get(reader.name, 0) + lapsed
-        known = {reader.name for reader in self._metrics.readers}
-        self._lapses = {name: count for name, count in self._lapses.items() if name in known}
+        self._lapses = {
+            reader.name: self._lapses.get(reader.name, 0)
+            + (not reader.live and reader.name in live)
+            for reader in self._metrics.readers
+        }
 
     def samples(self) -> Iterator[Sample]:
         """Yield the figures of the last look."""

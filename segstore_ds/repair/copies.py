@@ -192,11 +192,8 @@ def _same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
 
 
 def _lost(root: Root, entry: SegmentEntry, path: str) -> str:
-    start = root.inline_start
-    for other in root.entries:
-        if other is entry:
-            break
-        start += other.rows
+    before = takewhile(lambda other: other is not entry, root.entries)
+    start = root.inline_start + sum(other.rows for other in before)
     events = f"[{start}, {start + entry.rows})"
     return (
         f"{path}: {names.segment_object(entry.path)}: no kept version has a sound copy of {events}"

@@ -5,12 +5,13 @@ and numbers to other events. Files that can't be read are skipped; another versi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
-from segstore_ds.format.inline import laid_out
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.root import PartRef, Root
@@ -101,23 +102,13 @@ class KeptVersions:
         segments, which no part can list, unless `inline` asks for them.
         """
         for part in self.parts_of(root):
-            if part.start < end and part.end > start and part.path != beside:
-                cursor = part.start
-                try:
-                    entries = self.status.table.entries(part)
-                except FormatError:
-                    continue
-                for entry in entries:
-                    placed = PlacedSegment(cursor, entry)
-                    cursor = placed.end
-                    if placed.start < end and placed.end > start:
-                        yield placed
-        cursor = root.inline_start
-        for entry in map(laid_out, root.entries):
-            placed = PlacedSegment(cursor, entry)
-            cursor = placed.end
-            listed = inline or entry.frame is None
-            if listed and placed.start < end and placed.end > start:
+            alone = replace(root, lists=(), parts=(part,), entries=())
+            span = max(start, part.start), min(end, part.end)
+            if part.path != beside:
+                with suppress(FormatError):
+                    yield from self.status.segments(alone, *span)
+        for placed in self.status.segments(replace(root, lists=(), parts=()), start, end):
+            if inline or placed.entry.frame is None:
                 yield placed
 
     def _is_kept(self, version: int) -> bool:

@@ -79,15 +79,11 @@ def run_repair(
 ) -> RepairReport:
     """Rebuild what can be rebuilt; safe to repeat. Stop writers first."""
     report = RepairReport()
-    base, lost = newest_readable(context)
+    base, _ = newest_readable(context)
     report.repaired += _set_aside(context, base)
-    if report.repaired:
-        base, lost = newest_readable(context)
     _refuse_strays(context, base)
-    restored = restore_commits(context, base)
-    report.repaired += restored
-    if restored:
-        base, lost = newest_readable(context)
+    report.repaired += restore_commits(context, base)
+    base, lost = newest_readable(context)
     lost = _with_witnessed(context, base, lost)
     if lost:
         report.lost = lost

@@ -17,7 +17,13 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
-from segstore_ds.replication.follower import PROPERTY, Follower, Replication, replication_of
+from segstore_ds.replication.follower import (
+    PROPERTY,
+    Follower,
+    Replication,
+    followers_of,
+    replication_of,
+)
 from segstore_ds.replication.objects import copy_small, has_same_end
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.slot import Slot
@@ -56,8 +62,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     replicas_of(context.log).invite(target.url)
 
     def build(root: Root, _slot: Slot) -> Change[None]:
-        known = replication_of(root)
-        followers = known.followers if known else ()
+        followers = followers_of(root)
         if target.url in followers:
             return NOTHING
         _refuse_clone(root)
@@ -72,11 +77,9 @@ def run_remove_follower(context: StreamContext, url: str) -> Committed[None]:
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
-        kept = (
-            tuple(follower for follower in known.followers if follower not in gone) if known else ()
-        )
-        if known is None or kept == known.followers:
+        if known is None or gone.isdisjoint(known.followers):
             return NOTHING
+        kept = tuple(follower for follower in known.followers if follower not in gone)
         return Change(_following(root, known.primary, kept, context.client))
 
     return context.log.commit(build)
