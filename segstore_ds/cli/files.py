@@ -22,6 +22,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
+_BLOCK_BYTES = 16 << 20  # of CSV and JSON, which Arrow parses block by block: no line is longer
 # Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
 _FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
 _NUMBER = r"^[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?$"
@@ -102,7 +103,9 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
             options = csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
             )
-            return csv.open_csv(source, convert_options=options)
+            blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
+            parsing = csv.ParseOptions(newlines_in_values=True)  # or a block may end in a value
+            return csv.open_csv(source, blocks, parsing, options)
         case Format.JSON:
             return _open_json(source, schema)
         case Format.ARROW:
@@ -120,7 +123,8 @@ def _open_json(source: BinaryIO, schema: Any) -> Any:
         return pa.schema([f.with_type(kind) if f.name in binary else f for f in fields])
 
     given = schema and typed(schema, pa.string())
-    found = pa_json.open_json(source, parse_options=pa_json.ParseOptions(explicit_schema=given))
+    blocks = pa_json.ReadOptions(block_size=_BLOCK_BYTES)
+    found = pa_json.open_json(source, blocks, pa_json.ParseOptions(explicit_schema=given))
     if not binary:
         return found
     schema = typed(found.schema, pa.binary())

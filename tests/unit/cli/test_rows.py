@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import files
 from segstore_ds.cli.files import Format
 from segstore_ds.cli.main import main
 
@@ -156,6 +157,20 @@ def test_rows_survive_a_file(tmp_path, ending, capsys):
     assert [path.name for path in tmp_path.glob("*rows*")] == [f"rows.{ending}"]
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_long_rows_and_line_ends_in_values_survive_a_file(tmp_path, ending, monkeypatch):
+    """Files are parsed block by block: none ends within a value, and no row is too long for one."""
+    lines_in = [f'{n}\n"{n}",\r\n' for n in range(4000)]
+    for texts, block in (([3_000_000 * "x"], files._BLOCK_BYTES), (lines_in, 4096)):
+        monkeypatch.setattr(files, "_BLOCK_BYTES", block)
+        stream = segstore.create(tmp_path / str(block), pa.schema([("text", pa.string())]))
+        stream.append(pa.table({"text": texts}))
+        file = str(tmp_path / f"{block}.{ending}")
+        assert main(["export", stream.url, file]) == 0
+        assert main(["append", stream.url, file]) == 0
+        assert stream.refresh().read().read_all()["text"].to_pylist() == 2 * texts
+
+
 @pytest.mark.parametrize("form", Format)
 def test_rows_survive_a_pipe(tmp_path, stream, form, monkeypatch):
     piped = io.BytesIO()
@@ -186,7 +201,7 @@ def test_append_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
     [
         ("bad.csv", "user,n\neve,4,5\n"),
         ("kind.csv", "user,n\neve,four\n"),
-        ("late.csv", "user,n\n" + "eve,4\n" * 300_000 + "eve,4,5\n"),
+        ("late.csv", "user,n\n" + "eve,4\n" * 3_000_000 + "eve,4,5\n"),
         ("empty.csv", ""),
         ("bad.jsonl", '{"n": }\n'),
         ("bad.parquet", "rows"),
