@@ -1,28 +1,29 @@
 """Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
 
-import base64
-import binascii
 import codecs
 import io
+import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import typer
 
-from segstore_ds.cli.show import rows_of, to_json
+from segstore_ds.cli.show import from_json, rows_of, to_json
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
 _BLOCK_BYTES = 16 << 20  # of CSV and JSON, which Arrow parses block by block: no line is longer
+_NAN = {"nan", "NaN", "-nan", "-NaN"}  # numbers, not nulls
 # Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
 _FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
 _NUMBER = r"^[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?$"
@@ -76,7 +77,7 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
                 raise typer.BadParameter(f"{name} can't be read: {error.strerror}") from None
         try:
             yield _read(source, form, schema)
-        except (pa.ArrowException, binascii.Error) as error:
+        except pa.ArrowException as error:
             raise InvalidInputError(
                 "file can't be read",
                 remedy="correct the file, or name its format with --format",
@@ -103,6 +104,7 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
             options = csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
             )
+            options.null_values = [*{*options.null_values} - _NAN]
             blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
             parsing = csv.ParseOptions(newlines_in_values=True)  # or a block may end in a value
             return csv.open_csv(source, blocks, parsing, options)
@@ -113,32 +115,69 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
 
 
 def _open_json(source: BinaryIO, schema: Any) -> Any:
-    """Open JSON lines; texts in base64 are bytes in columns that are binary in the schema."""
+    """Open JSON lines; columns of the schema take back what `to_json` makes of their types."""
     import pyarrow as pa
     from pyarrow import json as pa_json
 
-    binary = {field.name for field in schema or () if pa.types.is_binary(field.type)}
+    if schema is None:
+        return pa_json.open_json(source, pa_json.ReadOptions(block_size=_BLOCK_BYTES))
+    blocks = _whole_lines(source)
+    first = _parse_lines(next(blocks, b""), schema)
 
-    def typed(fields: Any, kind: Any) -> Any:
-        return pa.schema([f.with_type(kind) if f.name in binary else f for f in fields])
+    def batches() -> Iterator[Any]:
+        for table in chain([first], (_parse_lines(block, first.schema) for block in blocks)):
+            if table.schema != first.schema:
+                late = {*table.column_names} - {*first.column_names}
+                raise pa.ArrowInvalid(f"the first rows lack columns of later ones: {sorted(late)}")
+            yield from table.to_batches()
 
-    given = schema and typed(schema, pa.string())
-    blocks = pa_json.ReadOptions(block_size=_BLOCK_BYTES)
-    found = pa_json.open_json(source, blocks, pa_json.ParseOptions(explicit_schema=given))
-    if not binary:
-        return found
-    schema = typed(found.schema, pa.binary())
+    return pa.RecordBatchReader.from_batches(first.schema, batches())
 
-    def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+
+def _whole_lines(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, some at a time."""
+    rest = b""
+    while data := source.read(_BLOCK_BYTES):
+        lines, _, rest = (rest + data).rpartition(b"\n")
+        if lines.strip():
+            yield lines
+    if rest.strip():
+        yield rest
+
+
+def _parse_lines(lines: bytes, schema: Any) -> Any:
+    """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    if not any(_has_bytes(field.type) for field in schema):  # Arrow takes base64 for the bytes
+        with suppress(pa.ArrowException):
+            read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
+            read.block_size = _BLOCK_BYTES
+            found = pa_json.read_json(io.BytesIO(lines), read, parse)
+            return pa.table(found.columns, names=found.column_names)
+    try:
+        rows = [dict(json.loads(line)) for line in lines.splitlines() if line.strip()]
+        kinds = {field.name: field.type for field in schema}
+        names = [*dict.fromkeys(chain(kinds, *rows))]
         columns = [
-            pa.array([text and base64.b64decode(text) for text in column.to_pylist()], field.type)
-            if field.name in binary
-            else column
-            for field, column in zip(schema, batch.columns, strict=True)
+            pa.array([from_json(row.get(name), kinds[name]) for row in rows], kinds[name])
+            if name in kinds
+            else pa.array([row.get(name) for row in rows])
+            for name in names
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise pa.ArrowInvalid(f"not lines of JSON: {error}") from error
+    if not rows:
+        raise pa.ArrowInvalid("no lines of JSON")
+    return pa.table(columns, names=names)
 
-    return pa.RecordBatchReader.from_batches(schema, map(decoded, found))
+
+def _has_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(kind == pa.binary() or any(map(_has_bytes, inner)))
 
 
 def _open_arrow(source: BinaryIO) -> Any:

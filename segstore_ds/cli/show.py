@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import datetime as dt
+import decimal
 import logging
 import math
 import sys
@@ -42,6 +43,52 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
             field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     return str(value)
+
+
+def from_json(value: Any, kind: Any) -> Any:
+    """Return what Arrow takes for a value of a type, where `to_json` has made it a text or a list.
+
+    Raises ValueError for what is no such value, or TypeError and the like where its shape differs.
+    """
+    from pyarrow import types as t
+
+    if value is None:
+        return None
+    if t.is_struct(kind):
+        return {field.name: from_json(value.get(field.name), field.type) for field in kind}
+    if t.is_map(kind):
+        return [(from_json(k, kind.key_type), from_json(v, kind.item_type)) for k, v in value]
+    if t.is_list(kind) and isinstance(value, list):
+        return [from_json(item, kind.value_type) for item in value]
+    if isinstance(value, str):
+        return value if t.is_string(kind) else _from_text(value, kind)
+    fits = t.is_floating(kind) or t.is_decimal(kind)
+    if isinstance(value, bool):
+        fits = t.is_boolean(kind)
+    elif isinstance(value, int):
+        fits = fits or t.is_integer(kind) or t.is_duration(kind)
+    if not fits:
+        raise ValueError(f"{value!r} is no {kind}")
+    return decimal.Decimal(str(value)) if t.is_decimal(kind) else value
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    if t.is_binary(kind):
+        return base64.b64decode(text, validate=True)
+    if t.is_time(kind):
+        return dt.time.fromisoformat(text)
+    if t.is_duration(kind):
+        days, _, time = text.rpartition(", ")
+        hours, minutes, seconds = map(decimal.Decimal, time.split(":"))
+        whole = ((int(days.partition(" ")[0] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+        return dt.timedelta(microseconds=int(whole * 1_000_000))
+    finite = t.is_floating(kind) and text not in ("nan", "inf", "-inf")
+    if finite or t.is_integer(kind) or t.is_boolean(kind):
+        raise ValueError(f"{text!r} is no {kind}")
+    return pa.scalar(text).cast(kind)
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:

@@ -157,6 +157,63 @@ def test_rows_survive_a_file(tmp_path, ending, capsys):
     assert [path.name for path in tmp_path.glob("*rows*")] == [f"rows.{ending}"]
 
 
+NAN = pa.array([float("nan"), float("-inf"), None])
+TYPED = {
+    "nan": NAN,
+    "date": pa.array([WHEN.date(), None]),
+    "time": pa.array([WHEN.time(), None]),
+    "lasts": pa.array([dt.timedelta(days=-3, seconds=1.5), None]),
+    "lasts_ns": pa.array([1500, None], pa.duration("ns")),
+    "at_ns": pa.array([1, None], pa.timestamp("ns", "UTC")),
+    "map": pa.array([[("a", b"\xff")], None], pa.map_(pa.string(), pa.binary())),
+    "bytes": pa.array([[{"b": b"\xff"}], None], pa.list_(pa.struct([("b", pa.binary())]))),
+    "dates": pa.array([[WHEN.date()], None]),
+    "nans": pa.ListArray.from_arrays([0, 3], NAN),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_values_of_any_type_survive_json(tmp_path, name):
+    """What Arrow's parser does not take is read back as it was printed."""
+    events = pa.table({name: TYPED[name], "n": [7] * len(TYPED[name])})
+    stream = segstore.create(tmp_path / "a", events.schema)
+    stream.append(events)
+    assert main(["export", stream.url, str(tmp_path / "rows.jsonl")]) == 0
+    assert main(["append", stream.url, str(tmp_path / "rows.jsonl")]) == 0
+    rows = [str(row) for row in stream.refresh().read().read_all().to_pylist()]
+    assert rows == 2 * rows[: len(events)]
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        ("n:int64", '{"n": "4"}'),
+        ("n:int64", '{"n": true}'),
+        ("n:int64", '{"n": 1.5}'),
+        ("n:double", '{"n": "four"}'),
+        ("n:timestamp", '{"n": 5}'),
+        ("n:date32", '{"n": "2026-13-01"}'),
+        ("n:binary", '{"n": "?"}'),
+        ("n:binary", "[1]"),
+        ("n:string", '{"n": 4}'),
+    ],
+)
+def test_json_of_another_type_is_refused(tmp_path, column, line, capsys):
+    assert main(["create", str(tmp_path / "a"), "--column", column]) == 0
+    (tmp_path / "rows.jsonl").write_text(f"{line}\n")
+    assert main(["append", str(tmp_path / "a"), str(tmp_path / "rows.jsonl")]) == 2
+    assert "rows.jsonl" in capsys.readouterr().err
+    assert segstore.open(tmp_path / "a").tail == 0
+
+
+def test_numbers_of_csv_that_are_none_are_no_nulls(tmp_path):
+    stream = segstore.create(tmp_path / "a", pa.schema([("x", pa.float64())]))
+    stream.append(pa.table({"x": NAN}))
+    assert main(["export", stream.url, str(tmp_path / "x.csv")]) == 0
+    assert main(["append", stream.url, str(tmp_path / "x.csv")]) == 0
+    assert str(stream.refresh().read().read_all()["x"].to_pylist()) == str(2 * NAN.to_pylist())
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_long_rows_and_line_ends_in_values_survive_a_file(tmp_path, ending, monkeypatch):
     """Files are parsed block by block: none ends within a value, and no row is too long for one."""
