@@ -15,6 +15,8 @@ def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes 
     """Forget the events before a cut."""
     stream = run.change(url)
     before, offset = stream.head, stream.position(cut).offset
+    if offset > stream.tail:
+        raise typer.BadParameter(f"the cut {offset} is beyond the tail {stream.tail}")
     count = max(offset - before, 0)
     lost = f"the {count:,} events [{before}, {offset}) of {stream.url}"
     if dry_run:
@@ -50,7 +52,7 @@ def retain(
     policy |= {"min_bytes": min_bytes, "min_age": min_age, "max_event_age": max_event_age}
     planned = stream.retain(policy, dry_run=True)
     if dry_run:
-        run.report(planned, f"would have {planned}")
+        run.report(planned, *f"would have {planned}".split("\n"))
         return
     if planned.dropped:
         ask(f"Drop {planned.dropped:,} events of {stream.url}?", yes=yes)

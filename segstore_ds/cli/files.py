@@ -239,7 +239,11 @@ def open_sink(
         raise typer.BadParameter(f"{name} exists: give --force to replace it")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as sink, _ended(sink, form, schema, raw=raw) as write:
+        opened = part.open("wb")
+    except OSError as error:
+        raise typer.BadParameter(f"{name} can't be written: {error.strerror}") from None
+    try:
+        with opened as sink, _ended(sink, form, schema, raw=raw) as write:
             yield write
         part.replace(path)
     finally:

@@ -33,7 +33,6 @@ from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import (
     Seen,
     abandoned_through,
-    hint_remedy,
     lost_commits,
     missing_versions,
     replaced_stream,
@@ -230,7 +229,6 @@ def _includes(files: MetadataLog[Root], found: Root, seen: Seen, witness: Hint |
                 version=seen.version,
                 newest=found.version,
                 witness="this handle" if witness is None else files.hint_path,
-                remedy=None if witness is None else hint_remedy(files.hint_path),
             )
         )
     return not stale

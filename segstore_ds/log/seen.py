@@ -17,7 +17,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.names import Hint, parse_log_name
+from segstore_ds.format.names import HINT_PATH, Hint, parse_log_name
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.status.history import History
@@ -118,14 +118,6 @@ def is_proof(hint: Hint | None, newest: Root) -> bool:
     return seen.version > newest.version and seen.generation >= newest.generation
 
 
-def hint_remedy(path: str) -> str:
-    """Return the remedy for commits that the hint has seen."""
-    return (
-        f"{RESTORE_LOG}. If an older log/ was put back on purpose, delete {path} and open again: "
-        "what was committed since is lost"
-    )
-
-
 def abandoned_through(root: Root) -> int:
     """Return the newest version that a repair with loss left behind; -1 for none.
 
@@ -136,13 +128,15 @@ def abandoned_through(root: Root) -> int:
     return -1 if number is None else number
 
 
-def lost_commits(
-    url: str, *, version: int, newest: int, witness: str, remedy: str | None = None
-) -> MissingObjectError:
+def lost_commits(url: str, *, version: int, newest: int, witness: str) -> MissingObjectError:
     """Return the error for commits that were seen and are no longer in the log."""
+    hinted = (
+        f". If an older log/ was put back on purpose, delete {HINT_PATH} and open again: what was "
+        "committed since is lost"
+    )
     return MissingObjectError(
         "commits that were in the log are gone",
-        remedy=remedy or RESTORE_LOG,
+        remedy=RESTORE_LOG + (hinted if witness == HINT_PATH else ""),
         url=url,
         seen=version,
         newest=newest,

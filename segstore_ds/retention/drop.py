@@ -77,7 +77,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
         failure = ConflictError(
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or release their pins",
-            pins=sorted(pins),
+            pins={name: pin.url for name, pin in sorted(pins.items())},
         )
         failure.retryable = False  # it stays so until somebody does what the remedy says
         raise failure

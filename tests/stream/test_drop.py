@@ -79,7 +79,7 @@ def test_pinned_stream_is_not_dropped():
         transaction="t" * 32,
     )
     before = objects(storage)
-    with pytest.raises(ConflictError, match=r"pins=\['c1'\]"):
+    with pytest.raises(ConflictError, match=r"pins=\{'c1': 'memory"):
         run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
     assert objects(storage) == before
     assert open_on(storage).tail == 10

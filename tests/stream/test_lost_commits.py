@@ -216,6 +216,15 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
     assert len(values(stream, old)) == 150
 
 
+def test_loss_that_the_hint_proves_is_one_problem() -> None:
+    """The open that fails and the witness tell the same."""
+    stream, storage = make_stream(3)
+    stream._log.write_hint(stream._log.root)
+    lose(storage, stream.version)
+    (told,) = witnesses(storage)
+    assert f"delete {HINT_PATH}" in told
+
+
 @pytest.mark.parametrize("commits", [0, 1, 3])
 def test_named_reader_detects_lost_commits(commits: int) -> None:
     """The reader does not continue beyond the tail or after events that it never saw."""

@@ -71,6 +71,12 @@ def test_question_on_a_terminal(stream, answer, status, monkeypatch):
     assert stream.refresh().sealed == (status == 0)
 
 
+def test_truncate_beyond_the_tail_is_refused_before_it_asks(stream, capsys):
+    for more in ([], ["--dry-run"], ["--yes"]):
+        assert main(["truncate", stream.url, "99", *more]) == FAILED
+        assert "beyond the tail" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("harm", ["interrupted", "damaged"])
 def test_drop_asks_about_what_it_can_t_count(stream, harm, tmp_path, monkeypatch, capsys):
     """An interrupted drop is finished, and a damaged stream dropped, from a terminal too."""

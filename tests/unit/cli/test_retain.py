@@ -33,7 +33,14 @@ def test_retain_asks_first_and_a_dry_run_only_tells(url, capsys):
 
 def test_retain_says_what_keeps_events(url, capsys):
     segstore.open(url).readers.register("etl", owner="ada", start=1)
-    assert main(["retain", url, "--max-bytes=0", "--min-age", "1d", "--min-bytes=1g"]) == 0
+    bounds = ["--max-bytes=0", "--min-age", "1d", "--min-bytes=1g"]
+    assert main(["retain", url, *bounds, "--dry-run"]) == 0
+    assert [line[:10] for line in capsys.readouterr().out.splitlines()] == [
+        "would have",
+        *["kept: min_"] * 2,
+        "kept: read",
+    ]
+    assert main(["retain", url, *bounds]) == 0
     printed = capsys.readouterr().out
     assert "dropped 0 events, the head is 0" in printed
     assert "kept: reader 'etl' of 'ada' has read up to 1" in printed

@@ -155,6 +155,8 @@ def test_rows_survive_a_file(tmp_path, ending, capsys):
     assert main(["export", copied.url, file, "--force", "--json"]) == 0
     assert lines(capsys) == [{"file": file, "events": 2}]
     assert [path.name for path in tmp_path.glob("*rows*")] == [f"rows.{ending}"]
+    assert main(["export", copied.url, str(tmp_path / "none" / f"rows.{ending}")]) == 2
+    assert "can't be written" in capsys.readouterr().err
 
 
 NAN = pa.array([float("nan"), float("-inf"), None])
