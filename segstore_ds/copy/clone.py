@@ -48,6 +48,7 @@ from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.place import first_version, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.prefetch import map_ahead
@@ -149,13 +150,14 @@ def _cut(
         return root
     if end == root.head:
         return replace(root, lists=(), parts=(), entries=(), tail=end)
-    own, levels, made = TableStatus(target), context.status.table, replace(root, version=0)
+    own, levels = TableStatus(target), context.status.table
+    made = replace(root, version=seen_before(first_version(StreamLog(target).files) or 0))
     lists = [ref for ref in root.lists if ref.end <= end]
     divided = next((ref for ref in root.lists if ref.start < end < ref.end), None)
     members = levels.members(divided) if divided else ()
     first = tuple(part for part in members if part.end <= end)
     if first:
-        lists.append(own.table.put_list(0, first))
+        lists.append(own.table.put_list(made.version, first))
     parts = [part for part in root.parts if part.end <= end]
     cut = next((part for part in (*members, *root.parts) if part.start < end < part.end), None)
     start = cut.start if cut else root.inline_start

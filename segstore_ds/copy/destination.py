@@ -15,7 +15,7 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import Names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.place import COPIED, first_version, may_begin
+from segstore_ds.log.place import COPIED, first_version, may_begin, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
 from segstore_ds.status.history import begin_history
@@ -166,7 +166,7 @@ class Destination:
         context = StreamContext.of(self.log, client=self.client)
         known: tuple[Epoch, ...] = ()
         for number, (since, text, spark, called) in enumerate(epochs):
-            facts = (0, number, since, text, spark)
+            facts = (seen_before(self.position), number, since, text, spark)
             known = (*known, context.status.put_epoch(*facts, names=called, beside=known))
         request, size = self.request, sum(entry.bytes for entry in entries)
         record = replace(
@@ -184,8 +184,9 @@ class Destination:
             properties=properties,
         )
         first = begin_history(first, segments=len(entries))
-        first = context.status.tidy(first, Slot(0, first.time_us, 0))
-        if context.log.create(first, self.position) is not None:
+        named = replace(first, version=seen_before(self.position))
+        first = context.status.tidy(named, Slot(0, first.time_us, 0))
+        if context.log.create(replace(first, version=0), self.position) is not None:
             return Copied(*copied, len(entries), size)
         done = self.find_done()
         if done is None:
@@ -219,7 +220,7 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
 
     What copies have staged there is allowed.
     """
-    if may_begin(log.files, resumed=COPIED):
+    if may_begin(log.files, resumed=COPIED) is not None:
         return None
     known = log.open().copies.get(request.copy_id)
     if known is None:

@@ -43,8 +43,8 @@ _TABLES = (
 )
 
 
-def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
-    """Tell whether a stream may begin in a folder; False when there already is one.
+def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> int | None:
+    """Return the version that a stream may begin with in a folder; None when there already is one.
 
     Sends a bounded number of requests: one listing of one key shows that a folder is empty, and one
     request each shows that the folders above it hold no stream. Folders above that the caller may
@@ -55,20 +55,21 @@ def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> bool:
         InvalidInputError: The folder is a file, holds foreign files, or lies in a stream.
         CorruptionError: It holds segments, but no log.
     """
-    storage = files.storage
+    storage, first = files.storage, 0
     if storage.peek("", 1):
-        first = first_version(files)
-        if first is None:
-            return False
+        found = first_version(files)
+        if found is None:
+            return None
+        first = found
         # Behind a dropped stream, segments are what its last writers staged in vain.
         refusal = _find_refusal(storage, "" if first else resumed)
         if refusal is not None and first_version(files) is None:
-            return False  # another caller created the stream meanwhile
+            return None  # another caller created the stream meanwhile
         if refusal is not None:
             raise refusal
     _refuse_inside(files)
     storage.ensure_exclusive()
-    return True
+    return first
 
 
 def first_version(files: MetadataLog[Root]) -> int | None:
@@ -86,6 +87,15 @@ def first_version(files: MetadataLog[Root]) -> int | None:
         return None
     # It is gone if the drop of a stream, or its purge, came between.
     return newest + 1 if root is not None and root.dropped else None
+
+
+def seen_before(first: int) -> int:
+    """Return the version that what a stream's first root refers to is named after.
+
+    It is that of the drop before, if there was one: by it a drop that still deletes tells apart
+    what belongs to the next stream in its folder.
+    """
+    return max(first - 1, 0)
 
 
 def no_stream(storage: Storage) -> NotFoundError:

@@ -43,7 +43,7 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     root = context.log.refresh()
     _refuse_clone(root)
     follower = Follower(target, context.clock, of=storage.url)
-    empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
+    empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/") is not None
     # One folder under two names would be one copy, and promote would fence nobody.
     for other in (storage, *(files.storage for files in context.log.seams.copies(root))):
         if other.url != target.url:

@@ -1,8 +1,8 @@
 """Drop: deletes a stream. It makes a last commit, then deletes the data.
 
 The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
-opens the remains as a stream. From then on nobody can commit, and objects may be deleted in any
-order.
+opens the remains as a stream. From then on nobody can commit to it, and objects may be deleted in
+any order. But another stream may begin in the folder at once, so what may be of that one stays.
 
 The last hour of the log stays, and the last commit for longer: a handle with an older base finds
 the slot after it taken, and learns that the stream is gone. A stream that is created in the folder
@@ -13,7 +13,7 @@ that still runs finds its version taken.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,7 @@ from segstore_ds.publish.latest import SOURCE, latest_storage
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import Storage
+from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.create import first_root
 
@@ -108,31 +108,63 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
             confirm=confirm,
         )
     log = DroppableLog(storage, clock=clock, damaged=True)
-    before = _take_place(log, client) or log.reopen()
+    copied = frozenset(info.path for info in storage.list_named(*COPIED.split("/")))
+    taken = _take_place(log, client) if copied else None
+    before = taken or log.reopen()
     commit_drop(log, client)
-    deleted, kept = 0, []
+    if before.dropped and taken is None:
+        copied = frozenset()  # it was dropped before they were listed
+    deleted = 0
     if LATEST in log.root.properties:
         deleted += drop_latest(storage, log.root, clock=clock, client=client)
-    log_files = f"{names.LOG_FOLDER}/"
-    objects = [*storage.list("")]
-    if any(paths.is_published(info.path) for info in objects):
-        deleted += remove_tables(storage, log.root.stream_id)
-        objects = [*storage.list("")]
-    for info in objects:
-        if not names.is_object(info.path):
-            kept.append(info.path)
-        elif not info.path.startswith(log_files):
-            storage.delete(info.path)
-            deleted += 1
-    for info in storage.temporaries():
-        if names.is_temporary(info.path):
-            storage.delete(info.path)
+    objects, kept = _delete_objects(log, copied)
+    deleted += objects
     kept += _find_hidden(storage)
     _unpin(StreamContext.of(log, client=client))
     deleted += purge_dropped(log)
     if before.dropped and not deleted:
         raise NotFoundError("stream was dropped", url=storage.url, version=before.version)
     return Dropped(deleted, tuple(sorted(kept)))
+
+
+def _delete_objects(log: DroppableLog, copied: Collection[str]) -> tuple[int, list[str]]:
+    """Delete all but the log; return how many objects that were, and the names of other files.
+
+    `copied` is what copies had staged before the last commit.
+    """
+    storage, log_files = log.storage, f"{names.LOG_FOLDER}/"
+    objects, deleted = [*storage.list("")], 0
+    if any(paths.is_published(info.path) for info in objects):
+        deleted += remove_tables(storage, log.root.stream_id)
+        objects = [*storage.list("")]
+    is_left = _remains(log, copied)
+    for info in objects:
+        own = names.is_object(info.path) and not info.path.startswith(log_files)
+        if own and is_left(info):
+            storage.delete(info.path)
+            deleted += 1
+    for info in storage.temporaries():
+        if names.is_temporary(info.path):
+            storage.delete(info.path)
+    return deleted, [info.path for info in objects if not names.is_object(info.path)]
+
+
+def _remains(log: DroppableLog, copied: Collection[str]) -> Callable[[ObjectInfo], bool]:
+    """Return what tells of an object that was listed before now whether it is surely the stream's.
+
+    Before the first commit of another stream in the folder, only what a copy stages and what that
+    commit refers to may be its. After it, all may be that was put since the last commit of this.
+    """
+    last, files = log.root.version, log.files
+    alone = not files.exists(last + 1)
+    dropped_us = log.storage.info(files.path(last)).modified_us
+
+    def is_left(info: ObjectInfo) -> bool:
+        staged = info.path.startswith(COPIED) or names.staged_version(info.path) == last
+        sure = alone and not staged
+        return sure or info.path in copied or info.modified_us < dropped_us
+
+    return is_left
 
 
 def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> int:
@@ -147,9 +179,7 @@ def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> i
 
 def _take_place(log: DroppableLog, client: str) -> Root | None:
     """Make a dropped stream where copies have staged objects and none has made a stream."""
-    if next(iter(log.storage.list_named(*COPIED.split("/"))), None) is None:
-        return None
-    if not may_begin(log.files, resumed=COPIED):
+    if may_begin(log.files, resumed=COPIED) is None:
         return None
     context = StreamContext.of(log, client=client)
     nothing = context.status.put_epoch(0, 0, 0, encode_schema(pa.schema([])), None)

@@ -18,7 +18,7 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.place import may_begin
+from segstore_ds.log.place import may_begin, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
@@ -59,15 +59,16 @@ def run_create(
         TIME_COLUMN: build_time_column(time_column, stored),
     }
     log = StreamLog(storage, clock=clock)
-    if not may_begin(log.files):
+    version = may_begin(log.files)
+    if version is None:
         raise _taken(storage.url)
     context = StreamContext.of(log, client=client)
-    epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
+    epoch = context.status.put_epoch(seen_before(version), 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch], [stored])
     kept = dict(properties or {})
     kept.update((name, value) for name, value in marked.items() if value is not None)
     first = replace(first, properties=kept)
-    if log.create(begin_history(first)) is None:
+    if log.create(begin_history(first), version) is None:
         raise _taken(storage.url)
     return log
 

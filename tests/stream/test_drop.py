@@ -2,11 +2,13 @@
 
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
-from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
+from stream_kit import SCHEMA, SOFT, STAGED, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -19,7 +21,7 @@ from segstore_ds.format.copies import Pin
 from segstore_ds.format.record import to_json
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.log.commit import Change
-from segstore_ds.retention.drop import DroppableLog, run_drop
+from segstore_ds.retention.drop import DroppableLog, commit_drop, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -147,6 +149,70 @@ def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     assert {item.path for item in last.retired} >= set(lists)
     run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
     assert left(storage)
+
+
+class AtListing(Meddling):
+    """Something else happens between the last commit of a drop and its deletions."""
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if not self.met and verb == "list" and not path:
+            self.met = True
+            self._happens()
+        return work()
+
+
+WIDE = pa.schema([(f"column_{n:05}", pa.int64()) for n in range(700)])  # more than a root holds
+
+
+def nulls(schema: pa.Schema) -> pa.Table:
+    return pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WIDE], ids=["in its root", "in an object"])
+@pytest.mark.parametrize("how", ["create", "segments", "events"])
+def test_stream_that_begins_during_a_drop_keeps_its_events(schema, how):
+    """A sink that creates what is missing may be back before the drop has listed the folder."""
+    storage, source = (open_storage(f"memory://{uuid.uuid4().hex}") for _ in range(2))
+    for each in (storage, source):
+        create_on(each, schema, upkeep=None).append(nulls(schema), layout=STAGED)
+
+    def begin():
+        if how == "create":
+            create_on(storage, schema, upkeep=None)
+        else:
+            open_on(source).copy_to(storage.url, copy_id="c", mode=how)
+        stream = open_on(storage)
+        stream.append(nulls(schema), layout=STAGED)
+        stream.readers.register("r")
+
+    dropping = AtListing(storage, "", begin)
+    assert run_drop(dropping, confirm=storage.url, clock=SYSTEM_CLOCK, client="").deleted
+    assert dropping.met
+    stream = open_on(storage)
+    stream.verify().check()
+    assert len(stream.read().read_all()) == 1 + (how != "create")
+    assert [reader.name for reader in stream.readers] == ["r"]
+    run_drop(storage, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+    assert left(storage)
+
+
+def test_drop_that_is_repeated_leaves_what_a_stream_under_way_has_put():
+    """It has an object, but no commit yet."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    create_on(storage, WIDE, upkeep=None).append(nulls(WIDE), layout=STAGED)
+    log = DroppableLog(storage)
+    log.reopen()
+    commit_drop(log, "")
+
+    def repeat():
+        run_drop(storage, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+
+    target = Meddling(storage, "create log/", repeat)
+    create_on(target, WIDE, upkeep=None)
+    assert target.met
+    stream = open_on(storage)
+    stream.append(nulls(WIDE), layout=STAGED)
+    stream.verify().check()
 
 
 def test_drop_may_be_repeated_after_a_crash_at_any_call():
