@@ -157,7 +157,7 @@ def _parse_lines(lines: bytes, schema: Any) -> Any:
             found = pa_json.read_json(io.BytesIO(lines), read, parse)
             return pa.table(found.columns, names=found.column_names)
     try:
-        rows = [dict(json.loads(line)) for line in lines.splitlines() if line.strip()]
+        rows = _objects(lines)
         kinds = {field.name: field.type for field in schema}
         names = [*dict.fromkeys(chain(kinds, *rows))]
         columns = [
@@ -168,9 +168,14 @@ def _parse_lines(lines: bytes, schema: Any) -> Any:
         ]
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise pa.ArrowInvalid(f"not lines of JSON: {error}") from error
-    if not rows:
-        raise pa.ArrowInvalid("no lines of JSON")
     return pa.table(columns, names=names)
+
+
+def _objects(lines: bytes) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in lines.splitlines() if line.strip()]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("each line has to be an object")
+    return rows
 
 
 def _has_bytes(kind: Any) -> bool:
