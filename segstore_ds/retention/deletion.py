@@ -3,7 +3,8 @@
 `maintain` does all of it, or forgets versions or deletes objects alone; rounds of upkeep take the
 same steps in small pieces, see `retention.upkeep`. The order is:
 
-1. Commit `log_start` and the staging floor, raised. A commit in flight of objects staged below the
+1. List the objects, while the stream is there: after a drop another may begin in its folder. Then
+   commit `log_start` and the staging floor, raised. A commit in flight of objects staged below the
    floor either lands first, so that what it lists is seen in 3, or is refused.
 2. Delete the log's files below `log_start` in ascending order, so a missing name means that every
    name below it is missing, too.
@@ -160,6 +161,7 @@ def run_deletion(
     if dry_run:
         root = aim.raised(root, root.version + 1)
     else:
+        context.log.refresh()  # dropped before it is listed, the folder may be another stream's
         root = _raise(context, aim, objects)
         if aim.start:
             trim_log(context, base.log_start, root, lambda files: files.purge(root.log_start))

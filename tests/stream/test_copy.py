@@ -33,6 +33,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
     SealedError,
+    SegstoreError,
     StorageError,
     TruncatedError,
 )
@@ -427,6 +428,22 @@ def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
     assert [entry.path for entry in copy.maintain(grace=86_400).deleted] == [left]
     assert objects(copy._log.storage, "segments") >= {other}
     assert values(segstore.open(copy.url)) == list(range(20))
+
+
+def test_vacuum_of_a_dropped_stream_leaves_the_next_copy_in_its_folder() -> None:
+    """It has the same id, as that of a copy that is made anew each night."""
+    stream, _ = make_stream(2)
+    storage = open_storage(_copied(stream))
+
+    def copy_anew() -> None:
+        segstore.drop(storage.url, confirm=storage.url)
+        stream.copy_to(storage.url, copy_id="c")
+
+    vacuuming = Meddling(storage, "list segments", copy_anew)
+    with pytest.raises(SegstoreError):
+        open_on(vacuuming).maintain(grace=86_400)
+    assert vacuuming.met
+    segstore.open(storage.url).verify().check()
 
 
 def _copied(stream: Stream) -> str:
