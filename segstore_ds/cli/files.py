@@ -106,12 +106,28 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
             )
             options.null_values = [*{*options.null_values} - _NAN]
             blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
-            parsing = csv.ParseOptions(newlines_in_values=True)  # or a block may end in a value
-            return csv.open_csv(source, blocks, parsing, options)
+            # Or a block may end in a value; and an empty line of one column is a null.
+            parsing = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(types) != 1)
+            return csv.open_csv(_WholeEnds(source), blocks, parsing, options)
         case Format.JSON:
             return _open_json(source, schema)
         case Format.ARROW:
             return _open_arrow(source)
+
+
+class _WholeEnds(io.RawIOBase):
+    """Reads a source without ending between CR and LF: Arrow would drop that LF from a value."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._held = source, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._held + self._source.read(size - len(self._held))
+        self._held = b"\r" if len(data) > 1 and data.endswith(b"\r") else b""
+        return data.removesuffix(self._held)
 
 
 def _open_json(source: BinaryIO, schema: Any) -> Any:

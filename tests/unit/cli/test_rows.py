@@ -40,6 +40,12 @@ def stream(tmp_path):
     return made
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let files of a test have several blocks."""
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 1 << 20)
+
+
 def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -255,12 +261,13 @@ def test_append_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
     assert "give --format" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("bad.csv", "user,n\neve,4,5\n"),
         ("kind.csv", "user,n\neve,four\n"),
-        ("late.csv", "user,n\n" + "eve,4\n" * 3_000_000 + "eve,4,5\n"),
+        ("late.csv", "user,n\n" + "eve,4\n" * 300_000 + "eve,4,5\n"),
         ("empty.csv", ""),
         ("bad.jsonl", '{"n": }\n'),
         ("bad.parquet", "rows"),
