@@ -50,7 +50,8 @@ def listener(
 
     The streams that queries read are watched from a query's first finished batch on. They are
     measured when the metrics are collected, in that thread, so the lag of a batch that hangs is
-    seen to grow. Nothing is written. With Spark Connect the listener runs in the client.
+    seen to grow. Nothing is written. With Spark Connect the listener runs in the client: remove it
+    when its queries have ended, since `removeListener` may hang there if an event comes meanwhile.
 
     Args:
         urls: More streams to watch, such as those that queries write, which Spark does not name.

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E402 - after py4j is hidden
 
+import faulthandler
 import json
 import sys
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 sys.modules["py4j"] = None  # as where the client alone is installed
 
 import pyspark
+from listener_kit import listening
 from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -47,13 +49,12 @@ def main(remote: str, folder: str) -> None:
         found["error"] = "did you mean startCut?" in str(error)
     registry = CollectorRegistry()
     listener = segstore.spark.listener(f"{folder}/sink", registry=registry)
-    spark.streams.addListener(listener)
     writer = spark.readStream.format("segstore").load(url).writeStream.format("segstore")
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
-    query = writer.start(f"{folder}/sink")
-    assert query.awaitTermination(240)
+    with listening(spark, listener):
+        query = writer.start(f"{folder}/sink")
+        assert query.awaitTermination(240)
     found["streamed"] = segstore.open(f"{folder}/sink").tail
-    spark.streams.removeListener(listener)
     names = {metric.name for metric in registry.collect()}
     found["metrics"] = {"segstore_query_batches", "segstore_query_running"} & names != set()
     sys.stdout.write(json.dumps(found))
@@ -61,4 +62,6 @@ def main(remote: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
+    # Shows where each thread waits, before the test gives up: calls of Connect have no deadline.
+    faulthandler.dump_traceback_later(420, exit=True)
     main(*sys.argv[1:])

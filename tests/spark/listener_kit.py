@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 import segstore_ds as segstore
 
@@ -46,7 +47,8 @@ def scraped() -> Iterator[tuple[CollectorRegistry, Callable[[], dict]]]:
 class Heard:
     """Waits for an event of a listener; Spark hands events on in another thread."""
 
-    def __init__(self, listener: object, *names: str) -> None:
+    def __init__(self, listener: object) -> None:
+        names = ("onQueryStarted", "onQueryProgress", "onQueryTerminated")
         self.events = {name: threading.Event() for name in names}
         for name, event in self.events.items():
             setattr(listener, name, self._noting(getattr(listener, name), event))
@@ -60,6 +62,25 @@ class Heard:
 
     def wait(self, name: str) -> None:
         assert self.events[name].wait(180), name
+
+
+@contextmanager
+def listening(spark: SparkSession, listener: StreamingQueryListener) -> Iterator[Heard]:
+    """Add a listener, and remove it when the query that it heard of has ended.
+
+    While Connect's client removes the last listener, it holds the lock that the next event needs,
+    and waits for that event for ever (SPARK-59623).
+    """
+    heard = Heard(listener)
+    spark.streams.addListener(listener)
+    try:
+        yield heard
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        if heard.events["onQueryStarted"].is_set():
+            heard.wait("onQueryTerminated")
+        spark.streams.removeListener(listener)
 
 
 def check_query(spark: SparkSession, folder: Path) -> None:
@@ -81,9 +102,7 @@ def _check_query(
     listener = segstore.spark.listener(
         target, every_s=0, registry=registry, meter_provider=provider
     )
-    heard = Heard(listener, "onQueryProgress", "onQueryTerminated")
-    spark.streams.addListener(listener)
-    try:
+    with listening(spark, listener) as heard:
         rows = spark.readStream.format("segstore").option("endCut", 20).load(source.url)
         query = (
             rows.writeStream.format("segstore")
@@ -114,6 +133,4 @@ def _check_query(
         query.stop()
         heard.wait("onQueryTerminated")
         assert ask()["query_running", "etl"] == 0
-    finally:
-        spark.streams.removeListener(listener)
-        provider.shutdown()
+    provider.shutdown()

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from listener_kit import Heard, check_query, scraped
+from listener_kit import check_query, listening, scraped
 from pyspark.errors import StreamingQueryException
 
 import segstore_ds as segstore
@@ -20,9 +20,7 @@ def test_a_failed_query_is_counted(spark, tmp_path):
         source = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
         source.append(pa.table({"n": [1, 2, 3]}))
         listener = segstore.spark.listener(registry=registry)
-        heard = Heard(listener, "onQueryTerminated")
-        spark.streams.addListener(listener)
-        try:
+        with listening(spark, listener) as heard:
             rows = spark.readStream.format("segstore").load(source.url)
             writer = rows.writeStream.format("noop").queryName("lost")
             query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
@@ -32,5 +30,3 @@ def test_a_failed_query_is_counted(spark, tmp_path):
                 query.awaitTermination(180)
             heard.wait("onQueryTerminated")
             assert ask()["query_failures_total", "lost"] == 1
-        finally:
-            spark.streams.removeListener(listener)
