@@ -130,11 +130,11 @@ class ModelStorage(Storage):
     def delete(self, path: str) -> None:
         self._call(Request("delete", path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        after = ""
-        while found := self._call(Request("list", prefix, after=after)):
+    def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
+        after, wanted = "", f"{folder}/{start}" if start else ""
+        while found := self._call(Request("list", folder, after=after)):
             page = found[: self._page]
-            yield from (_info(*entry) for entry in page)
+            yield from (_info(*entry) for entry in page if entry[0].startswith(wanted))
             if page == found:
                 return
             after = page[-1][0]

@@ -202,8 +202,8 @@ class StorageContract:
             storage.put(path, b"x")
         assert [found.path for found in storage.list("")] == ["log/1"]
 
-    def test_list_named_lists_what_begins_with_a_text(self, storage: Storage) -> None:
-        assert list(storage.list_named("segments", "00")) == []
+    def test_list_from_a_text_lists_what_begins_with_it(self, storage: Storage) -> None:
+        assert list(storage.list("segments", "00")) == []
         sizes = {
             "segments/001a/1": 1,
             "segments/001a/2": 2,
@@ -217,26 +217,26 @@ class StorageContract:
             storage.put(path, b"x")
         for start in ("001", "00", "001a"):
             named = {path for path in sizes if path.startswith(f"segments/{start}")}
-            found = list(storage.list_named("segments", start))
+            found = list(storage.list("segments", start))
             assert {info.path: info.size for info in found} == {path: sizes[path] for path in named}
             assert all(abs(info.modified_us / 1e6 - time.time()) < 3600 for info in found)
-        assert list(storage.list_named("segments", "2")) == []
-        assert [info.path for info in storage.list_named("segments", "01")] == ["segments/01/1"]
-        assert list(storage.list_named("no-such", "001")) == []
+        assert list(storage.list("segments", "2")) == []
+        assert [info.path for info in storage.list("segments", "01")] == ["segments/01/1"]
+        assert list(storage.list("no-such", "001")) == []
 
-    def test_list_named_is_fresh(self, storage: Storage) -> None:
+    def test_list_from_a_text_is_fresh(self, storage: Storage) -> None:
         """What another handle has put or deleted is seen at once, in one request."""
         storage.stats.reset()
-        assert list(storage.list_named("status", "7")) == []
+        assert list(storage.list("status", "7")) == []
         wanted = {f"status/7-{n}" for n in range(40)}
         for path in wanted:
             storage.put(path, b"x")
         other = pickle.loads(pickle.dumps(storage))  # noqa: S301
-        assert {info.path for info in storage.list_named("status", "7-")} == wanted
+        assert {info.path for info in storage.list("status", "7-")} == wanted
         other.delete("status/7-0")
         other.put("status/7-40", b"x")
         wanted = wanted - {"status/7-0"} | {"status/7-40"}
-        assert {info.path for info in storage.list_named("status", "7-")} == wanted
+        assert {info.path for info in storage.list("status", "7-")} == wanted
         assert storage.stats.requests["list"] == 3
 
     def test_peek_names_what_lies_directly_in_a_folder(self, storage: Storage) -> None:

@@ -61,11 +61,8 @@ class TimedStorage(WrappedStorage):
     def info(self, path: str) -> ObjectInfo:
         return self._dated(super().info(path))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return map(self._dated, super().list(prefix))
-
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        return map(self._dated, super().list_named(folder, start))
+    def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
+        return map(self._dated, super().list(folder, start))
 
     def temporaries(self) -> Iterator[ObjectInfo]:
         return map(self._dated, super().temporaries())

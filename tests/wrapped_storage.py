@@ -65,12 +65,9 @@ class WrappedStorage(Storage):
             lambda: self.inner.copy_from(source, source_path, path, replace=replace),
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
-
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        path = f"{folder}/{start}"
-        yield from self.around("list", path, lambda: list(self.inner.list_named(folder, start)))
+    def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
+        path = f"{folder}/{start}" if start else folder
+        yield from self.around("list", path, lambda: list(self.inner.list(folder, start)))
 
     def names_from(self, folder: str, start: str) -> Sequence[str]:
         return self.around("list", folder, lambda: self.inner.names_from(folder, start))

@@ -108,7 +108,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
             confirm=confirm,
         )
     log = DroppableLog(storage, clock=clock, damaged=True)
-    copied = frozenset(info.path for info in storage.list_named(*COPIED.split("/")))
+    copied = frozenset(info.path for info in storage.list(*COPIED.split("/")))
     taken = _take_place(log, client) if copied else None
     before = taken or log.reopen()
     commit_drop(log, client)

@@ -284,7 +284,7 @@ class _Deletion:
             for folder in OBJECT_FOLDERS
             for prefix in names.version_prefixes(start, end)
             if not self._late()
-            for info in self._context.storage.list_named(folder, prefix)
+            for info in self._context.storage.list(folder, prefix)
             if start <= (names.staged_version(info.path) or 0) < end
         ]
         whole = not self._late() and self._delete_orphans(found)

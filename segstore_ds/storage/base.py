@@ -273,19 +273,14 @@ class Storage(ABC):
         return False
 
     @abstractmethod
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
         """List all objects below a folder ('' for all), asking the store each time.
 
-        The order is undefined. Temporary objects, which have a path part that starts with '.', are
-        left out. A missing folder yields nothing. The iteration itself may raise StorageError.
+        With `start`, a text without slashes, only those whose path within the folder begins with
+        it; where the store can list by a prefix, nothing else is listed. The order is undefined.
+        Temporary objects, which have a path part that starts with '.', are left out. A missing
+        folder yields nothing. The iteration itself may raise StorageError.
         """
-
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        """List the objects of a folder whose path within it begins with a text without slashes.
-
-        Otherwise as `list`. Where the store can list by a prefix, nothing else is listed.
-        """
-        return (info for info in self.list(folder) if info.path.startswith(f"{folder}/{start}"))
 
     def names_from(self, folder: str, start: str) -> Sequence[str]:
         """Return the names directly in a folder that do not sort before `start`, in order.

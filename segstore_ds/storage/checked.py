@@ -19,6 +19,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.storage.base import (
+    PROBE,
     Mirrors,
     ObjectInfo,
     ScatteredWriter,
@@ -98,7 +99,7 @@ class CheckedStorage(Storage):
     @abstractmethod
     def _open_staged(self, path: str, full: str) -> StagedWriter: ...
     @abstractmethod
-    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]: ...
+    def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]: ...
     @abstractmethod
     def _peek(self, folder: str, limit: int) -> list[str] | None: ...
     @abstractmethod
@@ -226,17 +227,10 @@ class CheckedStorage(Storage):
             lambda other: self.copy_from(other, source_path, path, replace=replace),
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
-        prefix = prefix if prefix == "/" else prefix.removesuffix("/")
-        folder = self._full(prefix) if prefix else self.location.path
-        return self._listing(prefix, self._list, folder)
-
-    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
-        return self._listing(folder, self._list_named, self._full(folder), start)
-
-    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
-        wanted = f"{folder.rstrip('/')}/{start}"
-        return (entry for entry in self._list(folder) if entry[0].startswith(wanted))
+    def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:  # noqa: D102
+        folder = folder if folder == "/" else folder.removesuffix("/")
+        full = self._full(folder) if folder else self.location.path
+        return self._listing(folder, full, start)
 
     def names_from(self, folder: str, start: str) -> Sequence[str]:  # noqa: D102
         found = self.run("list", folder, self._names_from, self._full(folder), start)
@@ -267,15 +261,13 @@ class CheckedStorage(Storage):
             yield ObjectInfo(full.removeprefix(root), size, modified_us)
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        return iter(())
+        return self._list(self.location.path, PROBE)
 
-    def _listing(
-        self, prefix: str, find: Callable[..., Iterator[tuple[str, int, int]]], *given: str
-    ) -> Iterator[ObjectInfo]:
+    def _listing(self, folder: str, full: str, start: str) -> Iterator[ObjectInfo]:
         root = self.location.path.rstrip("/") + "/"
-        found = self.run("list", prefix, find, *given)
+        found = self.run("list", folder, self._list, full, start)
         while True:
-            entry = self.resume("list", prefix, next, found, None)
+            entry = self.resume("list", folder, next, found, None)
             if entry is None:
                 return
             full, size, modified_us = entry

@@ -1,4 +1,4 @@
-"""Writers for filesystems that take an object in one call: it is gathered in memory."""
+"""Storages whose filesystem takes an object in one call: it is gathered in memory."""
 
 import threading
 from collections.abc import Sequence
@@ -9,47 +9,38 @@ from segstore_ds.storage.base import ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
 
 
-class GatheredWriter(StagedWriter):
-    """Gathers the object in memory and writes it in one call at commit."""
+class GatheringStorage(CheckedStorage):
+    """Writes a large object by one `_put`."""
 
-    def __init__(self, storage: CheckedStorage, path: str, full: str) -> None:
-        self.size = 0
+    def _open_staged(self, path: str, full: str) -> "GatheredWriter":
+        return GatheredWriter(self, path, full, 0)
+
+    def _open_scattered(
+        self,
+        path: str,
+        full: str,
+        size: int,
+        part_bytes: int,  # noqa: ARG002
+    ) -> "GatheredWriter":
+        return GatheredWriter(self, path, full, size)
+
+
+class GatheredWriter(StagedWriter, ScatteredWriter):
+    """Gathers an object in memory: in order, or parts of an object of `size` bytes."""
+
+    def __init__(self, storage: GatheringStorage, path: str, full: str, size: int) -> None:
+        self.size = size
         self._storage = storage
         self._path = path
         self._full = full
-        self._content: bytearray | None = bytearray()
+        self._content: bytearray | None = bytearray(size)
+        self._lock = threading.Lock()
 
     def write(self, data: Any) -> None:  # noqa: D102
         view = memoryview(data).cast("B")
         self._open().extend(view)
         self.size += view.nbytes
         self._storage.stats.add_written(view.nbytes)
-
-    def commit(self) -> int:  # noqa: D102
-        content = self._open()
-        refuse_empty(self._path, self.size)
-        self._storage.resume("stage", self._path, self._storage._put, self._full, bytes(content))  # noqa: SLF001
-        self._content = None
-        return self.size
-
-    def abort(self) -> None:  # noqa: D102
-        self._content = None
-
-    def _open(self) -> bytearray:
-        if self._content is None:
-            raise InvalidInputError("staged object was committed or aborted", path=self._path)
-        return self._content
-
-
-class GatheredParts(ScatteredWriter):
-    """Gathers the parts of an object in memory and writes it in one call at commit."""
-
-    def __init__(self, storage: CheckedStorage, path: str, full: str, size: int) -> None:
-        self._storage = storage
-        self._path = path
-        self._full = full
-        self._content: bytearray | None = bytearray(size)
-        self._lock = threading.Lock()
 
     def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
         content = self._open()
@@ -60,9 +51,10 @@ class GatheredParts(ScatteredWriter):
 
     def commit(self) -> int:  # noqa: D102
         content = self._open()
+        refuse_empty(self._path, self.size)
         self._storage.resume("stage", self._path, self._storage._put, self._full, bytes(content))  # noqa: SLF001
         self._content = None
-        return len(content)
+        return self.size
 
     def abort(self) -> None:  # noqa: D102
         self._content = None

@@ -135,8 +135,10 @@ class LocalStorage(CheckedStorage):
         full: str,
         size: int,
         part_bytes: int,  # noqa: ARG002
-    ) -> "LocalScatteredWriter":
-        return LocalScatteredWriter(self._open_replacing(path, full), size)
+    ) -> "LocalStagedWriter":
+        writer = self._open_replacing(path, full)
+        writer.size = size
+        return writer
 
     def _copies_from(self, source: CheckedStorage) -> bool:
         return isinstance(source, LocalStorage) and hasattr(os, "copy_file_range")
@@ -154,20 +156,8 @@ class LocalStorage(CheckedStorage):
                 writer.commit()
         return True
 
-    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
-        return self._walk(folder, lambda name: not name.startswith("."))
-
-    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.name.startswith(start) or entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._list(entry.path)
-                    continue
-                with suppress(FileNotFoundError):
-                    status = entry.stat()
-                    yield entry.path, status.st_size, status.st_mtime_ns // 1000
+    def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
+        return self._walk(folder, start, lambda name: not name.startswith("."))
 
     def _names_from(self, folder: str, start: str) -> list[str]:  # noqa: ARG002
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
@@ -175,19 +165,24 @@ class LocalStorage(CheckedStorage):
         return []
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        return self._walk(self.location.path, lambda name: name.startswith((TEMPORARY, PROBE)))
+        return self._walk(self.location.path, "", lambda name: name.startswith((TEMPORARY, PROBE)))
 
-    def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
-        pending = [folder]
+    def _walk(
+        self, folder: str, start: str, wanted: Callable[[str], bool]
+    ) -> Iterator[tuple[str, int, int]]:
+        pending = [(folder, start)]
         while pending:
+            folder, start = pending.pop()
             # A folder may vanish between its listing and its visit: it then lists as empty. So
             # does a file in its place, as in an object store.
             gone = suppress(FileNotFoundError, NotADirectoryError)
-            with gone, os.scandir(pending.pop()) as entries:
+            with gone, os.scandir(folder) as entries:
                 for entry in entries:
+                    if not entry.name.startswith(start):
+                        continue
                     if entry.is_dir(follow_symlinks=False):
                         if not entry.name.startswith("."):
-                            pending.append(entry.path)
+                            pending.append((entry.path, ""))
                         continue
                     if not wanted(entry.name):
                         continue
@@ -290,11 +285,11 @@ class _NotLinkedError(Exception):
         self.cause = cause
 
 
-class LocalStagedWriter(StagedWriter):
+class LocalStagedWriter(StagedWriter, ScatteredWriter):
     """Writes to the final name, or to a temporary one that is renamed at commit to `final`.
 
-    `full` is the file that `descriptor` has open for writing. `path` is relative to the root, for
-    errors.
+    It writes in order, or to any positions if the object's size was set. `full` is the file that
+    `descriptor` has open for writing. `path` is relative to the root, for errors.
     """
 
     def __init__(
@@ -314,17 +309,20 @@ class LocalStagedWriter(StagedWriter):
         self._descriptor: int | None = descriptor
 
     def write(self, data: Any) -> None:  # noqa: D102
-        view = memoryview(data).cast("B")
-        self._storage.resume("stage", self._path, write, self._open(), view)
-        self.size += view.nbytes
-        self._storage.stats.add_written(view.nbytes)
+        self.write_all([data])
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
+        self.size += self._write(pieces, None)
+
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
+        self._write(pieces, start)
+
+    def _write(self, pieces: Sequence[Any], start: int | None) -> int:
         views = [memoryview(piece).cast("B") for piece in pieces]
-        self._storage.resume("stage", self._path, write_all, self._open(), views)
+        self._storage.resume("stage", self._path, write_all, self._open(), views, start)
         size = sum(view.nbytes for view in views)
-        self.size += size
         self._storage.stats.add_written(size)
+        return size
 
     def copy(self, file: "Reader") -> bool:
         """Append a whole file in the kernel; False if the kernel cannot copy it."""
@@ -363,34 +361,10 @@ class LocalStagedWriter(StagedWriter):
                 os.unlink(self._full)
             self._storage.leave(self._full)
 
-    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
-        """Write pieces side by side from a position on, whatever was written before."""
-        views = [memoryview(piece).cast("B") for piece in pieces]
-        self._storage.resume("stage", self._path, write_all, self._open(), views, start)
-        self._storage.stats.add_written(sum(view.nbytes for view in views))
-
     def _open(self) -> int:
         if self._descriptor is None:
             raise InvalidInputError("staged object was committed or aborted", path=self._path)
         return self._descriptor
-
-
-class LocalScatteredWriter(ScatteredWriter):
-    """Writes to positions of a temporary file, which gets its name at commit."""
-
-    def __init__(self, file: LocalStagedWriter, size: int) -> None:
-        self._file = file
-        self._size = size
-
-    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
-        self._file.write_at(start, pieces)
-
-    def commit(self) -> int:  # noqa: D102
-        self._file.size = self._size
-        return self._file.commit()
-
-    def abort(self) -> None:  # noqa: D102
-        self._file.abort()
 
 
 _PROBED: set[tuple[int, int]] = set()

@@ -11,9 +11,8 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.gathered import GatheredParts, GatheredWriter
+from segstore_ds.storage.gathered import GatheringStorage
 
 
 class _Gate:
@@ -30,7 +29,7 @@ class _Gate:
 _GATE = _Gate()
 
 
-class MemoryStorage(CheckedStorage):
+class MemoryStorage(GatheringStorage):
     """Objects in `fsspec.filesystem("memory")`."""
 
     # Read the store's content directly: its file objects share one read position among threads.
@@ -56,18 +55,6 @@ class MemoryStorage(CheckedStorage):
         with _GATE.lock:
             MemoryFileSystem().pipe_file(full, bytes(data), mode="overwrite")
 
-    def _open_staged(self, path: str, full: str) -> StagedWriter:
-        return GatheredWriter(self, path, full)
-
-    def _open_scattered(
-        self,
-        path: str,
-        full: str,
-        size: int,
-        part_bytes: int,  # noqa: ARG002
-    ) -> ScatteredWriter:
-        return GatheredParts(self, path, full, size)
-
     def _copies_from(self, source: CheckedStorage) -> bool:
         return isinstance(source, MemoryStorage)
 
@@ -77,14 +64,8 @@ class MemoryStorage(CheckedStorage):
             self.run("copy", path, self._put, self._full(path), content)
         return bool(content)
 
-    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
-        return self._starting_with(folder.rstrip("/") + "/")
-
-    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
-        return self._starting_with(f"{folder.rstrip('/')}/{start}")
-
-    def _starting_with(self, prefix: str) -> Iterator[tuple[str, int, int]]:
-        store = MemoryFileSystem.store
+    def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
+        store, prefix = MemoryFileSystem.store, f"{folder.rstrip('/')}/{start}"
         with _GATE.lock:  # no `create` or `put` may add names meanwhile
             found = [name for name in tuple(store) if name.startswith(prefix)]
             files = [(name, store.get(name)) for name in found]
@@ -92,13 +73,10 @@ class MemoryStorage(CheckedStorage):
             if file is not None:  # users of plain fsspec do not take the lock
                 yield name, len(file.getvalue()), _microseconds(file)
 
-    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        return self._starting_with(f"{self.location.path.rstrip('/')}/{PROBE}")
-
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         start = folder.rstrip("/") + "/"
         found: dict[str, None] = {}
-        for full, _, _ in self._starting_with(start):
+        for full, _, _ in self._list(folder):
             name, slash, _ = full.removeprefix(start).partition("/")
             found[f"{name}{slash}"] = None
             if len(found) == limit:

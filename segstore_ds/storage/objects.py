@@ -167,10 +167,7 @@ class ObjectStorage(CheckedStorage):
             raise
         return True
 
-    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
-        return self._list_named(folder, "")
-
-    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
+    def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
         named = {"prefix": start} if start else {}
         found = self.fs.find(folder, detail=True, **named)
@@ -192,16 +189,6 @@ class ObjectStorage(CheckedStorage):
             self._refuse_missing_root()
         inner = (name.removeprefix(prefix) for name in keys)
         return [name for name in inner if name and "/" not in name]
-
-    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        self.fs.invalidate_cache()
-        found = self.fs.find(self.location.path, prefix=PROBE, detail=True)
-        if not found:
-            self._refuse_missing_root()
-        for name, entry in found.items() if isinstance(found, Mapping) else ():
-            if name.rpartition("/")[2].startswith(PROBE):
-                size, when = self._store.size_and_time(entry)
-                yield name, size, _microseconds(when)
 
     def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
         folder = self._full(prefix) if prefix else self.location.path

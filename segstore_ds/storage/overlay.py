@@ -1,9 +1,17 @@
 """A view of a storage with some more objects, which lie in memory; it pickles with them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
-from segstore_ds.storage.base import ObjectInfo, ScatteredWriter, StagedWriter, Storage
+from segstore_ds.storage.base import ObjectInfo, Storage
+
+
+def _passed_on(name: str) -> Any:
+    def call(self: "OverlaidStorage", *args: Any, **given: Any) -> Any:
+        return getattr(self.inner, name)(*args, **given)
+
+    return call
 
 
 class OverlaidStorage(Storage):
@@ -63,53 +71,21 @@ class OverlaidStorage(Storage):
         data = self._objects.get(path)
         return self.inner.info(path) if data is None else ObjectInfo(path, len(data), 0)
 
-    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
-        return self.inner.create(path, data)
-
-    def put(self, path: str, data: bytes) -> None:  # noqa: D102
-        self.inner.put(path, data)
-
-    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
-        return self.inner.open_staged(path, replace=replace)
-
-    def open_scattered(  # noqa: D102
-        self, path: str, size: int, part_bytes: int
-    ) -> ScatteredWriter | None:
-        return self.inner.open_scattered(path, size, part_bytes)
-
-    def copy_from(  # noqa: D102
-        self, source: Storage, source_path: str, path: str, *, replace: bool = False
-    ) -> bool:
-        return self.inner.copy_from(source, source_path, path, replace=replace)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
-        return self.inner.list(prefix)
-
-    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
-        return self.inner.temporaries()
-
-    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
-        return self.inner.peek(prefix, limit)
-
-    def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
-        return self.inner.folders(prefix)
-
-    def delete(self, path: str) -> None:  # noqa: D102
-        self.inner.delete(path)
-
-    def sibling(self, url: str) -> Storage:  # noqa: D102
-        return self.inner.sibling(url)
-
-    def outer(self) -> Storage | None:  # noqa: D102
-        return self.inner.outer()
-
-    def rights(self) -> str | None:  # noqa: D102
-        return self.inner.rights()
-
-    def share(  # noqa: D102
-        self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
-    ) -> None:
-        self.inner.share(url, folders, agrees)
-
-    def ensure_exclusive(self) -> None:  # noqa: D102
-        self.inner.ensure_exclusive()
+    # Everything else goes to the storage.
+    create = _passed_on("create")
+    put = _passed_on("put")
+    note = _passed_on("note")
+    open_staged = _passed_on("open_staged")
+    open_scattered = _passed_on("open_scattered")
+    copy_from = _passed_on("copy_from")
+    list = _passed_on("list")
+    names_from = _passed_on("names_from")
+    temporaries = _passed_on("temporaries")
+    peek = _passed_on("peek")
+    folders = _passed_on("folders")
+    delete = _passed_on("delete")
+    sibling = _passed_on("sibling")
+    outer = _passed_on("outer")
+    share = _passed_on("share")
+    rights = _passed_on("rights")
+    ensure_exclusive = _passed_on("ensure_exclusive")

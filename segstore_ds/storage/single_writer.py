@@ -14,13 +14,11 @@ from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations, registry
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
-from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter
-from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
-from segstore_ds.storage.gathered import GatheredParts, GatheredWriter
+from segstore_ds.storage.gathered import GatheringStorage
 
 
-class SingleWriterStorage(CheckedStorage):
+class SingleWriterStorage(GatheringStorage):
     """Objects of a filesystem without exclusive create."""
 
     _connected: tuple[int, Any, str] | None = None
@@ -94,31 +92,15 @@ class SingleWriterStorage(CheckedStorage):
         self.fs.makedirs(name.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(name, bytes(data))
 
-    def _open_staged(self, path: str, full: str) -> StagedWriter:
-        return GatheredWriter(self, path, full)
-
-    def _open_scattered(
-        self,
-        path: str,
-        full: str,
-        size: int,
-        part_bytes: int,  # noqa: ARG002
-    ) -> ScatteredWriter:
-        return GatheredParts(self, path, full, size)
-
-    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+    def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
         root = self._name(self.location.path)
         found: Mapping[str, Any] = self.fs.find(self._name(folder), detail=True)
         for name, entry in found.items():
             relative = name.removeprefix(root).lstrip("/")
             full = f"{self.location.path.rstrip('/')}/{relative}"
-            if full.startswith(folder.rstrip("/") + "/"):
+            if full.startswith(f"{folder.rstrip('/')}/{start}"):
                 yield full, entry["size"], _microseconds(entry)
-
-    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        start = f"{self.location.path.rstrip('/')}/{PROBE}"
-        return (listed for listed in self._list(self.location.path) if listed[0].startswith(start))
 
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         self.fs.invalidate_cache()

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from fsspec.asyn import sync
 
@@ -15,22 +15,6 @@ from segstore_ds.storage.checked import CheckedStorage
 
 LEAST_PART_BYTES = 5 << 20  # of S3, but for the last part
 MOST_PARTS = 10_000
-
-
-class Upload(Protocol):
-    """The parts of one object; each `put` may run beside others."""
-
-    def __init__(self, fs: Any, full: str) -> None:
-        """Begin an object, named by bucket and key, on fsspec's filesystem."""
-
-    def put(self, number: int, data: bytes) -> Mapping[str, Any]:
-        """Send a part; return what `complete` needs of it."""
-
-    def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
-        """Make the object of parts in the order of their numbers."""
-
-    def abort(self) -> None:
-        """Discard all parts."""
 
 
 class S3Upload:
@@ -99,7 +83,7 @@ class AzureUpload:
         sync(self._fs.loop, call)
 
 
-UPLOADS: Mapping[str, type[Upload]] = {"s3": S3Upload, "abfs": AzureUpload}
+UPLOADS: Mapping[str, type[S3Upload | AzureUpload]] = {"s3": S3Upload, "abfs": AzureUpload}
 
 
 class PartsWriter(ScatteredWriter):

@@ -52,7 +52,7 @@ CALLS: dict[str, Callable[[Storage], object]] = {
     "get_range": lambda storage: storage.get_range("log/1", 0, 5),
     "info": lambda storage: storage.info("log/1"),
     "list": lambda storage: list(storage.list("log")),
-    "list_named": lambda storage: list(storage.list_named("segments", "0")),
+    "list from": lambda storage: list(storage.list("segments", "0")),
     "peek": lambda storage: storage.peek("", 5),
     "folders": lambda storage: storage.folders(""),
     "temporaries": lambda storage: list(storage.temporaries()),
@@ -134,7 +134,7 @@ def test_a_miss_is_no_failure_where_the_bucket_is_there(server: Server) -> None:
     for call in (CALLS["info"], CALLS["get"], CALLS["get_range"]):
         with pytest.raises(segstore.errors.MissingObjectError):
             call(storage)
-    assert CALLS["list_named"](storage) == CALLS["temporaries"](storage) == []
+    assert CALLS["list from"](storage) == CALLS["temporaries"](storage) == []
     assert not segstore.exists(storage.url, storage_options=server.options)
     with pytest.raises(segstore.errors.NotFoundError):
         segstore.open(storage.url, storage_options=server.options)

@@ -347,9 +347,9 @@ def test_a_log_that_grows_while_it_is_verified_is_sound() -> None:
     stream, storage = make_stream(5)
 
     class Growing(WrappedStorage):
-        def list(self, prefix: str) -> Iterator[ObjectInfo]:
-            found = super().list(prefix)
-            if prefix == "readers":
+        def list(self, folder: str, start: str = "") -> Iterator[ObjectInfo]:
+            found = super().list(folder, start)
+            if folder == "readers":
                 stream.append(numbers(0, 1))
                 stream.append(numbers(0, 1))
             return found
