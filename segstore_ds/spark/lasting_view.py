@@ -8,6 +8,7 @@ its own, since Spark may plan all mentions of a table in a statement with the op
 import os
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from segstore_ds.errors import InvalidInputError
@@ -67,7 +68,11 @@ def create_view(
         spark.sql(f"DROP TABLE IF EXISTS {table}")
     spark.catalog.createTable(table, source="segstore", schema=schema)
     kept = ", ".join(f"{key} = {_quote(value)}" for key, value in {"path": url, **given}.items())
-    spark.sql(f"CREATE VIEW {name} AS SELECT * FROM {table} WITH ({kept})")  # noqa: S608 - quoted
+    try:
+        spark.sql(f"CREATE VIEW {name} AS SELECT * FROM {table} WITH ({kept})")  # noqa: S608 - quoted
+    except PySparkException:
+        spark.sql(f"DROP TABLE {table}")
+        raise
 
 
 def _quote(text: str) -> str:

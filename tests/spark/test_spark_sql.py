@@ -172,6 +172,17 @@ def test_a_view_of_its_own_names_a_stream(spark, url, append, views):
             segstore.spark.create_view(spark, "none", url, **refused)
 
 
+def test_a_view_that_can_not_be_made_leaves_no_table(spark, url, append, views):
+    append(spark.range(5))
+    spark.sql("CREATE VIEW late AS SELECT 1 AS n")
+    for _ in range(2):
+        with pytest.raises(AnalysisException, match="ALREADY_EXISTS"):
+            segstore.spark.create_view(spark, "late", url)
+    assert not spark.catalog.tableExists("late__columns")
+    segstore.spark.create_view(spark, "late", url, replace=True)
+    assert spark.table("late").count() == 5
+
+
 @pytest.mark.slow
 def test_a_view_lasts_in_a_persistent_catalog(tmp_path, worker_python):
     inside = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYSPARK_PYTHON": worker_python}
