@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -69,7 +70,7 @@ def launch(
 
 def compact(
     spark: SparkSession,
-    url: str,
+    url: str | os.PathLike[str],
     *,
     start: CutLike | None = None,
     end: CutLike = "tail",
@@ -125,8 +126,8 @@ def compact(
 
 def copy(
     spark: SparkSession,
-    source: str,
-    target: str,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     copy_id: str,
     transform: Callable[[DataFrame], DataFrame] | None = None,
     *,
@@ -180,6 +181,7 @@ def copy(
         >>> segstore.open(large).tail
         2
     """
+    source, target = as_location(source), as_location(target)
     mode = mode or (EVENTS if transform is not None else SEGMENTS)
     if mode not in (EVENTS, SEGMENTS):
         raise InvalidInputError(
@@ -207,8 +209,8 @@ def copy(
 
 def clone(
     spark: SparkSession,
-    source: str,
-    target: str,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
     copy_id: str,
     *,
     version: int | None = None,
@@ -241,9 +243,9 @@ def clone(
         >>> segstore.spark.read(spark, fork).count()
         2
     """
-    stream = open_stream(_storage(spark, source))
+    stream = open_stream(_storage(spark, as_location(source)))
     return stream.copy_to(
-        target, copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
+        as_location(target), copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
     )
 
 
@@ -303,7 +305,7 @@ def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> S
 
 def redact(
     spark: SparkSession,
-    url: str,
+    url: str | os.PathLike[str],
     filters: FilterLike,
     *,
     columns: Sequence[str],

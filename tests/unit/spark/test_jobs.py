@@ -36,13 +36,13 @@ def test_small_jobs_start_none(tmp_path, monkeypatch, bound: int) -> None:
     monkeypatch.setattr(here, "MOST_BYTES", bound)
     monkeypatch.setattr(jobs, "_client", lambda _: "test")
     monkeypatch.setattr(jobs, "_storage", lambda _, url, **given: open_storage(url, **given))
-    url, spark = str(tmp_path / "s"), NoSession()
+    url, spark = tmp_path / "s", NoSession()
     stream = segstore.create(url, pa.schema([("n", pa.int64())]))
     for n in range(4):
         stream.append(pa.table({"n": [n]}))
     actions = (
-        lambda: jobs.copy(spark, url, f"{url}-segments", "c").end,
-        lambda: jobs.copy(spark, url, f"{url}-events", "c", mode="events").end,
+        lambda: jobs.copy(spark, url, tmp_path / "segments", "c").end,
+        lambda: jobs.copy(spark, url, tmp_path / "events", "c", mode="events").end,
         lambda: jobs.redact(spark, url, [["n", "<", 2]], columns=["n"]).rows,
         lambda: jobs.compact(spark, url).segments_before,
     )
