@@ -2,8 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -18,21 +17,9 @@ def pack(value: Any) -> bytes:
     return packed
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A function of a packed part, itself packed until it is called."""
-
-    body: bytes
-
-    @classmethod
-    def of(cls, read: Callable[[Any], Iterator[pa.RecordBatch]]) -> Self:
-        """Pack a function of a part."""
-        return cls(pack(read))
-
-    def __call__(self, part: bytes) -> Iterator[pa.RecordBatch]:
-        """Unpack both."""
-        read: Callable[[Any], Iterator[pa.RecordBatch]] = pickle.loads(self.body)  # noqa: S301 - ours
-        return read(pickle.loads(part))  # noqa: S301 - our own
+def read_packed(read: bytes, part: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a packed part by a packed function of parts."""
+    yield from pickle.loads(read)(pickle.loads(part))  # noqa: S301 - both are our own
 
 
 def iterate_rows(rows: bytes) -> Iterator[pa.RecordBatch]:

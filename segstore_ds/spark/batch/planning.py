@@ -5,7 +5,7 @@ is loaded, and the process that Spark starts for the plan hands it on without lo
 small stream the rows are read as well, so that the process of a task does the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SegstoreError
 from segstore_ds.options import READ, STREAM_READ, parse_options
-from segstore_ds.spark.batch.parts import Packed, PartsReader, iterate_rows, pack
+from segstore_ds.spark.batch.parts import PartsReader, iterate_rows, pack, read_packed
 from segstore_ds.spark.batch.slices import read_small, slice_batches
 from segstore_ds.spark.option_texts import HelperNotes
 from segstore_ds.spark.schemas import from_stored, is_nullable
@@ -80,7 +80,7 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
     )
     try:
         planned = _plan_events(source, snapshot, schema, early=True) if sends_nothing else None
-    except SegstoreError:  # it is raised if the plan is asked for; a query doesn't
+    except SegstoreError:  # it is raised if the DataFrame is planned and read; a query doesn't
         planned = None
     return schema, snapshot.pinned, planned
 
@@ -130,20 +130,11 @@ def _plan_events(
     epochs = HelperNotes.of(source.options).native_epochs
     reading = replace(plan_reading(snapshot, options), native_epochs=epochs)
     tasks = plan_tasks(snapshot, options, reading)
-    rows = _read_early(reading, schema, tasks) if early else None
+    rows = read_small(reading, schema, tasks) if early else None
     if rows is not None:
         return PartsReader(iterate_rows, rows)
-    run = Packed.of(partial(slice_batches, reading, schema))
+    run = partial(read_packed, pack(partial(slice_batches, reading, schema)))
     return PartsReader(run, [pack(task) for task in tasks])
-
-
-def _read_early(
-    reading: Reading, schema: StructType, tasks: Sequence[ReadTask]
-) -> list[bytes] | None:
-    try:
-        return read_small(reading, schema, tasks)
-    except SegstoreError:  # the task raises it
-        return None
 
 
 def snapshot_of(source: Source, options: Mapping[str, Any]) -> Snapshot:
