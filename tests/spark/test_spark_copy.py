@@ -149,7 +149,7 @@ def test_rows_of_a_frame_are_checked_by_their_offsets(spark, url, tmp_path):
     moving = ({"startCut": None}, {"endCut": None}, {"endCut": "tail"}, {"offsetColumn": None})
     for moves in moving:
         assert "use segstore.spark.copy" in error(lambda moves=moves: write(**moves))
-    assert "takes no expected tail" in error(lambda: write(expectedTail=0))
+    assert "takes no options of an append" in error(lambda: write(expectedTail=0))
     assert "no such column" in error(lambda: write(rows=rows.drop("o")))
     # They are checked against the range: other rows, and rows twice or in another order.
     other = rows.withColumn("o", rows["o"] + 390)

@@ -37,7 +37,11 @@ SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"
 MOST_TASKS = 256
 _RANGE = ("startcut", "endcut", "offsetcolumn")
 _FIXED = ("offset", "position", "version")
-_OF_APPENDS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
+# Options that only an append obeys, with the values that don't ask for anything.
+_OF_APPENDS = {
+    **dict.fromkeys(("writerId", "batchId", "expectedTail", "expectedVersion")),
+    **dict.fromkeys(("writerTakeover", "mergeSchema", "overwriteSchema"), False),
+}
 Open = Callable[[Mapping[str, Any]], Storage]
 
 
@@ -56,7 +60,7 @@ def plan_job_writer(
         return _write_rows(open_storage, options, schema, copied, client=client)
     given, range_ = _take_range(given)
     options = parse_options(given, WRITE)
-    mode = _check_options(options)
+    mode = _check_options(options, overwrite=overwrite)
     if options["operation"] == "append" and mode is None:
         return None
     copy_id, seal = options["copyId"], options["seal"]
@@ -66,27 +70,27 @@ def plan_job_writer(
             raise InvalidInputError(
                 "the rows have no such column", remedy="load them with offsetColumn", column=column
             )
-        _check_creates(options, overwrite=overwrite)
         copied = CopiedRows(options["copyFrom"], copy_id, seal, (cuts[0], cuts[1]), column)
         return _write_rows(open_storage, options, schema, copied, client=client)
     target = open_storage(options)
     if mode == SEGMENTS:
-        _check_rows(schema, SEGMENTS, operation="copy", overwrite=overwrite)
+        _check_rows(schema, SEGMENTS, operation="copy")
         source = open_storage({**options, "path": options["copyFrom"]})
         return _write_job(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
-    _check_rows(schema, PLAN, operation="compact", overwrite=overwrite)
+    _check_rows(schema, PLAN, operation="compact")
     return _write_job(plan_compaction_job(target, options, client=client))
 
 
-def _check_options(options: Mapping[str, Any]) -> str | None:
+def _check_options(options: Mapping[str, Any], *, overwrite: bool) -> str | None:
     """Return how a write copies, ``segments`` or ``events``; None if it is not a copy."""
     copies, mode = options["operation"] == "copy", options["copyMode"]
-    expected = [name for name in ("expectedTail", "expectedVersion") if options[name] is not None]
-    if expected and (options["operation"] != "append" or mode is not None):
+    given = [name for name, unasked in _OF_APPENDS.items() if options[name] is not unasked]
+    given += ["compact"] if options["compact"] == "auto" else []
+    if (options["operation"] != "append" or mode is not None) and (overwrite or given):
         raise InvalidInputError(
-            "a copy or a compaction takes no expected tail or version",
-            remedy="remove the option",
-            options=expected,
+            "a copy or a compaction is written in mode append, and takes no options of an append",
+            remedy="it is safe to repeat as it is; leave these options out",
+            options=given,
         )
     if mode == CLONE:
         raise InvalidInputError(
@@ -117,23 +121,13 @@ def _check_options(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_creates(options: Mapping[str, Any], *, overwrite: bool) -> None:
-    given = [name for name in _OF_APPENDS if options[name]]
-    if overwrite or given or options["compact"] == "auto":
-        raise InvalidInputError(
-            "copyMode=events creates a new stream once, in mode append",
-            remedy="the copy's id makes it safe to repeat; leave these options out",
-            options=given,
-        )
-
-
-def _check_rows(schema: StructType, table: str, *, operation: str, overwrite: bool) -> None:
+def _check_rows(schema: StructType, table: str, *, operation: str) -> None:
     found, wanted = (
         [(field.name, field.dataType) for field in each] for each in (schema, table_schema(table))
     )
-    if overwrite or found != wanted:
+    if found != wanted:
         raise InvalidInputError(
-            f"operation={operation} takes the rows of metadata={table}, in mode append",
+            f"operation={operation} takes the rows of metadata={table}",
             remedy=f'write spark.read.format("segstore").option("metadata", "{table}").load(...)',
             columns=schema.names,
         )

@@ -63,7 +63,10 @@ def error(action: Callable[[], None]) -> str:
         ({"overwriteSchema": "true"}, "overwrite the events as well, or set mergeSchema=true"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
         ({"expectedTail": 3}, "SEG_NOT_FOUND"),
-        ({"expectedTail": 0, "operation": "compact"}, "takes no expected tail"),
+        ({"expectedTail": 0, "operation": "compact"}, "options=['expectedTail']"),
+        ({"batchId": 0, "operation": "compact"}, "takes no options of an append"),
+        ({"writerId": "x", "operation": "copy"}, "takes no options of an append"),
+        ({"compact": "auto", "copyMode": "segments"}, "options=['compact']"),
         ({"copyMode": "clone", "operation": "copy"}, r"segstore.spark.clone"),
     ],
 )
