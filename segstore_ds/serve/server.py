@@ -9,10 +9,9 @@ The server keeps no state between calls. A client that follows keeps the offset 
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import wraps
 from time import monotonic
 from typing import Any
 
@@ -33,7 +32,6 @@ from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.stream import Stream
 
 POLL_S = 0.05
-_Method = Callable[..., Any]
 
 
 @contextmanager
@@ -48,15 +46,6 @@ def _as_flight() -> Iterator[None]:
     except SegstoreError as error:
         kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
         raise kind(str(error)) from error
-
-
-def _answering(method: _Method) -> _Method:
-    @wraps(method)
-    def answered(*arguments: Any) -> Any:
-        with _as_flight():
-            return method(*arguments)
-
-    return answered
 
 
 class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -99,22 +88,24 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
 
     # --- what there is ---------------------------------------------------------------------------
 
-    @_answering
+    @_as_flight()
     def list_flights(
         self, _context: flight.ServerCallContext, _criteria: bytes
-    ) -> Iterator[flight.FlightInfo]:
+    ) -> list[flight.FlightInfo]:
         """List the streams."""
-        for name, stream in self._streams.items():
-            yield self._info(flight.FlightDescriptor.for_path(name), name, stream.refresh().scan())
+        return [
+            self._info(flight.FlightDescriptor.for_path(name), name, stream.refresh().scan())
+            for name, stream in self._streams.items()
+        ]
 
-    @_answering
+    @_as_flight()
     def get_schema(
         self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return the columns of a scan."""
         return flight.SchemaResult(self._scan(_request(descriptor))[1].schema)
 
-    @_answering
+    @_as_flight()
     def get_flight_info(
         self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
@@ -123,12 +114,12 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         name, scan = self._scan(request)
         return self._info(descriptor, name, scan, request)
 
-    @_answering
+    @_as_flight()
     def list_actions(self, _context: flight.ServerCallContext) -> list[flight.ActionType]:
         """List the actions."""
         return [flight.ActionType("info", "The range and sizes of the stream whose name is given.")]
 
-    @_answering
+    @_as_flight()
     def do_action(
         self, _context: flight.ServerCallContext, action: flight.Action
     ) -> list[flight.Result]:
@@ -140,7 +131,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
 
     # --- events ----------------------------------------------------------------------------------
 
-    @_answering
+    @_as_flight()
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.GeneratorStream:
@@ -153,7 +144,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
             schema, batches = scan.schema, iter(scan)
         return flight.GeneratorStream(schema, self._counted(batches))
 
-    @_answering
+    @_as_flight()
     def do_put(
         self,
         context: flight.ServerCallContext,

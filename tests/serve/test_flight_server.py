@@ -95,6 +95,14 @@ def test_the_streams_are_listed_with_schema_and_range(connect):
     assert json.loads(result.body.to_pybytes())["tail"] == 6
 
 
+def test_a_stream_that_is_gone_is_said_to_be_missing(connect, stream):
+    client = connect()
+    segstore.drop(stream.url, confirm=stream.url)
+    for ask in (client.list_flights, lambda: [client.get_flight_info(_command())]):
+        with pytest.raises(pa.ArrowKeyError, match="SEG_NOT_FOUND"):
+            list(ask())
+
+
 @pytest.mark.parametrize(
     "how",
     [
