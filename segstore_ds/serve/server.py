@@ -173,6 +173,8 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         came = size = 0
         for chunk in reader:
+            if chunk.data is None:
+                continue  # metadata alone, which clients may send at any time
             came, size = came + chunk.data.num_rows, size + chunk.data.nbytes
             if size > self._append_bytes:
                 raise InvalidInputError(

@@ -229,6 +229,16 @@ def test_an_append_is_one_commit_and_safe_to_repeat(connect, stream):
     assert stream.refresh().tail == 9
 
 
+def test_metadata_without_events_is_passed_over(connect):
+    events = _rows(0, 2)
+    writer, answer = connect().do_put(_command(rows=2), events.schema)
+    with writer:
+        writer.write_metadata(b"from here on")
+        writer.write_table(events)
+        writer.done_writing()
+        assert json.loads(answer.read().to_pybytes())["end"] == 8
+
+
 @pytest.mark.parametrize("promised", [0, 2, 4])
 def test_other_than_the_promised_events_change_nothing(connect, stream, promised):
     client = connect()
