@@ -229,7 +229,7 @@ class Storage(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a non-empty object, replacing any object there. Not durable: for hints only."""
+        """Write a non-empty object, replacing any object there in one step, whole and durable."""
 
     def note(self, path: str, data: bytes) -> None:
         """Write a hint as cheaply as possible; a reader may see none, or half of it."""

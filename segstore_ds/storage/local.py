@@ -110,13 +110,15 @@ class LocalStorage(CheckedStorage):
         return failure
 
     def _put(self, full: str, data: bytes) -> None:
-        temporary = self._write_temporary(os.path.dirname(full), data, sync=False)
+        folder = os.path.dirname(full)
+        temporary = self._write_temporary(folder, data, sync=True)
         try:
             os.replace(temporary, full)
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+        local_files.sync_folder(folder)
 
     def note(self, path: str, data: bytes) -> None:  # noqa: D102
         self.run("put", path, _write_hint, self._full(path), data)

@@ -168,6 +168,23 @@ def test_sync_comes_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
     assert calls == ["write", "fsync", "link", "fsync", "unlink"]
 
 
+def test_what_replaces_an_object_is_synced_as_what_is_created(tmp_path, monkeypatch):
+    """A status object that was damaged is put again, and then a commit names it."""
+    calls = []
+    storage = open_storage(tmp_path)
+    storage.put("status/0", b"x")
+    for name in ("write", "fsync", "replace"):
+        real = getattr(os, name)
+
+        def note(*args, _name=name, _real=real):
+            calls.append(_name)
+            return _real(*args)
+
+        monkeypatch.setattr(os, name, note)
+    storage.put("status/0", b"y")
+    assert calls == ["write", "fsync", "replace", "fsync"]
+
+
 def test_new_folders_are_synced_in_the_folders_that_hold_them(tmp_path, monkeypatch):
     synced = []
     fsync = os.fsync
