@@ -34,7 +34,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
     Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
     one: only then a named reader's position passes it. A member leaves its reader when the loop has
-    ended; `close`, or a `with`, does so before.
+    ended; `close`, or a `with`, does so before. After an error the next batch is the first one that
+    was not returned: no event is lost.
 
     Attributes:
         offset: Where the events begin that are not done yet, of a member those that it reads.
@@ -69,7 +70,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
         self._ended = False
-        root = context.log.refresh()
+        root = self._seen = context.log.refresh()  # the newest root that continues what was read
         if name is None and replicated:
             root = context.log.acknowledged()
         cut = "tail" if name is None and start is None else start
@@ -112,8 +113,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         while True:
             if self._pending is None:
                 self._pending = asyncio.ensure_future(asyncio.to_thread(self._take))
-            batch = await asyncio.shield(self._pending)
-            self._pending = None
+            await asyncio.wait([self._pending])  # a cancelled wait leaves it pending
+            done, self._pending = self._pending, None
+            batch = done.result()
             if batch is not None:
                 return batch
             if self._is_over():
@@ -175,41 +177,45 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
     def _take(self) -> pa.RecordBatch | None:
         """Return the next batch that is committed, or None; the last one returned is done."""
         self.publish()
-        while True:
-            if self._batches is None and not self._look():
-                return None
-            for batch in self._batches or ():
+        while (batches := self._batches or self._look()) is not None:
+            try:
+                batch = next(batches, None)
+            except BaseException:
+                self._batches = None  # the next call reads again: what was not returned is not done
+                raise
+            if batch is not None:
                 self._wait_s, self._heard_s = _FIRST_WAIT_S, self._context.clock.boot_s()
                 return self._without_offsets(batch)
             self._batches, self._next = None, self._upto
             self.publish()
+        return None
 
-    def _look(self) -> bool:
-        """Begin to read what was committed since; False if there is nothing."""
-        log = self._context.log
-        before = log.root
+    def _look(self) -> Iterator[pa.RecordBatch] | None:
+        """Begin to read what was committed since; None if there is nothing."""
+        log, before = self._context.log, self._seen
         root = log.follow()
+        same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
+        if same:
+            self._seen = root
         end = self._readable(root)
-        if end == self._next and root.stream_id == before.stream_id:
+        if end == self._next and same:
             settled = root.tail if self._member is None else self._member.settled
             self._ended = root.sealed and settled >= root.tail
-            return False
+            return None
         if self._replicated:
             root = log.acknowledged()
             end = min(end, root.tail)
-            if end <= self._next and root.stream_id == before.stream_id:
-                return False
-        same = (root.stream_id, root.generation) == (before.stream_id, before.generation)
+            if end <= self._next and same:
+                return None
         waits = same and end == root.tail and self._waiting.holds(root, self._next, end)
         if waits and not self._is_over():
-            return False
+            return None
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
         reading = plan_reading(self._context, root, start, end, **self._how)
         tasks = split_reading(self._context, reading, root=root)
-        self._batches = iter(open_reader(reading, tasks))
-        self._upto = end
-        return True
+        self._batches, self._upto = iter(open_reader(reading, tasks)), end
+        return self._batches
 
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         column = self._how["offset_column"]

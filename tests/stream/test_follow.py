@@ -9,9 +9,12 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 from stream_kit import make_stream, numbers
+from wrapped_storage import WrappedStorage
 
-from segstore_ds.errors import InvalidInputError, ReaderConflictError
+from segstore_ds.errors import InvalidInputError, PositionError, ReaderConflictError, StorageError
+from segstore_ds.format import names
 from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 
 
 class Waits:
@@ -123,6 +126,72 @@ def test_batch_that_a_cancelled_wait_took_comes_next():
         return (await anext(follow))["n"].to_pylist()
 
     assert asyncio.run(run()) == list(range(10))
+
+
+class Flaky(WrappedStorage):
+    """A storage that gives no answer about one object."""
+
+    lost = "none"
+
+    def around(self, verb, path, work):  # noqa: ARG002
+        if path == self.lost:
+            raise StorageError("no answer")
+        return work()
+
+
+def _without(number):
+    """Return a sealed stream of three segments, and its storage, which can't read one of them."""
+    stream, storage = make_stream(3)
+    stream.seal()
+    flaky = Flaky(storage)
+    flaky.lost = f"segments/{stream._log.root.entries[number].path}"
+    return open_on(flaky, clock=stream._log.clock), flaky
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("filters", [None, [["n", "!=", 12]]])
+@pytest.mark.parametrize("name", [None, "billing"])
+def test_events_that_an_error_kept_back_come_next(name, filters):
+    stream, storage = _without(1)
+    follow = stream.follow(name, start=0, columns=["n"], filters=filters)
+    assert next(follow)["n"].to_pylist() == list(range(10))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="no answer"):
+            next(follow)
+        assert follow.offset == 10
+    storage.lost = "none"
+    rest = [n for batch in follow for n in batch["n"].to_pylist()]
+    assert rest == [n for n in range(10, 30) if filters is None or n != 12]
+    assert follow.offset == 30
+    assert name is None or stream.readers.register(name).offset == 30
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_async_loop_goes_on_after_an_error():
+    async def run():
+        stream, storage = _without(0)
+        follow = stream.follow(start=0)
+        with pytest.raises(StorageError, match="no answer"):
+            await anext(follow)
+        storage.lost = "none"
+        return [batch["n"].to_pylist()[0] async for batch in follow]
+
+    assert asyncio.run(run()) == [0, 10, 20]
+
+
+def test_a_loop_goes_on_in_no_other_generation():
+    """Although the stream ends again where the loop was."""
+    stream, storage = make_stream(2)
+    follow = stream.follow(start=0, columns=["n"])
+    assert [next(follow).num_rows, next(follow).num_rows] == [10, 10]
+    storage.put(f"{names.LOG_FOLDER}/{names.build_log_name(stream.version)}", b"damage")
+    repair_on(storage, allow_loss=True, clock=stream._log.clock)
+    again = open_on(storage, clock=stream._log.clock)
+    again.append(numbers(100, 110))
+    assert again.tail == 20
+    for _ in range(2):
+        with pytest.raises(PositionError, match="another generation"):
+            next(follow)
 
 
 def test_limit_takes_the_first_events():
