@@ -1,6 +1,7 @@
 """What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -270,9 +271,8 @@ class Reads:
         shown = self.scan(**how)
         check_key(shown.reading.schema, key, tombstone)
         needed = (*key, *([] if tombstone is None else [tombstone]))
-        own = shown.reading.columns
-        columns = [*own, *(name for name in dict.fromkeys(needed) if name not in own)]
-        scan = self.scan(**{**how, "columns": columns, "as_of": shown.version})
+        columns = tuple(dict.fromkeys((*shown.reading.columns, *needed)))
+        scan = Scan(shown.context, shown.root, replace(shown.reading, columns=columns))
 
         def read() -> pa.RecordBatchReader:
             found = newest_by_key(scan, scan.schema, key, tombstone).select(shown.schema.names)

@@ -100,6 +100,7 @@ def test_cuts_filters_and_versions_are_those_of_a_scan():
     assert stream.latest(["user"], filters="n < 4").read_all()["n"].to_pylist() == [1, 2, 3]
     assert stream.latest(["user"], end=2).read_all()["n"].to_pylist() == [1, 2]
     assert stream.latest(["user"], as_of=1).read_all()["n"].to_pylist() == [2, 3, 4]
+    assert stream.latest(["user"], replicated=True).read_all()["n"].to_pylist() == [2, 3, 9]
 
 
 def test_each_reading_is_of_the_version_that_it_saw():
