@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -18,9 +18,8 @@ from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.read.cached import ScanCache
-from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters.conditions import Filters
-from segstore_ds.read.plan import Reading, plan_frames
+from segstore_ds.read.plan import CommitTimes, Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment, whole_bytes
 from segstore_ds.status.table_status import PlacedSegment
@@ -84,12 +83,28 @@ class Decoder:
     needed: pa.Schema
     stored: pa.Schema
     pruning: Filters
+    looks_up: bool
     names: list[str]
-    cache: ScanCache | None = None
-    engine: Engine | None = None
+    cache: ScanCache | None
+    engine: Engine | None
     fetches: Iterator[int] = field(default_factory=count)  # how many have begun
     _epochs: dict[int, _Epoch] = field(default_factory=dict)
     _keys: dict[int, tuple[Key, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, reading: Reading, engine: Engine | None) -> Self:
+        """Return the decoder of a plan's slices."""
+        needed = reading.needed_schema
+        return cls(
+            reading,
+            needed,
+            reading.as_stored(needed),
+            reading.pruning,
+            reading.looks_up,
+            reading.result_schema.names,
+            ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes),
+            engine,
+        )
 
     def epoch(self, number: int) -> _Epoch:
         """Return the expected schema of an epoch's segments, and the columns to decode."""
@@ -98,11 +113,7 @@ class Decoder:
             schema = decode_schema(self.reading.epochs[number])
             known = set(schema.names)
             columns = [name for name in self.stored.names if name in known]
-            found = _Epoch(
-                schema,
-                columns or [schema.names[0]],
-                fingerprint(schema),
-            )
+            found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
             self._epochs[number] = found
         return found
 
@@ -210,10 +221,11 @@ class SliceDecoder:
             return self
 
     def _open(self, storage: Storage) -> OpenSegment:
-        reading, cache = self.decoder.reading, self.decoder.cache
+        decoder = self.decoder
         # Only what the stream's own folder holds: a copy elsewhere has another location.
-        kept = cache.object(self.slice.entry) if storage is reading.storage and cache else None
-        return _open(storage, self.slice, kept, whole=not reading.looks_up, columns=self._share)
+        own = storage is decoder.reading.storage
+        kept = decoder.cache.object(self.slice.entry) if own and decoder.cache else None
+        return _open(storage, self.slice, kept, whole=not decoder.looks_up, columns=self._share)
 
     @property
     def _share(self) -> float:
@@ -224,9 +236,9 @@ class SliceDecoder:
     @property
     def opening_bytes(self) -> int:
         """What is fetched when the segment is opened."""
-        entry, reading = self.slice.entry, self.decoder.reading
-        whole = entry.bytes <= whole_bytes(reading.storage, self._share)
-        return entry.bytes if whole and not reading.looks_up else entry.footer_bytes
+        entry, decoder = self.slice.entry, self.decoder
+        whole = entry.bytes <= whole_bytes(decoder.reading.storage, self._share)
+        return entry.bytes if whole and not decoder.looks_up else entry.footer_bytes
 
     def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
         """Yield the slice's batches; the same bytes always give the same batches."""

@@ -8,7 +8,7 @@ from segstore_ds.format import names
 from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.status.slices import SliceTable
+from segstore_ds.read.plan import Reading, plan_range
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
 
@@ -42,21 +42,18 @@ class ParquetFile:
 
 
 def list_parquet_files(
-    status: TableStatus, root: Root, bounds: tuple[int, int], *, url: str, partial: bool
+    status: TableStatus, root: Root, reading: Reading, *, partial: bool
 ) -> list[ParquetFile]:
-    """List the Parquet segments that hold events of ``bounds``, ``(start, end)``, in offset order.
+    """List the Parquet segments of a read without filters, in offset order.
 
     Raises:
         InvalidInputError: Some events are in no Parquet file, and `partial` does not allow that.
     """
+    url = status.storage.url
     origins = list(origins_of(root))
     here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
-    runs = status.runs(root, *bounds)
-    slices = SliceTable.join(SliceTable.of_run(run, *bounds, None) for run in runs)
-    files = [
-        parquet_file(placed, url)
-        for placed in slices.select(PARQUET, [epoch.number for epoch in root.epochs])
-    ]
+    slices = plan_range(status, root, reading).select(PARQUET, reading.epochs)
+    files = [parquet_file(placed, url) for placed in slices]
     if origins:
         there = origins[0].url
         files = [
@@ -68,7 +65,7 @@ def list_parquet_files(
         # A plain reader of the files makes no checks, so the origin is checked here.
         status.storage.info(away[0].path)
     if not partial:
-        _check_complete(files, bounds)
+        _check_complete(files, (reading.start, reading.end))
     return files
 
 

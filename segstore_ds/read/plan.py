@@ -2,7 +2,9 @@
 
 A plan is bound to one version and picklable; a task needs only the storage. Large segments are
 split without opening them: a task claims the frames that *start* within its rows, so exactly one
-task decodes each frame. The end of a micro-batch applies all limits of a trigger together.
+task decodes each frame. Commit times are looked up in the history, which is never rewritten; a task
+carries those of its own events alone, so a long history does not make tasks large. The end of a
+micro-batch applies all limits of a trigger together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,19 +12,22 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, MissingObjectError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of
+from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import with_names
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seen import forgotten_version, replaced_stream
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_option
-from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
@@ -31,6 +36,32 @@ from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
+
+TIME_TYPE = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitTimes:
+    """The commits of a range of events: ascending end offsets, and times in microseconds."""
+
+    ends: Ints
+    times_us: Ints
+
+    def within(self, start: int, end: int) -> "CommitTimes":
+        """Return the commits of the events `[start, end)`."""
+        low = int(np.searchsorted(self.ends, start, "right"))
+        high = int(np.searchsorted(self.ends, end, "left")) + 1
+        return CommitTimes(self.ends[low:high], self.times_us[low:high])
+
+    def column(self, start: int, rows: int) -> pa.Array:
+        """Return the commit time of each of `rows` events from the offset `start` on.
+
+        >>> times = CommitTimes(np.array([2, 5]), np.array([10, 20]))
+        >>> times.column(1, 3).cast("int64").to_pylist()
+        [10, 20, 20]
+        """
+        found = np.searchsorted(self.ends, np.arange(start, start + rows), "right")
+        return pa.array(self.times_us[found]).view(TIME_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +158,39 @@ class Reading:
 
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
-    """Return the slices of segments to read, in offset order; statistics skip whole segments."""
+    """Return the slices of segments to read, in offset order; statistics skip whole segments.
+
+    Raises:
+        SnapshotExpiredError: Parts of the version were deleted after its grace.
+    """
+    try:
+        return _plan_range(status, root, reading)
+    except MissingObjectError:
+        check_kept(reading)
+        raise
+
+
+def check_kept(reading: Reading) -> None:
+    """Raise SnapshotExpiredError if a version, which lacks a part, was forgotten."""
+    _, newest = reopen(reading)
+    if reading.version < newest.log_start:
+        raise forgotten_version(reading.version, newest.log_start, stream=reading.stream_id)
+
+
+def reopen(reading: Reading) -> tuple[StreamContext, Root]:
+    """Open the stream of a plan whose task has no handle; return its newest root, too.
+
+    Raises:
+        NotFoundError: The stream was dropped.
+    """
+    log = StreamLog(reading.storage)
+    newest = log.reopen()
+    if newest.stream_id != reading.stream_id:
+        raise replaced_stream(reading.storage.url, reading.stream_id, newest)
+    return StreamContext.of(log), newest
+
+
+def _plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     filters, by_key = reading.pruning, reading.looks_up
     schema = reading.as_stored(reading.schema)
     schemas: dict[int, pa.Schema] = {}
@@ -221,7 +284,12 @@ def split_reading(
     )
     if reading.commit_time_column is None or not tasks:
         return tasks
-    times = CommitTimes(*context.log.history.commit_times(root, reading.start, reading.end))
+    try:
+        found = context.log.history.commit_times(root, reading.start, reading.end)
+    except MissingObjectError:
+        check_kept(reading)
+        raise
+    times = CommitTimes(*found)
     dated = []
     for task in tasks:
         first, last = task.slices[0], task.slices[-1]

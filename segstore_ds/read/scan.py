@@ -2,28 +2,40 @@
 
 A scan is one sequence of decode units, usually one per frame, across segments and tasks: with
 several threads the next segment is opened and fetched while the previous one is still decoded.
+If a segment is damaged or missing, another copy is read. A task has no handle on its stream, so the
+log is opened only then.
 """
 
+import logging
 import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from segstore_ds.errors import FormatError, StorageError
-from segstore_ds.read.cached import ScanCache
+from segstore_ds.errors import (
+    FormatError,
+    MissingObjectError,
+    SegstoreError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.decode import Decoder, Engine, SliceDecoder, Step, decode_steps
-from segstore_ds.read.fall_back import read_or_fall_back
-from segstore_ds.read.plan import Reading, ReadTask
+from segstore_ds.read.plan import Reading, ReadTask, reopen
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
+from segstore_ds.status.inline import with_inline
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
 FAR_THREADS = 8  # where most of them wait for the storage
 LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
@@ -59,11 +71,6 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
     )
 
 
-def count_rows(reading: Reading, tasks: Iterable[ReadTask]) -> int:
-    """Return how many events tasks give; best for a reading of no column."""
-    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=read_threads(reading)))
-
-
 def read_threads(reading: Reading) -> int:
     """Return how many threads a reading takes."""
     return FAR_THREADS if reading.storage.trust_s else min(os.cpu_count() or 1, READ_THREADS)
@@ -92,19 +99,19 @@ def run_tasks(
 
     Raises:
         SnapshotExpiredError: The version's segments were deleted after its grace.
+        NotFoundError: A segment is missing because the stream was dropped.
         FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
-    cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
-    needed, names = reading.needed_schema, reading.result_schema.names
-    stored = reading.as_stored(needed)
-    decoder = Decoder(reading, needed, stored, reading.pruning, names, cache, engine)
-    slices: Generator[SliceDecoder] = (
-        SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
-    )
+    decoder = Decoder.of(reading, engine)
+    rest = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)
+    first = [*islice(rest, 2)]
+    if len(first) == 1 and _is_small(first[0]):
+        threads = 1  # to start one takes as long as to read a few events
+    slices: Generator[SliceDecoder] = (each for each in chain(first, rest))
     far = threads > 1 and reading.needs_data and reading.storage.trust_s > 0
-    if far or reading.looks_up:
+    if far or (decoder.looks_up and len(first) > 1):
         # Asking each in its turn would wait for every answer.
-        opening = LOOKUP_THREADS if reading.looks_up else threads
+        opening = LOOKUP_THREADS if decoder.looks_up else threads
         slices = map_ahead(
             SliceDecoder.open_ahead,
             slices,
@@ -117,14 +124,12 @@ def run_tasks(
     with closing(slices), closing(ahead) as decoded:
         for slice_, found in groupby(decoded, key=itemgetter(0)):
             batches = chain.from_iterable(ready for _, ready in found)
-            yield from read_or_fall_back(slice_, batches)
+            yield from _read_or_fall_back(slice_, batches)
 
 
 def _units(slice_: SliceDecoder, storage: Storage, *, far: bool) -> Iterator[_Unit]:
     """Yield the units of a slice in offset order; with `far`, threads fetch them as well."""
-    entry, looks_up = slice_.slice.entry, slice_.decoder.reading.looks_up
-    small = entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS
-    if small or looks_up:
+    if _is_small(slice_) or slice_.decoder.looks_up:
         yield _Unit(slice_, slice_.steps(storage), _SMALL_RAW_BYTES)
         return
     try:
@@ -136,6 +141,11 @@ def _units(slice_: SliceDecoder, storage: Storage, *, far: bool) -> Iterator[_Un
                     yield _Unit(slice_, [step], step[0])
     except (FormatError, StorageError) as error:
         yield _Unit(slice_, [(0, partial(_fail, error))], 0)
+
+
+def _is_small(slice_: SliceDecoder) -> bool:
+    entry = slice_.slice.entry
+    return entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS
 
 
 def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:
@@ -159,3 +169,48 @@ def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:
 
 def _fail(error: FormatError | StorageError) -> NoReturn:
     raise error
+
+
+def _read_or_fall_back(
+    slice_: SliceDecoder, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield a slice's batches; if its segment is missing or damaged, the rest from another copy."""
+    done = 0
+    try:
+        for batch in batches:
+            yield batch
+            done += 1
+    except FormatError as error:
+        damage = error
+    else:
+        return
+    reading, path = slice_.decoder.reading, slice_.slice.entry.path
+    for folder in reading.mirrors.folders(reading.storage) if reading.mirrors else ():
+        try:
+            storage = folder
+            if names.is_inline(path):
+                storage = with_inline(storage, StreamLog(storage).read_version(reading.version))
+            # The same bytes give the same batches: skip those that were already yielded.
+            for batch in islice(slice_.batches(storage), done, None):
+                yield batch
+                done += 1
+        except SegstoreError as error:
+            _LOG.warning("%s has no intact copy of %s: %s", folder.url, path, error)
+            continue
+        _LOG.warning("%s is damaged here and was read from %s: %s", path, folder.url, damage)
+        return
+    if isinstance(damage, MissingObjectError) and not _is_listed(reading, slice_.slice):
+        raise SnapshotExpiredError(
+            "segments of this version were deleted",
+            stream=reading.stream_id,
+            version=reading.version,
+            segment=path,
+        ) from damage
+    raise damage
+
+
+def _is_listed(reading: Reading, slice_: PlacedSegment) -> bool:
+    """Tell whether the newest version still has a slice's segment."""
+    context, root = reopen(reading)
+    placed = context.status.segments(root, slice_.start, slice_.start + slice_.claim[1])
+    return any(segment.entry.path == slice_.entry.path for segment in placed)

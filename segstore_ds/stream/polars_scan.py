@@ -44,17 +44,14 @@ def scan_events(read: Scan) -> Any:
 
 def _native_runs(polars: Any, read: Scan, wanted: Any) -> list[list[ParquetFile]]:
     """Return runs of adjacent files that Polars reads as the stream would."""
-    reading, url = read.reading, read.context.storage.url
+    reading = read.reading
     ours = reading.segment_column or reading.commit_time_column or reading.filters
-    if ours or reading.stored or not _path(url):
+    if ours or reading.stored or not _path(read.context.storage.url):
         return []
     schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
-    bounds = (reading.start, reading.end)
     files = [
         file
-        for file in list_parquet_files(
-            read.context.status, read.root, bounds, url=url, partial=True
-        )
+        for file in list_parquet_files(read.context.status, read.root, reading, partial=True)
         if (file.row_start, file.row_end) == (0, file.rows)
         and schemas[file.epoch].equals(reading.schema)
     ]

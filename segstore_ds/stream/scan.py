@@ -18,7 +18,7 @@ from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.frames import load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.plan import Reading, ReadTask, split_reading
-from segstore_ds.read.scan import count_rows, first_rows, open_reader
+from segstore_ds.read.scan import first_rows, open_reader
 from segstore_ds.storage import Storage
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ class Scan:
         )
         if not reading.filters:
             return reading.end - reading.start
-        found = count_rows(reading, split_reading(self.context, reading, root=self.root))
-        return found if self.limit is None else min(found, self.limit)
+        found = Scan(self.context, self.root, reading, self.limit)
+        return sum(batch.num_rows for batch in found)
 
     # --- for one's own processes and other engines ---------------------------------------------
 
@@ -311,8 +311,7 @@ class Scan:
                 "files hold all events, also those that a filter leaves out",
                 remedy="list the files of a scan without filters",
             )
-        bounds, url = (self.reading.start, self.reading.end), self.context.storage.url
-        return list_parquet_files(self.context.status, self.root, bounds, url=url, partial=partial)
+        return list_parquet_files(self.context.status, self.root, self.reading, partial=partial)
 
     def between(self, start: int, end: int) -> Self:
         """Return the scan of a part of the range, without the limit."""

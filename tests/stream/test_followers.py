@@ -275,8 +275,8 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     """Whether the damage is met by a thread, ahead of its turn, or in its turn."""
     monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", raw_bytes)
     pair.stream.followers.add(pair.follower)
-    events = numbers(0, 1000)
-    pair.stream.append(events, layout=Layout(inline_bytes=0, frame_rows=100))
+    pair.stream.append(numbers(0, 1000), layout=Layout(inline_bytes=0, frame_rows=100))
+    pair.stream.append(numbers(1000, 1001))  # a lone small segment is read without threads
     storage = open_storage(pair.primary)
     [segment] = storage.list("segments")
     frame = open_segment(storage, pair.stream._log.root.entries[0]).frames[5]  # of ten
@@ -285,7 +285,7 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     if harm != "missing":
         data[frame.start + 50 if harm == "frame" else -50] ^= 1
         storage.put(segment.path, bytes(data[:-1] if harm == "cut" else data))
-    assert found(pair.reopen(pair.primary)) == list(range(1000)), "each event once, in order"
+    assert found(pair.reopen(pair.primary)) == list(range(1001)), "each event once, in order"
     assert f"was read from {pair.follower}" in caplog.text
     assert not pair.stream.verify().ok, "reading mends nothing"
     pair.world.lost.add(pair.follower)

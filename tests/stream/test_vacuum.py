@@ -26,6 +26,7 @@ from segstore_ds.errors import (
     CorruptionError,
     FormatError,
     InvalidInputError,
+    MissingObjectError,
     SnapshotExpiredError,
     StagedExpiredError,
 )
@@ -37,6 +38,7 @@ from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("format_by_name")
@@ -267,6 +269,29 @@ def test_reader_older_than_the_grace_gets_an_error():
     old.maintain(grace=DAY)
     with pytest.raises(SnapshotExpiredError):
         open_reader(reading, pinned.tasks(reading)).read_all()
+
+
+@pytest.mark.usefixtures("tight", "no_inline")
+@pytest.mark.parametrize("ask", [Scan.to_arrow, Scan.tasks, Scan.files])
+def test_scan_of_a_version_whose_parts_were_deleted_has_expired(ask):
+    """Of a version that is kept, a missing part is damage."""
+    stream, storage = make_stream(8)
+    scan, status = stream.scan(commit_time_column="t"), stream._context.status
+    [path, *_] = [part.path for part in status.table.parts(scan.root)]
+    data = storage.get(path)
+    storage.delete(path)
+    with pytest.raises(MissingObjectError, match=path):
+        ask(Scan(stream._context.fresh(), scan.root, scan.reading))
+    storage.put(path, data)
+    stream.truncate("tail")
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(0, 1))
+    stream.maintain(keep=HOUR)
+    stream.maintain(grace=DAY)
+    assert path not in objects(storage)
+    with pytest.raises(SnapshotExpiredError, match="version was forgotten"):
+        ask(Scan(stream._context.fresh(), scan.root, scan.reading))
 
 
 @pytest.mark.usefixtures("no_inline")
