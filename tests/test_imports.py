@@ -212,8 +212,8 @@ NAMED = {
     "log/transition.py": {"redact"},
     "log/origins.py": {"clone"},
     "read/cuts.py": {"replica"},
+    "read/metadata_rows.py": {"clone"},
     "read/parquet_files.py": {"clone"},
-    "read/storage_held.py": {"clone"},
     "status/deletable.py": {"clone", "redact"},
 }
 

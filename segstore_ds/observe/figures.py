@@ -26,8 +26,8 @@ from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.latest import latest_tables
 from segstore_ds.publish.life import published
 from segstore_ds.publish.snapshot import Published
+from segstore_ds.read.metadata_rows import storage_rows
 from segstore_ds.read.reader_records import each_reader
-from segstore_ds.read.storage_held import storage_rows
 
 T = TypeVar("T")
 FORMATS = ("arrow", "parquet")

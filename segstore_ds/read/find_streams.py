@@ -20,8 +20,7 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.read.metadata_tables import build_batches
-from segstore_ds.read.table_columns import flags, ints, texts, times
+from segstore_ds.read.metadata_rows import build_batches, flags, ints, texts, times
 from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)

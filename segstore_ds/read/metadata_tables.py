@@ -5,32 +5,36 @@ in memory as a whole. The tables of segments and frames can be read by ranges of
 borders are those of status parts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import types as t
 
-from segstore_ds.errors import FormatError, InvalidInputError, SnapshotExpiredError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.copies import all_pins
+from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
-from segstore_ds.format.policies import build_upkeep, upkeep_of
-from segstore_ds.format.reader_record import NO_END
-from segstore_ds.format.record import escape_text
+from segstore_ds.format.parts.stats import lacking_epochs
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.transition import GRACE_S
-from segstore_ds.read.reader_records import each_reader
+from segstore_ds.read.metadata_rows import (
+    BATCH_ROWS,
+    ROW_TABLES,
+    RowDicts,
+    build_batches,
+    ints,
+    texts,
+)
+from segstore_ds.read.prune import limits_of
 from segstore_ds.read.segments import open_segment
-from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
-from segstore_ds.read.table_columns import flags, ints, texts, times
-from segstore_ds.read.time_bounds import TIME_FIELDS, segment_times
+from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import Run, TableStatus
 
-BATCH_ROWS = 16_384
 SEGMENTS_PER_RANGE = 65_536
 
 Range = tuple[int, int]
@@ -89,13 +93,14 @@ def open_table(
 
 # Segments and frames.
 
+_TIMES = ("time_min", "time_max", "watermark")
 _SEGMENTS = pa.schema(
     [
         *ints("segment_id", "epoch", "number", "start", "end", "rows", "bytes"),
         *texts("format"),
         *ints("footer_bytes"),
         *texts("path", "stats"),
-        *TIME_FIELDS,
+        *texts(*_TIMES),
     ]
 )
 _FRAMES = pa.schema(
@@ -107,11 +112,75 @@ _FRAMES = pa.schema(
 
 
 def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
-    times, done = segment_times(context, root, *span), 0
-    for run in context.status.runs(root, *span):
-        own = [column.slice(done, len(run.columns)) for column in times]
-        yield from _segment_rows(run, run.load_stats().texts(), own)
-        done += len(run.columns)
+    texts_of, first = _segment_times(context, root, span[0]), 0
+    for run in context.status.runs(root, *span, with_stats=True):
+        last = first + len(run.columns)
+        yield from _segment_rows(run, run.load_stats().texts(), texts_of(first, last))
+        first = last
+
+
+def _segment_times(
+    context: StreamContext, root: Root, start: int
+) -> Callable[[int, int], list[pa.Array]]:
+    """Return what gives `_TIMES` of segments from an offset on, by number; null where unknown.
+
+    They are the bounds of the time column, and a watermark: the smallest time that a later segment
+    still brings.
+    """
+    field = find_time_field(root, epoch_schema(context.status, root.epoch))
+    if field is None or start >= root.tail:
+        return lambda first, last: [pa.nulls(last - first, pa.string())] * len(_TIMES)
+    schemas = dict(enumerate(epoch_schema(context.status, epoch) for epoch in root.epochs))
+    runs = context.status.runs(root, start, root.tail, with_stats=True)
+    low, high, known = time_bounds(runs, field, schemas)
+    timed = known & (low <= high)
+    # Behind the last segment there is nothing, and that is known.
+    none = limits_of(field.type)[1]
+    least = np.append(np.minimum.accumulate(low[::-1])[::-1], none)[1:]
+    sure = np.append(np.logical_and.accumulate(known[::-1])[::-1], True)[1:]
+    some = np.append(np.logical_or.accumulate(timed[::-1])[::-1], False)[1:]
+    columns = ((low, timed), (high, timed), (least, sure & some))
+    return lambda first, last: [
+        _as_texts(values[first:last], shown[first:last], field.type) for values, shown in columns
+    ]
+
+
+def time_bounds(
+    runs: Iterable[Run], field: pa.Field, schemas: Mapping[int, pa.Schema]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Return the bounds of a time column in segments, and where they are known.
+
+    Where there are no values, the low bound is above the high one.
+    """
+    least, most = limits_of(field.type)
+    dtype = np.float64 if t.is_floating(field.type) else np.int64
+    lacking = lacking_epochs(schemas, field.name)
+    pieces = []
+    for run in runs:
+        absent = np.isin(run.columns.epochs, lacking)
+        column = run.load_stats().column(field)
+        if column is None:
+            rows = len(run.columns)
+            low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)
+            known = empty = absent
+        else:
+            lows, highs, nulls = column.flatten()
+            low, high = np.array(lows.fill_null(least)), np.array(highs.fill_null(most))
+            empty = absent | (np.asarray(nulls.fill_null(0)) >= run.columns.rows)
+            known = empty | (np.asarray(lows.is_valid()) & np.asarray(highs.is_valid()))
+        low[empty], high[empty] = most, least
+        pieces.append((low, high, known))
+    low, high, known = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
+    return low, high, known
+
+
+def _as_texts(
+    values: npt.NDArray[Any], shown: npt.NDArray[np.bool_], data_type: pa.DataType
+) -> pa.Array:
+    found = pa.array(np.where(shown, values, 0), mask=~shown)
+    if t.is_temporal(data_type):
+        found = found.cast(pa.int32() if data_type.bit_width == 32 else pa.int64()).view(data_type)
+    return found.cast(data_type).cast(pa.string())
 
 
 def _segment_rows(
@@ -172,175 +241,16 @@ def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist(rows, _FRAMES)
 
 
-# Writers, readers, tags and info.
-
-_WRITERS = pa.schema(
-    [
-        *texts("writer_id", "owner"),
-        *ints("batch_id", "version", "rows", "start", "end"),
-    ]
-)
-_MEMBER = ("start", "end", "behind", "lease_s")  # `end` is null where it is not fixed yet
-_READERS = pa.schema(
-    [
-        *texts("name", "owner"),
-        *ints("offset", "behind", "lost", "generation"),
-        *times("renewed"),
-        *ints("lapse_s"),
-        *flags("live", "released"),
-        pa.field("members", pa.list_(pa.struct([*texts("member"), *ints(*_MEMBER)]))),
-        *texts("damaged"),
-    ]
-)
-_TAGS = pa.schema(
-    [
-        *texts("name"),
-        *ints("offset", "version"),
-        *times("time"),
-    ]
-)
-
-
-def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    rows = [
-        {
-            "writer_id": name,
-            "owner": writer.owner,
-            "batch_id": writer.batch_id,
-            "version": writer.version,
-            "rows": writer.rows,
-            "start": writer.end - writer.rows,
-            "end": writer.end,
-        }
-        for name, writer in sorted(context.status.writers.all(root).items())
-    ]
-    yield from build_batches(rows, _WRITERS)
-
-
-def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    now_us = context.clock.wall_us()  # reading must not write, and the store's time takes a write
-    rows: list[dict[str, Any]] = [
-        {"name": name, "damaged": str(seen)}
-        if isinstance(seen, FormatError)
-        else {
-            "name": name,
-            "owner": seen.record.owner,
-            "offset": seen.record.offset,
-            "behind": max(root.tail - seen.record.offset, 0),
-            "lost": max(root.head - seen.record.offset, 0),
-            "generation": seen.record.generation,
-            "renewed": seen.renewed_us,
-            "lapse_s": seen.record.lapse_s,
-            "live": seen.is_live(now_us),
-            "released": seen.record.released,
-            "members": [
-                {
-                    "member": member,
-                    "start": lease.start,
-                    "end": None if lease.end == NO_END else lease.end,
-                    "behind": lease.behind(root.tail),
-                    "lease_s": lease.lease_s,
-                }
-                for member, lease in sorted(seen.record.members.items())
-            ],
-        }
-        for name, seen in each_reader(context)
-    ]
-    yield from build_batches(rows, _READERS)
-
-
-def _tags(_context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    rows = [
-        {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
-        for name, tag in sorted(root.tags.items())
-    ]
-    yield from build_batches(rows, _TAGS)
-
-
-_INFO = pa.schema(
-    [
-        *texts("stream_id"),
-        *ints("version", "generation"),
-        *times("time"),
-        *ints("head", "tail"),
-        *flags("sealed"),
-        *ints("events", "segments", "bytes", "parts", "root_segments", "inline_segments"),
-        *ints("log_start", "staging_floor", "retired", "tags", "pins", "next_segment", "versions"),
-        *times("kept_since", "retired_since", "freed_at"),
-        *ints("pinned_version"),
-        *texts("upkeep"),
-        *times("upkeep_time"),
-    ]
-)
-
-
-def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    runs = context.status.runs(root, root.head, root.tail)
-    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
-    row = {
-        "stream_id": root.stream_id,
-        "version": root.version,
-        "generation": root.generation,
-        "time": root.time_us,
-        "head": root.head,
-        "tail": root.tail,
-        "sealed": root.sealed,
-        "events": root.tail - root.head,
-        "segments": sum(count for count, _ in sizes),
-        "bytes": sum(size for _, size in sizes),
-        "parts": sum(1 for _ in context.status.table.parts(root)),
-        "root_segments": len(root.entries),
-        "inline_segments": sum(1 for entry in root.entries if entry.frame),
-        "log_start": root.log_start,
-        "staging_floor": root.staging_floor,
-        "retired": root.retired_count,
-        "tags": len(root.tags),
-        "pins": len(root.pins),
-        "next_segment": root.next_segment,
-        **_storage_held(context, root),
-    }
-    yield from build_batches([row], _INFO)
-
-
-def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
-    """Return what holds storage, and from when on the oldest dropped object may go."""
-    policy = upkeep_of(root)
-    dropped = next(context.status.retired.all(root), None)
-    pins = [pin.version for pin in all_pins(root).values()]
-    try:
-        kept = context.log.history.moment(root, root.log_start)
-    except SnapshotExpiredError:
-        kept = None
-    grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
-    return {
-        "versions": root.version + 1 - root.log_start,
-        "kept_since": kept and kept.time_us,
-        "retired_since": dropped and dropped.time_us,
-        "freed_at": dropped and dropped.time_us + grace_us,
-        "pinned_version": min(pins, default=None),
-        "upkeep": build_upkeep(policy),
-        "upkeep_time": root.upkeep and root.upkeep.time_us,
-    }
-
-
-def _storage(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    yield from build_batches(storage_rows(context, root), STORAGE_SCHEMA)
-
-
 def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     return context.log.history.batches(root)
 
 
-def build_batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches; what is no valid text is escaped."""
-    for first in range(0, len(rows), BATCH_ROWS):
-        piece = rows[first : first + BATCH_ROWS]
-        try:
-            yield pa.RecordBatch.from_pylist(piece, schema)
-        except UnicodeEncodeError:
-            # A stream may still hold a name that is no longer accepted: show it escaped.
-            shown = [{name: escape_text(value) for name, value in row.items()} for row in piece]
-            yield pa.RecordBatch.from_pylist(shown, schema)
+def _table_of_rows(
+    schema: pa.Schema, rows: Callable[[StreamContext, Root], RowDicts]
+) -> MetadataTable:
+    return MetadataTable(
+        schema, lambda context, root, _: build_batches(rows(context, root), schema)
+    )
 
 
 # Of a compaction's plan, which `compact` makes for an engine's tasks.
@@ -361,9 +271,5 @@ METADATA_TABLES: Mapping[str, MetadataTable] = {
     "segments": MetadataTable(_SEGMENTS, _segments, by_range=True),
     "frames": MetadataTable(_FRAMES, _frames, by_range=True),
     "history": MetadataTable(HISTORY_SCHEMA, _history),
-    "info": MetadataTable(_INFO, _info),
-    "storage": MetadataTable(STORAGE_SCHEMA, _storage),
-    "writers": MetadataTable(_WRITERS, _writers),
-    "readers": MetadataTable(_READERS, _readers),
-    "tags": MetadataTable(_TAGS, _tags),
+    **{name: _table_of_rows(*table) for name, table in ROW_TABLES.items()},
 }

@@ -99,9 +99,10 @@ def _by_numbers(
         lacking = lacking_epochs(schemas, condition.column)
         if lacking and condition.op != "is null":
             kept &= ~np.isin(run.columns.epochs, lacking)  # its values are null there
-        column = run.load_stats().column(schema.field(condition.column))
-        if column is not None and _is_number(condition):
-            kept &= _between(condition, column, run.columns.rows)
+        if _is_number(condition):
+            column = run.load_stats().column(schema.field(condition.column))
+            if column is not None:
+                kept &= _between(condition, column, run.columns.rows)
     return kept
 
 
@@ -137,35 +138,6 @@ def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
         return -np.inf, np.inf
     integers = np.iinfo(np.int64)
     return int(integers.min), int(integers.max)
-
-
-def time_bounds(
-    runs: Sequence[Run], field: pa.Field, schemas: Mapping[int, pa.Schema]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], _Flags]:
-    """Return the bounds of a time column in segments, and where they are known.
-
-    Where there are no values, the low bound is above the high one.
-    """
-    least, most = limits_of(field.type)
-    dtype = np.float64 if t.is_floating(field.type) else np.int64
-    lacking = lacking_epochs(schemas, field.name)
-    pieces = []
-    for run in runs:
-        absent = np.isin(run.columns.epochs, lacking)
-        column = run.load_stats().column(field)
-        if column is None:
-            rows = len(run.columns)
-            low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)
-            known = empty = absent
-        else:
-            lows, highs, nulls = column.flatten()
-            low, high = np.array(lows.fill_null(least)), np.array(highs.fill_null(most))
-            empty = absent | (np.asarray(nulls.fill_null(0)) >= run.columns.rows)
-            known = empty | (np.asarray(lows.is_valid()) & np.asarray(highs.is_valid()))
-        low[empty], high[empty] = most, least
-        pieces.append((low, high, known))
-    low, high, known = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
-    return low, high, known
 
 
 LOOKUPS = frozenset(("==", "in"))

@@ -14,7 +14,8 @@ from segstore_ds.format.parts.stats import from_texts
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import parse_stats
 from segstore_ds.read.filters.given import parse_filters
-from segstore_ds.read.prune import segments_to_read, time_bounds
+from segstore_ds.read.metadata_tables import time_bounds
+from segstore_ds.read.prune import segments_to_read
 from segstore_ds.status.table_status import Run
 
 SCHEMA = pa.schema([("t", pa.int64()), ("n", pa.float64()), ("s", pa.string())])

@@ -1,0 +1,258 @@
+"""Metadata tables of few rows: what a version is, what takes storage, writers, readers and tags.
+
+Metadata knows the sizes of what it lists only, so the table `storage` lists the folder.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import FormatError, SnapshotExpiredError
+from segstore_ds.format import names
+from segstore_ds.format.copies import all_pins
+from segstore_ds.format.policies import DEFAULT_POLICY, build_upkeep, upkeep_of
+from segstore_ds.format.reader_record import NO_END
+from segstore_ds.format.record import escape_text
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.transition import GRACE_S
+from segstore_ds.read.reader_records import each_reader
+from segstore_ds.status.deletable import find_deletable, plan_horizon
+from segstore_ds.status.references import list_objects, read_references
+
+BATCH_ROWS = 16_384
+LISTED, LOG = "listed", "commits"  # reasons in the table `storage`
+
+RowDicts = list[dict[str, Any]]
+_Held = tuple[int, int | None, int | None]  # an object's bytes, and since and until when it stays
+
+
+def ints(*names: str) -> list[pa.Field]:
+    """Return columns of integers."""
+    return [pa.field(name, pa.int64()) for name in names]
+
+
+def texts(*names: str) -> list[pa.Field]:
+    """Return columns of texts."""
+    return [pa.field(name, pa.string()) for name in names]
+
+
+def flags(*names: str) -> list[pa.Field]:
+    """Return columns of booleans."""
+    return [pa.field(name, pa.bool_()) for name in names]
+
+
+def times(*names: str) -> list[pa.Field]:
+    """Return columns of times."""
+    return [pa.field(name, pa.timestamp("us", "UTC")) for name in names]
+
+
+def build_batches(rows: RowDicts, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches; what is no valid text is escaped."""
+    for first in range(0, len(rows), BATCH_ROWS):
+        piece = rows[first : first + BATCH_ROWS]
+        try:
+            yield pa.RecordBatch.from_pylist(piece, schema)
+        except UnicodeEncodeError:
+            # A stream may still hold a name that is no longer accepted: show it escaped.
+            shown = [{name: escape_text(value) for name, value in row.items()} for row in piece]
+            yield pa.RecordBatch.from_pylist(shown, schema)
+
+
+_INFO = pa.schema(
+    [
+        *texts("stream_id"),
+        *ints("version", "generation"),
+        *times("time"),
+        *ints("head", "tail"),
+        *flags("sealed"),
+        *ints("events", "segments", "bytes", "parts", "root_segments", "inline_segments"),
+        *ints("log_start", "staging_floor", "retired", "tags", "pins", "next_segment", "versions"),
+        *times("kept_since", "retired_since", "freed_at"),
+        *ints("pinned_version"),
+        *texts("upkeep"),
+        *times("upkeep_time"),
+    ]
+)
+
+
+def _info(context: StreamContext, root: Root) -> RowDicts:
+    runs = context.status.runs(root, root.head, root.tail)
+    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
+    policy, dropped = upkeep_of(root), next(context.status.retired.all(root), None)
+    grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
+    row = {
+        "stream_id": root.stream_id,
+        "version": root.version,
+        "generation": root.generation,
+        "time": root.time_us,
+        "head": root.head,
+        "tail": root.tail,
+        "sealed": root.sealed,
+        "events": root.tail - root.head,
+        "segments": sum(count for count, _ in sizes),
+        "bytes": sum(size for _, size in sizes),
+        "parts": sum(1 for _ in context.status.table.parts(root)),
+        "root_segments": len(root.entries),
+        "inline_segments": sum(1 for entry in root.entries if entry.frame),
+        "log_start": root.log_start,
+        "staging_floor": root.staging_floor,
+        "retired": root.retired_count,
+        "tags": len(root.tags),
+        "pins": len(root.pins),
+        "next_segment": root.next_segment,
+        "versions": root.version + 1 - root.log_start,
+        "kept_since": _kept_since(context, root),
+        "retired_since": dropped and dropped.time_us,
+        "freed_at": dropped and dropped.time_us + grace_us,  # the oldest dropped object
+        "pinned_version": min((pin.version for pin in all_pins(root).values()), default=None),
+        "upkeep": build_upkeep(policy),
+        "upkeep_time": root.upkeep and root.upkeep.time_us,
+    }
+    return [row]
+
+
+def _kept_since(context: StreamContext, root: Root) -> int | None:
+    """Return the time of the oldest version that is kept, if the history knows it."""
+    with suppress(SnapshotExpiredError):
+        found = context.log.history.moment(root, root.log_start)
+        return None if found is None else found.time_us
+    return None
+
+
+_STORAGE = pa.schema([*texts("why"), *ints("objects", "bytes"), *times("since", "until")])
+
+
+def storage_rows(context: StreamContext, root: Root) -> RowDicts:
+    """Return the rows of the table `storage`, the largest first; lists the stream's folder once."""
+    policy = upkeep_of(root) or DEFAULT_POLICY
+    keep_us, grace_us = policy.keep_s * 1_000_000, policy.grace_s * 1_000_000
+    # Parts that were retired may be deleted at any moment, together with their segments.
+    refs = read_references(context.status, root, gone_before=root.version, gone_until_us=1 << 62)
+    versions = {retired.version for retired in refs.retired.values()}
+    operations = context.log.history.operations(root, versions)
+    horizon = plan_horizon(root, floor=0, until_us=context.clock.wall_us() - grace_us)
+    objects = [*list_objects(context.storage)]
+    found: dict[str, list[_Held]] = defaultdict(list)
+    found[LISTED] = [(info.size, None, None) for info in objects if info.path in refs.live]
+    for each in find_deletable(refs, horizon, objects, operations):
+        info, retired = each.info, each.retired
+        if retired is None:
+            # The floor passes it a grace later, and a sweep follows another grace behind.
+            until_us = info.modified_us + 2 * grace_us if names.is_object(info.path) else None
+            found[each.why].append((info.size, info.modified_us, until_us))
+        elif horizon.pin and horizon.is_pinned(retired):
+            held = (info.size, retired.time_us, None)
+            found[f"needed by the clone {horizon.pin[1]}"].append(held)
+        else:
+            until_us = retired.time_us + max(grace_us, keep_us)
+            found[each.why].append((info.size, retired.time_us, until_us))
+    since = _kept_since(context, root)
+    until = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
+    found[LOG] = [
+        (info.size, since, until)
+        for info in context.storage.list(names.LOG_FOLDER)
+        if names.parse_log_name(info.path.rpartition("/")[2]) is not None
+    ]
+    rows = [_held_row(why, held) for why, held in found.items() if held]
+    return sorted(rows, key=lambda row: (-row["bytes"], row["why"]))
+
+
+def _held_row(why: str, held: list[_Held]) -> dict[str, Any]:
+    since = [since_us for _, since_us, _ in held if since_us is not None]
+    until = [until_us for _, _, until_us in held if until_us is not None]
+    size = sum(size for size, _, _ in held)
+    span = {"since": min(since, default=None), "until": max(until, default=None)}
+    return {"why": why, "objects": len(held), "bytes": size, **span}
+
+
+_WRITERS = pa.schema(
+    [
+        *texts("writer_id", "owner"),
+        *ints("batch_id", "version", "rows", "start", "end"),
+    ]
+)
+_MEMBER = ("start", "end", "behind", "lease_s")  # `end` is null where it is not fixed yet
+_READERS = pa.schema(
+    [
+        *texts("name", "owner"),
+        *ints("offset", "behind", "lost", "generation"),
+        *times("renewed"),
+        *ints("lapse_s"),
+        *flags("live", "released"),
+        pa.field("members", pa.list_(pa.struct([*texts("member"), *ints(*_MEMBER)]))),
+        *texts("damaged"),
+    ]
+)
+_TAGS = pa.schema(
+    [
+        *texts("name"),
+        *ints("offset", "version"),
+        *times("time"),
+    ]
+)
+
+
+def _writers(context: StreamContext, root: Root) -> RowDicts:
+    return [
+        {
+            "writer_id": name,
+            "owner": writer.owner,
+            "batch_id": writer.batch_id,
+            "version": writer.version,
+            "rows": writer.rows,
+            "start": writer.end - writer.rows,
+            "end": writer.end,
+        }
+        for name, writer in sorted(context.status.writers.all(root).items())
+    ]
+
+
+def _readers(context: StreamContext, root: Root) -> RowDicts:
+    now_us = context.clock.wall_us()  # reading must not write, and the store's time takes a write
+    return [
+        {"name": name, "damaged": str(seen)}
+        if isinstance(seen, FormatError)
+        else {
+            "name": name,
+            "owner": seen.record.owner,
+            "offset": seen.record.offset,
+            "behind": max(root.tail - seen.record.offset, 0),
+            "lost": max(root.head - seen.record.offset, 0),
+            "generation": seen.record.generation,
+            "renewed": seen.renewed_us,
+            "lapse_s": seen.record.lapse_s,
+            "live": seen.is_live(now_us),
+            "released": seen.record.released,
+            "members": [
+                {
+                    "member": member,
+                    "start": lease.start,
+                    "end": None if lease.end == NO_END else lease.end,
+                    "behind": lease.behind(root.tail),
+                    "lease_s": lease.lease_s,
+                }
+                for member, lease in sorted(seen.record.members.items())
+            ],
+        }
+        for name, seen in each_reader(context)
+    ]
+
+
+def _tags(_context: StreamContext, root: Root) -> RowDicts:
+    return [
+        {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
+        for name, tag in sorted(root.tags.items())
+    ]
+
+
+ROW_TABLES: Mapping[str, tuple[pa.Schema, Callable[[StreamContext, Root], RowDicts]]] = {
+    "info": (_INFO, _info),
+    "storage": (_STORAGE, storage_rows),
+    "writers": (_WRITERS, _writers),
+    "readers": (_READERS, _readers),
+    "tags": (_TAGS, _tags),
+}
