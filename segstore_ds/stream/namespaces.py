@@ -56,7 +56,7 @@ from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
-from segstore_ds.stream.tables import show_rows
+from segstore_ds.stream.shown import show_rows
 from segstore_ds.write.create import run_set_properties
 
 

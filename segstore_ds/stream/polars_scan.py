@@ -6,11 +6,13 @@ predicate and a limit; of large Parquet segments it decodes what they have fetch
 parts follow each other in offset order.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -21,7 +23,6 @@ from segstore_ds.read.filters.polars_predicate import implied_by
 from segstore_ds.read.frames import check_texts, load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.read.scan import read_threads, run_tasks
-from segstore_ds.read.sparse_file import open_sparse
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream.scan import Scan
 
@@ -140,8 +141,33 @@ def _opened(fetched: Fetched) -> Iterator[Any]:
     if whole is not None:
         yield whole.data.obj if isinstance(whole.data.obj, bytes) else whole.copy()
         return
-    with open_sparse(fetched) as file:
+    with _open_sparse(fetched) as file:
         yield file
+
+
+def _open_sparse(fetched: Fetched) -> IO[bytes]:
+    """Return a file in memory with what was fetched and the end of the segment, each at its place.
+
+    What was not fetched is a hole, which takes no memory and reads as zeros: never as a page of
+    Parquet.
+    """
+    index: Any = fetched.segment.index
+    file = _open_empty()
+    for number, buffers in fetched.data.items():
+        spans = index.spans(number, fetched.columns)
+        for (start, _), data in zip(spans, buffers, strict=True):
+            file.seek(start)
+            file.write(data)
+    file.seek(index.object_bytes - len(index.end))
+    file.write(index.end)
+    file.seek(0)  # which flushes, too
+    return file
+
+
+def _open_empty() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # on Linux
+        return os.fdopen(os.memfd_create("segstore"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _as_frame(polars: Any, batch: pa.RecordBatch) -> Any:

@@ -42,9 +42,8 @@ from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.status.epochs import stream_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream.follow import POLL_S, Follow
-from segstore_ds.stream.picture import Picture
 from segstore_ds.stream.scan import Scan
-from segstore_ds.stream.tables import Rows
+from segstore_ds.stream.shown import Picture, Rows
 
 _P = ParamSpec("_P")
 
