@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
-from segstore_ds.options.table_formats import TableFormat
+from segstore_ds.options.table import TableFormat
 from segstore_ds.publish import delta, iceberg
 from segstore_ds.publish.folder import list_table
 from segstore_ds.publish.formats import CODECS

@@ -17,7 +17,7 @@ from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import print_json, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
-from segstore_ds.options.table_formats import TABLE_FORMATS
+from segstore_ds.options.table import TABLE_FORMATS
 from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20

@@ -8,7 +8,7 @@ import typer
 from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask, shown
-from segstore_ds.options.table_formats import TableFormat
+from segstore_ds.options.table import TableFormat
 from segstore_ds.storage import resolve_location
 
 _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")

@@ -26,8 +26,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.compaction import MINOR, CompactRules
-from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment

@@ -10,7 +10,7 @@ from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.storage import Storage, open_storage
 
 

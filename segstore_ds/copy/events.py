@@ -46,7 +46,7 @@ from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import plan_reading

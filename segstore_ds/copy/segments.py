@@ -45,8 +45,8 @@ from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.table_status import PlacedSegment, TableStatus

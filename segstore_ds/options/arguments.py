@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, SupportsFloat
 
@@ -17,6 +17,14 @@ from segstore_ds.options.quantities import (
 )
 
 MOST = 2**63 - 1
+
+Progress = Callable[[int, int], None]
+"""Gets how much is done, and of how much: events, or of `maintain` objects. What it raises ends the
+work, which may be repeated as after any failure."""
+
+
+def unheard(_done: int, _total: int) -> None:
+    """Tell nobody of progress."""
 
 
 def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 READ, WRITE = "read", "write"
 NOTES = "__segstore"  # internal: what a helper tells the source beside the user's options
@@ -10,6 +10,8 @@ STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
+TableFormat = Literal["delta", "iceberg"]  # On disk, in the property `publish`.
+TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 OPERATIONS = ("append", "compact", "copy")
 COPY_MODES = ("segments", "events", "clone")
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"

@@ -23,7 +23,7 @@ from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
-from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.publish.check import damaged_tables
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import OpenSegment, open_segment

@@ -30,7 +30,7 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
-from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects, plan_temporaries
 from segstore_ds.retention.versions import (

@@ -33,7 +33,7 @@ from segstore_ds.format.policies import (
 )
 from segstore_ds.format.root import TIME_COLUMN, Tag
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.table_formats import TABLE_FORMATS, TableFormat
+from segstore_ds.options.table import TABLE_FORMATS, TableFormat
 from segstore_ds.publish.auto import (
     PROPERTY,
     auto_publish_of,

@@ -18,12 +18,13 @@ from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import build_cell
 from segstore_ds.options.arguments import (
+    Progress,
     check_duration,
     check_seconds,
     check_timeout,
     check_whole,
+    unheard,
 )
-from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import (
     AsOf,

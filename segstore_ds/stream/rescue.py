@@ -8,7 +8,7 @@ from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import client_name, new_context
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify

@@ -20,7 +20,7 @@ from publish_kit import TABLES, Table
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
-from segstore_ds.options.table_formats import TableFormat
+from segstore_ds.options.table import TableFormat
 from segstore_ds.publish import delta, life
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
