@@ -7,11 +7,12 @@ import pytest
 from segstore_ds.compact.tasks import plan_compact_tasks, plan_compaction_rows
 from segstore_ds.errors import ConflictError
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.status.parts import SegmentsTable
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
-from tests.stream_kit import SCHEMA, numbers, values
+from tests.stream_kit import SCHEMA, SOFT, make_stream, numbers, values
 
 RULES = CompactRules()
 
@@ -52,3 +53,14 @@ def test_planned_rows_of_inline_segments_are_merged() -> None:
     assert [entry.rows for entry in stream.refresh()._log.root.entries] == [30, 10]
     assert values(stream) == [*range(40)]
     stream.verify().check()
+
+
+def test_a_plan_reads_no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie apart from the segments of a part: a request each, and a text per segment."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(12)
+    root = stream._log.root
+    assert root.parts
+    monkeypatch.setattr(SegmentsTable, "stats", None)  # to call it fails
+    (row,) = plan_compaction_rows(stream._context, root, RULES, (0, stream.tail))
+    assert row["segments"] == 12
