@@ -221,12 +221,14 @@ class StorageError(SegstoreError):
     Attributes:
         untouched: True if a call that creates an object has certainly not created it. A pickled
             error forgets this, which is safe: the result then counts as unknown.
+        unsynced: True if an object may be there that power loss can take; also forgotten.
         denied: True if the filesystem refused this caller; a pickled error forgets this, too.
     """
 
     code = "SEG_STORAGE"
     retryable = True
     untouched = False
+    unsynced = False
     denied = False
 
 

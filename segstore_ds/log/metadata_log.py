@@ -170,25 +170,25 @@ class MetadataLog(Generic[T]):
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try's, raised if no try can have put the file
-        doubtful, lasting = False, False
+        doubtful = lasting = unsynced = False
         for attempt in range(1, ADD_ATTEMPTS + 1):
             try:
                 if self.storage.create(path, data):
                     self._added = number, data
                     return None
-                doubtful = True
+                doubtful, unsynced = True, False
             except StorageError as error:
                 cause = failed = error
                 doubtful = doubtful or not error.untouched
-                lasting = not error.retryable
+                lasting, unsynced = not error.retryable, error.unsynced
             try:
                 found = self._read(path)
             except StorageError as error:
                 found, cause = None, error
-            if found == data:
+            if found == data and not unsynced:  # otherwise the next try syncs it
                 self._added = number, data
                 return None
-            if found is not None:
+            if found not in (None, data):
                 return found
             if lasting:
                 break  # another try would fail too; `doubtful` decides which error is raised

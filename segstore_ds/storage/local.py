@@ -77,7 +77,7 @@ class LocalStorage(CheckedStorage):
         # If the name is visibly taken, skip the write and its sync. Sync the folder anyway: the
         # name may be our own, from an earlier try whose folder sync failed.
         if os.path.lexists(full):
-            local_files.sync_folder(folder)
+            self._sync_entries(folder)
             return False
         try:
             temporary = self._write_temporary(folder, data, sync=True)
@@ -88,21 +88,28 @@ class LocalStorage(CheckedStorage):
             raise
         try:
             made = link(temporary, full)
-            local_files.sync_folder(folder)
+            self._sync_entries(folder)
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
         return made
 
+    def _sync_entries(self, folder: str) -> None:
+        try:
+            local_files.sync_folder(folder)
+        except OSError as cause:
+            raise _NotSyncedError(cause) from None
+
     def _foreign(self) -> tuple[type[BaseException], ...]:
-        return (OSError, _NotLinkedError)
+        return (OSError, _CreateError)
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
-        raised = cause.cause if isinstance(cause, _NotLinkedError) else cause
+        raised = cause.cause if isinstance(cause, _CreateError) else cause
         failure = super()._translate(verb, path, raised)
         if not isinstance(failure, StorageError):
             return failure
-        failure.untouched = raised is not cause
+        failure.untouched = isinstance(cause, _NotLinkedError)
+        failure.unsynced = isinstance(cause, _NotSyncedError)
         if isinstance(raised, NotADirectoryError):
             failure.refuse_retry(
                 "a file is where a folder is needed: move it, or name another folder"
@@ -279,12 +286,20 @@ class LocalStorage(CheckedStorage):
         return temporary
 
 
-class _NotLinkedError(Exception):
-    """A create failed before its link (usually a full disk), so it did not take the name."""
+class _CreateError(Exception):
+    """A create failed at a known step."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause)
         self.cause = cause
+
+
+class _NotLinkedError(_CreateError):
+    """It failed before its link (usually a full disk), so it did not take the name."""
+
+
+class _NotSyncedError(_CreateError):
+    """It could not sync the folder: the name is taken, but power loss may free it."""
 
 
 class LocalStagedWriter(StagedWriter, ScatteredWriter):

@@ -1,5 +1,6 @@
 """The batch metadata log keeps HDFSMetadataLog's contract: its suite's cases, and ours."""
 
+import errno
 import json
 import secrets
 import threading
@@ -28,7 +29,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import Hint
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, find_gaps
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import Storage, local_files, open_storage
 
 IDS, RACERS = 12, 5
 
@@ -241,6 +242,30 @@ def test_an_add_that_is_never_answered_is_unknown(log):
     assert isinstance(caught.value.__cause__, StorageError)
     assert "fault was injected" in str(caught.value)
     assert log.get(3) is None
+
+
+@pytest.mark.parametrize("failing", [1, 2, 1000])
+def test_an_add_wins_only_when_its_folder_is_synced(failing, tmp_path: Path, monkeypatch):
+    """Its bytes are there after the first try, but power loss could take the name."""
+    log, synced = a_log(open_storage(tmp_path / "s")), []
+    log.add(0, "first")
+    real = local_files.sync_folder
+
+    def refuse(folder):
+        synced.append(len(synced) >= failing)
+        if not synced[-1]:
+            raise OSError(errno.EIO, "made by the test", folder)
+        real(folder)
+
+    monkeypatch.setattr(local_files, "sync_folder", refuse)
+    if failing < 1000:
+        assert log.add(1, "mine") is True
+        assert synced[-1]
+    else:
+        with pytest.raises(CommitUnknownError, match="version=1"):
+            log.add(1, "mine")
+    monkeypatch.undo()
+    assert log.add(1, "mine") is True  # the same bytes: no other batch has taken the number
 
 
 def test_an_add_that_surely_made_nothing_is_a_plain_failure(log):
