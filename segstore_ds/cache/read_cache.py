@@ -63,6 +63,10 @@ class ReadCounters:
         return replace(self)
 
 
+class _InterruptedError(Exception):
+    """The thread that loaded for others was interrupted."""
+
+
 class _Held(Generic[K]):
     """A fetched buffer, and the pieces of it that are held: they leave together."""
 
@@ -109,7 +113,8 @@ class ReadCache(Generic[K]):
 
         `load` gets the keys that are neither held nor being loaded by another thread, and returns
         a verified piece or an error for each; errors are not kept. It runs in this thread, without
-        a lock. If it raises, all who wait for one of its keys get that error.
+        a lock. If it raises, all who wait for one of its keys get that error; if its thread is
+        interrupted, they load for themselves.
         """
         own: dict[K, Future[Loaded]] = {}
         flights: dict[K, Future[Loaded]] = {}
@@ -128,7 +133,11 @@ class ReadCache(Generic[K]):
             found.update(self._load(own, load, limit_bytes))
         # Own loads are done before waiting for those of others: no two threads wait for each other.
         for key, flight in flights.items():
-            found[key] = result = flight.result()
+            try:
+                found[key] = result = flight.result()
+            except _InterruptedError:
+                (found[key],) = self.fetch([key], load, limit_bytes=limit_bytes)
+                continue
             with self._lock:
                 self._hit(result)
         return [found[key] for key in keys]
@@ -148,8 +157,9 @@ class ReadCache(Generic[K]):
             }
         except BaseException as error:
             self._land(own)
+            shared = error if isinstance(error, Exception) else _InterruptedError()
             for flight in own.values():
-                flight.set_exception(error)
+                flight.set_exception(shared)
             raise
         with self._lock:
             self._keep(pieces, limit_bytes)

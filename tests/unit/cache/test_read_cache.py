@@ -194,6 +194,19 @@ def test_threads_share_the_error_of_a_load():
     assert cache.counters.entries == 0
 
 
+def test_an_interrupt_of_one_thread_ends_no_other():
+    cache, interrupts = ReadCache[int](), [KeyboardInterrupt()]
+
+    def load(keys: Sequence[int]) -> list[Loaded]:
+        if interrupts:
+            raise interrupts.pop()
+        return [content(key) for key in keys]
+
+    first, second, third = in_flight(cache, [[1, 2], [2], [2, 1]], load)
+    assert isinstance(first, KeyboardInterrupt)
+    assert (texts(second), texts(third)) == (wanted(2), wanted(2, 1))
+
+
 def test_threads_get_what_they_ask_for():
     """Many threads, a small bound: entries come and go while others use them."""
     cache = ReadCache[int]()
