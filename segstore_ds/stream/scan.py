@@ -323,9 +323,9 @@ class Scan:
     ) -> tuple[Reading, list[ReadTask]]:
         """Plan to read some of the columns, in no particular order, of the events that also match.
 
-        From any thread; the limit is the caller's.
+        The limit is the caller's.
         """
-        found, context = self.reading, self.context.apart()
+        found = self.reading
         names = ("offset_column", "segment_column", "commit_time_column")
         extra: dict[str, Any] = {
             name: None for name in names if getattr(found, name) not in columns
@@ -333,7 +333,7 @@ class Scan:
         own = tuple(name for name in found.columns if name in columns)
         both = all_of([found.filters, parse_filters(filters, found.schema)])
         reading = replace(found, columns=own, filters=both, **extra)
-        return reading, split_reading(context, reading, root=self.root)
+        return reading, split_reading(self.context, reading, root=self.root)
 
     def _refuse_limit(self, instead: str) -> None:
         if self.limit is not None:
