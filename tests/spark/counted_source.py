@@ -20,7 +20,7 @@ class CountedReader(PartsReader):
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Read a task, then note the requests of its storage: a task opens no log."""
-        run = pickle.loads(self.run.body)  # noqa: S301 - ours
+        run = pickle.loads(self.run.args[0])  # noqa: S301 - ours
         stats = run.args[0].storage.stats
         before, rows = stats.total, 0
         for batch in run(pickle.loads(partition.value)):  # noqa: S301 - ours
