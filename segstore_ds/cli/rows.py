@@ -1,12 +1,12 @@
 """Commands for rows: create, append, cat, export, serve."""
 
 import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated, Any
 
 import typer
@@ -228,14 +228,15 @@ def serve(
         append_bytes=check_size("append_bytes", append_bytes) or 0,
         certificate=pair,
     )
-    over = threading.Event()
+    # Not an Event: a signal may come while this thread holds its lock, and would wait for ever.
+    over: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda number, _: over.put(number))
     place = f"{scheme}://{host}:{server.port}"
     run.report(
         {"location": place, "streams": [*streams]}, f"serving {', '.join(streams)} at {place}"
     )
-    over.wait()
+    over.get()
     say("ending: scans and appends that run are finished")
     server.shutdown()
 
