@@ -17,6 +17,7 @@ from benchmarks.workload import cpu_seconds
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TUNED = "2147483647"
+QUICK_POLLS = {"spark.sql.streaming.pollingDelay": "1ms"}
 MASTER = "local[2]"
 FIXED = {
     "spark.ui.enabled": "false",

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from tempfile import mkdtemp
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -22,6 +22,7 @@ import segstore_ds
 from benchmarks.report import Found, Ratio
 from segstore_ds.storage.base import StorageStats
 
+T = TypeVar("T")
 Candidate = Callable[[Path], int | None]
 
 
@@ -101,6 +102,14 @@ class Timing:
         """Median seconds of a round."""
         return statistics.median(self.seconds)
 
+    def time(self, call: Callable[[], T]) -> T:
+        """Add a round, and return what it returned."""
+        cpu, start = cpu_seconds(), time.perf_counter()
+        done = call()
+        self.seconds.append(time.perf_counter() - start)
+        self.cpu_seconds.append(cpu_seconds() - cpu)
+        return done
+
     @property
     def cpu(self) -> float:
         """Median CPU seconds of a round, of all processes."""
@@ -162,13 +171,8 @@ def race(
                 prepare(name, folder)
             if not settings.tiny:
                 os.sync()  # what the one before has left unwritten must not burden this one
-            cpu, start = cpu_seconds(), time.perf_counter()
-            left = candidate(folder)
-            seconds = time.perf_counter() - start
-            if turn >= 0:
-                timings[name].seconds.append(seconds)
-                timings[name].cpu_seconds.append(cpu_seconds() - cpu)
-                timings[name].bytes = left
+            timing = timings[name] if turn >= 0 else Timing()
+            timing.bytes = timing.time(partial(candidate, folder))
             shutil.rmtree(folder, ignore_errors=True)
     return timings
 

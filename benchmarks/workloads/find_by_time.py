@@ -2,6 +2,7 @@
 
 import datetime as dt
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 import segstore_ds as segstore
 from benchmarks.report import Found, Ratio
-from benchmarks.workload import Candidate, Settings, race, rounded, workload
+from benchmarks.workload import Settings, race, rounded, workload
 from segstore_ds.stream.connector.reads import open_snapshot, open_storage
 
 SEGMENTS = 1_000
@@ -47,39 +48,25 @@ def find_by_time(settings: Settings) -> Found:
     with settings.scratch() as scratch:
         _fill(scratch, count, each)
 
-        def candidate(name: str) -> Candidate:
-            def read(_: Path) -> None:
-                if name in plans:
-                    rows = _ours(scratch / name, window, plans[name])
-                else:
-                    rows = _theirs(scratch / name, window)
-                counts.add(rows)
-
-            return read
+        def read(_: Path, name: str) -> None:
+            own = partial(_ours, plans=plans[name]) if name in plans else _theirs
+            counts.add(own(scratch / name, window))
 
         names = (*FORMATS, "delta", "parquet files")
-        found = race({name: candidate(name) for name in names}, settings, scratch)
+        found = race({name: partial(read, name=name) for name in names}, settings, scratch)
     (events,) = counts
     rows = []
     for row in found.rows():
         last = plans.get(row["candidate"], [{}])[-settings.rounds :]
         medians = {what: rounded(median(plan[what] for plan in last)) for what in last[0]}
         rows.append({**row, **medians})
-    ratios = [
-        ratio
-        for row in rows[: len(FORMATS)]
-        for ratio in (
-            Ratio(f"{row['candidate']}: plan ms", row["plan ms"], PLAN_MS, most=True),
-            Ratio(
-                f"{row['candidate']}: requests to plan",
-                row["plan requests"],
-                PLAN_REQUESTS,
-                most=True,
-            ),
-            found.faster(row["candidate"], "delta", 1),
-            found.faster(row["candidate"], "parquet files", 1),
-        )
-    ]
+    ratios = []
+    for form, row in zip(FORMATS, rows, strict=False):
+        ratios += [
+            Ratio(f"{form}: plan ms", row["plan ms"], PLAN_MS, most=True),
+            Ratio(f"{form}: requests to plan", row["plan requests"], PLAN_REQUESTS, most=True),
+            *(found.faster(form, rival, 1) for rival in ("delta", "parquet files")),
+        ]
     setup = {"events": f"{count} segments of {each}; {events} within the minute"}
     return Found(rows, ratios, setup, found.raw)
 

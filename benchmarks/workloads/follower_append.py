@@ -1,14 +1,16 @@
 """Appends to a stream with followers, every place far away."""
 
 import uuid
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 from wrapped_storage import LatencyStorage
 
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
-from benchmarks.workload import Race, Settings, Timing, timed, workload
+from benchmarks.workload import Race, Settings, race, workload
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
@@ -18,7 +20,6 @@ FOLLOWERS = (0, 1, 2)
 DELAY_S = 0.03
 BATCH_ROWS = 10
 BULK_ROWS = 4_000_000
-WARM = 2
 
 
 class FarPlace(LatencyStorage):
@@ -38,7 +39,6 @@ class FarPlace(LatencyStorage):
 )
 def follower_append(settings: Settings) -> Found:
     """Append with 0, 1 and 2 followers, each place 30 ms away (rows: how many small appends)."""
-    delay_s = 0.001 if settings.tiny else DELAY_S
     bulk = events(0, BULK_ROWS // 1000 if settings.tiny else BULK_ROWS)
     small = events(0, BATCH_ROWS)
     kinds = {
@@ -48,29 +48,28 @@ def follower_append(settings: Settings) -> Found:
     }
     found, ratios = Race(), []
     for kind, (batch, layout, turns, goal) in kinds.items():
-        timings = _measure(batch, layout, turns, delay_s)
-        found |= {f"{kind}, {n} followers": timing for n, timing in timings.items()}
+        timings = _measure(batch, layout, replace(settings, rounds=turns))
+        found |= {f"{kind}, {name}": timing for name, timing in timings.items()}
         none, one, two = (timing.median for timing in timings.values())
         ratios += [
             Ratio(f"{kind}: one follower / none", one / none, goal, most=True),
             Ratio(f"{kind}: two followers / one", two / one, 1.05, most=True),
         ]
-    setup = {"delay ms": delay_s * 1e3, "bulk append": f"{bulk.num_rows} events"}
+    setup = {"delay ms": DELAY_S * 1e3, "bulk append": f"{bulk.num_rows} events"}
     return Found(found.rows(), ratios, setup, found.raw)
 
 
-def _measure(
-    batch: pa.RecordBatch, layout: Layout, turns: int, delay_s: float
-) -> dict[int, Timing]:
-    """Time appends by number of followers, interleaved."""
-    streams = {followers: _make(followers, delay_s) for followers in FOLLOWERS}
-    timings = {followers: Timing(cpu_seconds=[0.0]) for followers in FOLLOWERS}
-    for turn in range(WARM + turns):
-        for followers, stream in streams.items():
-            seconds = timed(partial(stream.append, batch, layout=layout))
-            if turn >= WARM:
-                timings[followers].seconds.append(seconds)
-    return timings
+def _measure(batch: pa.RecordBatch, layout: Layout, settings: Settings) -> Race:
+    """Time appends by number of followers."""
+    delay_s = 0.001 if settings.tiny else DELAY_S
+
+    def append(_: Path, stream: Stream) -> None:
+        stream.append(batch, layout=layout)
+
+    streams = {f"{n} followers": _make(n, delay_s) for n in FOLLOWERS}
+    with settings.scratch() as scratch:
+        candidates = {name: partial(append, stream=each) for name, each in streams.items()}
+        return race(candidates, settings, scratch)
 
 
 def _make(followers: int, delay_s: float) -> Stream:

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 import segstore_ds as segstore
 from benchmarks.report import Found, Ratio
-from benchmarks.session import describe, spark_session
-from benchmarks.streaming import CONF
+from benchmarks.session import QUICK_POLLS, describe, spark_session
 from benchmarks.workload import Settings, distribution, workload
 from segstore_ds.log.clock import SYSTEM_CLOCK
 from segstore_ds.storage import open_storage
@@ -139,7 +138,7 @@ def _polls(folder: Path, seconds: float) -> tuple[int, float]:
 def append_to_seen(settings: Settings) -> Found:
     """From stream.append to a running query that sees the event (rows: events)."""
     waits: list[float] = []
-    with settings.scratch() as scratch, spark_session(CONF) as spark:
+    with settings.scratch() as scratch, spark_session(QUICK_POLLS) as spark:
         stream = segstore.create(scratch / "stream", SCHEMA)
         arrived, seen = threading.Condition(), [0]
 

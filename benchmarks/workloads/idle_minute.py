@@ -11,7 +11,7 @@ import segstore_ds as segstore
 from benchmarks.empty_source import EmptySource
 from benchmarks.report import Found
 from benchmarks.session import describe, spark_session
-from benchmarks.workload import Race, Settings, Timing, cpu_seconds, timed, workload
+from benchmarks.workload import Race, Settings, Timing, workload
 
 # Spark ends idle workers after a minute, and looks each ten seconds.
 IDLE_S = 75
@@ -33,17 +33,14 @@ def idle_minute(settings: Settings) -> Found:
         spark.dataSource.register(EmptySource)
         jobs = [*_jobs(spark, spark.range(settings.rows), scratch)]
         for turn in range(0 if settings.tiny else -1, settings.rounds):
+            if turn == 0:
+                found.clear()  # of the round that warms up
             for name, job in jobs:
                 first = AT_ONCE if name.startswith("parquet") else LATE
                 if first == LATE and turn >= 0:
                     time.sleep(idle_s)
                 for when in (first, AGAIN):
-                    cpu = cpu_seconds()
-                    seconds = timed(job)
-                    if turn >= 0:
-                        timing = found.setdefault(f"{name}, {when}", Timing())
-                        timing.seconds.append(seconds)
-                        timing.cpu_seconds.append(cpu_seconds() - cpu)
+                    found.setdefault(f"{name}, {when}", Timing()).time(job)
         setup = describe(spark) | {"idle for": f"{idle_s} s"}
     ratios = [
         found.faster(f"{ours}, {LATE}", f"{rival}, {when}", 1 / most)

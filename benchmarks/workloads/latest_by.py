@@ -1,5 +1,6 @@
 """A table of the newest event of each key, kept up to date, beside Delta's MERGE."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found, Ratio
 from benchmarks.rival_stores import installed
-from benchmarks.workload import Settings, Timing, cpu_seconds, folder_bytes, timed, workload
+from benchmarks.workload import Settings, Timing, folder_bytes, timed, workload
 from segstore_ds.read.latest import newest_by_key
 
 KEY = ["name"]
@@ -42,9 +43,9 @@ def latest_by(settings: Settings) -> Found:
             for _ in range(settings.rounds):
                 stream.append(pa.table(events(stream.tail, new)))
                 fresh = newest_by_key(stream.read(stream.tail - new), EVENTS, KEY)
-                _time(timings[OURS], lambda: stream.publish("delta", latest_by=KEY))
+                timings[OURS].time(lambda: stream.publish("delta", latest_by=KEY))
                 if merge:
-                    _time(timings[RIVAL], lambda data=fresh: merge(data))
+                    timings[RIVAL].time(partial(merge, fresh))
             rows += [{"new events": new, **timing.row(name)} for name, timing in timings.items()]
             if merge:
                 ours, rival = timings[OURS], timings[RIVAL]
@@ -56,12 +57,6 @@ def latest_by(settings: Settings) -> Found:
             ratios,
             setup={"first publication s": round(first, 1), "bytes": folder_bytes(scratch)},
         )
-
-
-def _time(timing: Timing, call: Any) -> None:
-    cpu = cpu_seconds()
-    timing.seconds.append(timed(call))
-    timing.cpu_seconds.append(cpu_seconds() - cpu)
 
 
 def _merging(folder: Path, stream: segstore.Stream) -> Any:

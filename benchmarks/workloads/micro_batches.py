@@ -1,16 +1,25 @@
-"""Micro-batches: the segstore sink beside Spark's file sink, noop, and a sink that does nothing."""
+"""Micro-batches: the segstore sink beside Spark's file sink, noop, and a sink that does nothing.
 
+An old query is one whose log and checkpoint hold thousands of batches already. They are prepared: a
+query runs a few batches, its newest checkpoint files are renamed to the number wanted, and the
+sink's log is filled with as many entries as that many batches leave behind.
+"""
+
+import json
+import shutil
 import statistics
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+import segstore_ds as segstore
 from benchmarks.empty_source import EmptySource
 from benchmarks.report import Found, Ratio
-from benchmarks.session import describe, spark_session
-from benchmarks.streaming import CONF, WARM_UP, Query, objects_per_batch
+from benchmarks.session import QUICK_POLLS, describe, run_batches, spark_session
 from benchmarks.workload import Settings, quantile, race, workload
 
 SINKS = ("noop", "empty", "parquet", "segstore")
@@ -19,6 +28,79 @@ NEW_PROCESSES = {"spark.python.worker.reuse": "false"}
 SMALL, LARGE = 10, 100_000
 AGE, TASKS = 5_000, 200
 TINY_AGE, TINY_TASKS = 20, 8
+WARM_UP = 10
+FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query: where it writes, and how much a micro-batch holds."""
+
+    sink: str
+    folder: Path
+    rows: int
+    partitions: int = 2
+
+    @property
+    def output(self) -> Path:
+        """Where the sink writes, if it does."""
+        return self.folder / "output"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps the query's progress."""
+        return self.folder / "checkpoint"
+
+    def run(
+        self, spark: SparkSession, batches: int, *, warm_up: int = 0
+    ) -> tuple[list[dict[str, int]], float]:
+        """Run micro-batches; return what `run_batches` says of those after the warm-up."""
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
+        writer = source.option("numPartitions", self.partitions).load().writeStream
+        writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
+        if self.sink not in ("noop", "empty"):
+            writer = writer.option("path", str(self.output))
+        if self.sink == "segstore":
+            # An old query's batches were never written, which the sink would take for a loss.
+            writer = writer.option("writerTakeover", "true")
+        times, cpu = run_batches(writer.start(), batches, warm_up)
+        return times[:batches], cpu
+
+    def age(self, spark: SparkSession, behind: int) -> None:
+        """Make the query look as if so many batches, a multiple of ten, were behind it."""
+        self.run(spark, 3)
+        for kind in ("offsets", "commits"):
+            folder = self.checkpoint / kind
+            numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+            kept = [(folder / str(number)).read_bytes() for number in numbers[1:3]]
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for number, content in zip((behind - 2, behind - 1), kept, strict=True):
+                (folder / str(number)).write_bytes(content)
+        if self.sink == "parquet":
+            self._age_file_sink(behind)
+        elif self.sink == "segstore":
+            self._age_stream(behind)
+
+    def _age_file_sink(self, behind: int) -> None:
+        folder = self.output / "_spark_metadata"
+        entry = json.loads((folder / "0").read_text().splitlines()[1])
+        shutil.rmtree(folder)
+        folder.mkdir()
+        entries = [
+            json.dumps({**entry, "path": f"file://{self.output}/part-{n:032d}.snappy.parquet"})
+            for n in range(behind * self.partitions)
+        ]
+        assert behind % FILE_SINK_COMPACTS_EVERY == 0
+        (folder / f"{behind - 1}.compact").write_text("\n".join(["v1", *entries]))
+
+    def _age_stream(self, behind: int) -> None:
+        stream = segstore.open(self.output)
+        events = pa.table(
+            {field.name: pa.array([None] * self.rows, field.type) for field in stream.schema}
+        )
+        while stream.version < behind:
+            stream.append(events)
 
 
 @workload(
@@ -45,7 +127,7 @@ def micro_batches(settings: Settings) -> Found:
     }
     rows: list[dict[str, Any]] = []
     ratios: list[Ratio] = []
-    with settings.scratch() as scratch, spark_session(CONF) as spark:
+    with settings.scratch() as scratch, spark_session(QUICK_POLLS) as spark:
         spark.dataSource.register(EmptySource)
         setup = describe(spark) | {
             "first batches": f"{settings.rounds} new queries after one that is not counted",
@@ -62,7 +144,7 @@ def micro_batches(settings: Settings) -> Found:
                 found[sink] = _measure(spark, query, count, warm_up)
                 rows.append({"case": case, "sink": sink, **found[sink]})
             ratios += _ratios(case, found, small=size == SMALL)
-    with settings.scratch() as scratch, spark_session(CONF | NEW_PROCESSES) as spark:
+    with settings.scratch() as scratch, spark_session(QUICK_POLLS | NEW_PROCESSES) as spark:
         spark.dataSource.register(EmptySource)
         queries = {sink: partial(_first_batch, spark, sink) for sink in SINKS[1:]}
         first = race(queries, settings, scratch)
@@ -87,8 +169,14 @@ def _measure(spark: SparkSession, query: Query, batches: int, warm_up: int) -> d
         found[f"{phase} p99 ms"] = quantile(ms, 0.99)
     found["cpu s/batch"] = round(cpu, 3)
     if query.partitions > 2 and query.output.exists():
-        found["objects/batch"] = round(objects_per_batch(query, batches + warm_up), 1)
+        found["objects/batch"] = round(_objects_per_batch(query, batches + warm_up), 1)
     return found
+
+
+def _objects_per_batch(query: Query, batches: int) -> float:
+    """Return how many files a sink keeps per micro-batch, its log included."""
+    files = (path for path in query.output.rglob("*") if path.is_file())
+    return sum(path.suffix != ".crc" and path.name != "_latest" for path in files) / batches
 
 
 def _ratios(case: str, found: dict[str, dict[str, Any]], *, small: bool) -> list[Ratio]:

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Found
-from benchmarks.session import describe, spark_session
-from benchmarks.streaming import CONF
+from benchmarks.session import QUICK_POLLS, describe, spark_session
 from benchmarks.workload import Settings, race, workload
 
 FILES = 1_000
@@ -28,7 +27,7 @@ RIVAL = "parquet file source"
 def stream_source(settings: Settings) -> Found:
     """AvailableNow over 1,000 files or segments, into noop, beside Spark's file source."""
     files = min(FILES, max(settings.rows // 100, 1))
-    with settings.scratch() as scratch, spark_session(CONF) as spark:
+    with settings.scratch() as scratch, spark_session(QUICK_POLLS) as spark:
         stream, parquet = scratch / "stream", scratch / "parquet"
         parquet.mkdir()
         target = segstore.create(stream, EVENTS)
