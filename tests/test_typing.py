@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SAMPLE = Path(__file__).with_name("typed_use.py")
 # Of a user: strict, without our own settings, with what types the libraries have.
@@ -21,7 +23,6 @@ ignore_missing_imports = True
 """
 
 
-@pytest.mark.slow
 def test_mypy_finds_the_errors_of_the_sample_and_no_others(tmp_path: Path) -> None:
     config = tmp_path / "mypy.ini"
     config.write_text(CONFIG)

@@ -13,6 +13,8 @@ from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["ada", "bob", "eve", "", None]),
@@ -97,7 +99,6 @@ class Program:
             assert stream.published.latest[table.kind] == done
 
 
-@pytest.mark.slow
 @given(STEPS)
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -16,6 +16,8 @@ from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("n", pa.int64())])
 FORMATS = st.sampled_from(["parquet", "arrow"])
 STEPS = st.lists(
@@ -121,7 +123,6 @@ class Program:
         return head + (tail - head) * tenth // 10
 
 
-@pytest.mark.slow
 @given(STEPS)
 @settings(
     max_examples=60,

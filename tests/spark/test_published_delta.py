@@ -15,6 +15,8 @@ import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
 from benchmarks.workloads.spark_rivals import python_with
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def python() -> Path:
@@ -26,8 +28,6 @@ def python() -> Path:
         pytest.skip(f"Delta's Spark can't be installed here: {error}")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: Path) -> None:
     """Rows equal the stream's after each of its operations, and row ids are their offsets."""
     stream = segstore.create(tmp_path / "stream", SCHEMA)
@@ -62,8 +62,6 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     stream.verify().check()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_spark_reads_the_table_in_an_object_store(
     python: Path, tmp_path: Path, s3_server: S3Server
 ) -> None:

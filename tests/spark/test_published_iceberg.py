@@ -19,6 +19,8 @@ from segstore_ds.publish.iceberg import newest
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SETTLED = Layout(inline_bytes=0, segment_format="parquet")
 NESTED = pa.struct([("a", pa.int8()), ("b", pa.list_(pa.timestamp("us", "UTC")))])
@@ -102,8 +104,6 @@ def python() -> Path:
         pytest.skip(f"Iceberg's Spark can't be installed here: {error}")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: Path) -> None:
     """Rows equal the stream's after each of its operations, and row ids are their offsets."""
     wanted: dict[Path, list[dict[str, Any]]] = {}
