@@ -13,9 +13,9 @@ from virtual_time import TimedStorage, VirtualTime
 import segstore_ds as segstore
 from benchmarks.datasets import events, real_parquet
 from benchmarks.report import Found, Ratio
-from benchmarks.workload import Settings, beside_bare, workload
+from benchmarks.workload import Settings, workload
 from segstore_ds.format import names
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
 
@@ -25,11 +25,9 @@ DAY_S = 86_400.0
 
 
 @workload(
-    "one writer, one long-lived handle: nothing has to be looked up between two appends",
+    "one writer, one long-lived handle: append_latency has the times of its appends",
     "log bytes per event byte: what was written to log/, over the bytes of the encoded frames "
     "that were appended; the root's own fields and what a commit repeats of earlier ones count",
-    "the bare object is one put by the same storage code of as many bytes as the median frame, "
-    "synced like a commit, in the folder of an otherwise empty store",
     "objects at rest: on a virtual clock, appended with compact='auto' once a second, then "
     "left alone until the default policy lets go of what was dropped, and maintained",
     rows=1_000,
@@ -38,7 +36,7 @@ DAY_S = 86_400.0
 def small_appends(settings: Settings) -> Found:
     """Append 10 events at a time (rows: how many times), synced, of made-up and of real events.
 
-    Requests, log bytes, time beside one bare synced object, and objects after upkeep.
+    Requests, log bytes, and objects after upkeep.
     """
     rows = []
     with settings.scratch() as scratch:
@@ -49,29 +47,24 @@ def small_appends(settings: Settings) -> Found:
         for name, make in sources.items():
             batches = make(settings.rows + WARM)
             stream = segstore.create(scratch / name, batches[0].schema)
-            bare = open_storage(scratch / f"{name}-bare")
-            appended = _append(stream, bare, batches)
-            rows.append({"data": name, **appended, **_at_rest(batches[WARM:])})
+            rows.append({"data": name, **_append(stream, batches), **_at_rest(batches[WARM:])})
     return Found(rows, [ratio for row in rows for ratio in _ratios(row)])
 
 
-def _append(stream: Stream, bare: Storage, batches: list[pa.RecordBatch]) -> dict[str, Any]:
+def _append(stream: Stream, batches: list[pa.RecordBatch]) -> dict[str, Any]:
     for batch in batches[:WARM]:
         stream.append(batch)
-    frame = _frame_bytes(stream) // WARM
-    timed = beside_bare(
-        [partial(stream.append, batch) for batch in batches[WARM:]],
-        lambda number: bare.create(f"log/{names.build_log_name(number)}", bytes(frame)),
-        stream._log.storage.stats,
-        "append",
-    )
+    requests = stream._log.storage.stats.total
+    for batch in batches[WARM:]:
+        stream.append(batch)
+    requests = stream._log.storage.stats.total - requests
     framed = _frame_bytes(stream)
     log = [info.size for info in stream._log.storage.list("log") if info.path != names.HINT_PATH]
     rest = [info for info in stream._log.storage.list("") if not info.path.startswith("log/")]
     return {
         "frame bytes": framed // len(batches),
         "log bytes/event byte": round(sum(log) / framed, 2),
-        **timed,
+        "requests/append": round(requests / len(batches[WARM:]), 3),
         "objects beside the log": len(rest),
     }
 
@@ -101,12 +94,9 @@ def _at_rest(batches: list[pa.RecordBatch]) -> dict[str, Any]:
 
 
 def _ratios(row: dict[str, Any]) -> list[Ratio]:
-    bare = row["median ms"] / row["bare median ms"]
     bounds = {
         "requests per append": (row["requests/append"], 1.1),
         "log bytes per event byte": (row["log bytes/event byte"], 8),
-        "append / bare, medians": (bare, 2.5),
-        "append, p99 / median": (row["p99 ms"] / row["median ms"], 3),
         "objects at rest": (row["objects at rest"], 60),
     }
     what = row["data"]
