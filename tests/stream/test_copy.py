@@ -295,6 +295,9 @@ def _copy(stream: Stream, target: Storage) -> object:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("side", ["source", "target", "target within the store"])
+@pytest.mark.parametrize(
+    "each_format", ["arrow", pytest.param("parquet", marks=pytest.mark.slow)], indirect=True
+)
 def test_interrupted_copies_resume(kind: str, when: str, side: str) -> None:
     """At every call: nothing or all of it is there, and the next run takes up what arrived."""
     stream, origin = make_stream(0)

@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from publish_kit import ICEBERG, TABLES
+from publish_kit import DELTA, ICEBERG
 from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
@@ -95,7 +95,9 @@ def test_what_a_purged_version_needed_is_no_damage():
 
 
 @pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize(
+    "table", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], ids=lambda table: table.kind
+)
 def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     """Metrics and the page say so, verify names it, and repair names the command."""
     stream, storage = make_stream(3)

@@ -308,7 +308,7 @@ def _work(pair: Pair, acknowledged: list[int]) -> None:
 
 @pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("victim", ["primary", "follower"])
+@pytest.mark.parametrize("victim", ["primary", pytest.param("follower", marks=pytest.mark.slow)])
 def test_losing_one_root_at_any_call_loses_no_event(victim, every):
     quiet = Pair()
     quiet.stream.followers.add(quiet.follower)

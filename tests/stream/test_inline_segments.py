@@ -547,7 +547,10 @@ def _chosen_reads(stream: Stream) -> list[pa.Table]:
     return found
 
 
-@pytest.mark.parametrize("share", [15 << 10, 1500, 2200])
+SHARES = [*(pytest.param(share, marks=pytest.mark.slow) for share in (2200, 15 << 10)), 1500]
+
+
+@pytest.mark.parametrize("share", SHARES)
 def test_reads_are_those_of_the_same_events_in_segments(
     share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

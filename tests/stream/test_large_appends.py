@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
+from stream_kit import KINDS
 
 import segstore_ds as segstore
 from segstore_ds.errors import InternalError, InvalidInputError, StorageError
@@ -82,7 +83,7 @@ def test_part_that_fails_leaves_nothing_of_the_others(tmp_path: Path, bad: int) 
     assert not [path for path in (tmp_path / "s" / "segments").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fault_at_any_call_of_any_thread_leaves_all_events_or_none(
     tmp_path: Path, kind: Literal["fail", "crash"]
 ) -> None:

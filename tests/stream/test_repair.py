@@ -112,6 +112,9 @@ def test_file_far_behind_the_log_is_named_and_left_alone():
     assert fix(stream).ok
 
 
+@pytest.mark.parametrize(
+    "each_format", ["arrow", pytest.param("parquet", marks=pytest.mark.slow)], indirect=True
+)
 def test_many_lost_versions_have_rows_that_fit():
     """The history has a row for every version, however many were skipped at once."""
     stream, storage = make_stream(3)

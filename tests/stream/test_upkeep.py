@@ -109,7 +109,9 @@ def test_dropped_objects_go_a_week_later() -> None:
     )
 
 
-@pytest.mark.parametrize("head", [4, 5, 6, 9])
+@pytest.mark.parametrize(
+    "head", [5, *(pytest.param(head, marks=pytest.mark.slow) for head in (4, 6, 9))]
+)
 def test_live_segments_of_a_part_that_was_cut_stay(
     head: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_round_is_brief_once_its_process_has_nothing_else_to_do(folder: Path) ->
     assert later.refresh()._log.files.numbers()[0] == later._log.root.log_start > COMMITS
 
 
+@pytest.mark.slow
 def test_round_expires_values_once_its_process_has_nothing_else_to_do(folder: Path) -> None:
     """Without the threads that decode and encode elsewhere, which such a process can't start."""
     stream = open_on(open_storage(folder))

@@ -73,6 +73,7 @@ def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
     (tmp_path / "segstore-demo.html").mkdir()
     done = run_demo(tmp_path, PATH="", JAVA_HOME="")

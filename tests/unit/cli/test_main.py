@@ -108,7 +108,10 @@ def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch
     assert "not an object: where=\"origin 'x'\"" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "demo --help"])
+@pytest.mark.parametrize(
+    "command",
+    ["info", *(pytest.param(each, marks=pytest.mark.slow) for each in ("verify", "demo --help"))],
+)
 def test_a_terminal_that_can_t_show_a_name_gets_it_escaped(tmp_path, command):
     """ASCII on both streams: a column's name ended the command halfway."""
     table = pa.table({"naïve": [1]})
