@@ -221,7 +221,8 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
             InvalidInputError: The stream's own folder under any name, one inside or around it, or
                 one that can't be opened.
             FencedError: This folder is a follower itself.
-            FormatError: An object that must be copied is damaged.
+            FormatError: An object that must be copied is damaged; where the store copies by itself,
+                it is copied as it is.
 
         Examples:
             >>> stream.followers.add("second")
