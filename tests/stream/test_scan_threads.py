@@ -12,7 +12,7 @@ from stream_kit import snapshot
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
-from segstore_ds.read import scan, segments
+from segstore_ds.read import prefetch, scan, segments
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
@@ -89,6 +89,16 @@ def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int
     with pytest.raises(MissingObjectError):
         seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
     assert seen == list(range(200))
+
+
+def test_a_lone_small_segment_needs_no_thread(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To start one takes longer than to read a few events."""
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
+    assert stream.read(105, 200).read_all() == table(105, 200)
+    with pytest.raises(TypeError):
+        stream.read(95, 105).read_all()
 
 
 @pytest.mark.usefixtures("near")
