@@ -95,11 +95,11 @@ def _printed(text: str) -> InvalidInputError:
 
 
 def _bind_expression(filters: Any, schema: pa.Schema) -> Filters | None:
-    # Who has an expression of a library has loaded the library.
+    # Who has an expression of a library has loaded the library; another thread may be about to.
     arrow, polars = map(sys.modules.get, ("pyarrow.compute", "polars"))
-    if arrow is not None and isinstance(filters, arrow.Expression):
+    if isinstance(filters, getattr(arrow, "Expression", ())):
         return _parse_with("expressions.bind", filters, schema)
-    if polars is not None and isinstance(filters, polars.Expr):
+    if isinstance(filters, getattr(polars, "Expr", ())):
         return _parse_with("polars_predicate.parse_predicate", filters, schema)
     return None
 

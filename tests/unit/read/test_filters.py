@@ -5,7 +5,9 @@ import json
 import math
 import operator
 import pickle
+import sys
 from decimal import Decimal
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -354,3 +356,12 @@ def test_filters_that_keep_everything_or_nothing_do_not_copy():
 def test_lists_of_literals_skip_what_lies_between_them(literals, low, high, may):
     filters = parse_filters([["n", "in", literals]], pa.schema([("n", pa.int64())]))
     assert filters.may_match({"n": ColumnStats(low, high, 0)}, 3) is may
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow.compute"])
+def test_a_library_that_another_thread_is_loading_disturbs_no_filter(library, monkeypatch):
+    schema = pa.schema([("n", pa.int64())])
+    expected = parse_filters("n > 3", schema)
+    monkeypatch.setitem(sys.modules, library, ModuleType(library))
+    assert parse_filters([["n", ">", 3]], schema) == expected
+    assert parse_filters(None, schema) == Filters()
