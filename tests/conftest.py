@@ -112,10 +112,6 @@ OWN_SESSIONS = tuple(
         *("standalone_cluster", "streaming_kills"),
     )
 )
-# Asks the source what Spark would, without a session.
-WITHOUT_SESSION = tuple(
-    f"{SPARK}test_{name}" for name in ("single_writer", "streaming_offsets", "worker_fsspec")
-)
 # Begun first, after what uses servers: files that start JVMs, install packages or run a browser.
 LONG = (
     *(SPARK, "tests/test_", "tests/benchmarks/", "tests/unit/cli/test_demo.py"),
@@ -136,23 +132,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             if nodeid.startswith(SERVERS):
                 return "servers"
             slow, file = "slow" in config.option.markexpr, super()._split_scope(nodeid)
-            own = (*WITHOUT_SESSION, *(OWN_SESSIONS if slow else ()))
-            if not file.startswith(SPARK) or file.startswith(own):
+            if not file.startswith(SPARK) or (slow and file.startswith(OWN_SESSIONS)):
                 return file
             return f"{SPARK}{crc32(file.encode()) % 2}" if slow else SPARK
 
     return Together(config, log) if config.option.dist == "loadfile" else None
-
-
-_BEGAN: list[str] = []
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let other processes give way to the one with Spark's session, the longest unit."""
-    if not _BEGAN and "PYTEST_XDIST_WORKER" in os.environ and not item.config.option.markexpr:
-        _BEGAN.append(item.nodeid)
-        if not item.nodeid.startswith(SPARK) and hasattr(os, "nice"):
-            os.nice(5)
 
 
 # What a file says that has tests with a mark: the mark, or one of the lists that hold it.
@@ -177,9 +161,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest units first; leave out slow tests unless named."""
-    items.sort(
-        key=lambda item: not item.nodeid.startswith(LONG) or item.nodeid.startswith(WITHOUT_SESSION)
-    )
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     items.sort(key=lambda item: not item.nodeid.startswith(SERVERS))
     if any("::" in given for given in config.args):
         return
