@@ -12,7 +12,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 from faults import Crash, Fault, FaultStorage
-from stream_kit import SCHEMA, make_stream
+from stream_kit import KINDS, SCHEMA, make_stream
 from wrapped_storage import WrappedStorage
 
 import segstore_ds as segstore
@@ -96,7 +96,7 @@ def test_every_part_is_fetched_once_and_the_bytes_are_the_same(copied):
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(PARTS))])
-@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_in_every_order_of_arrival(copied, order, kind):
     """At every call of the target: nothing has the name, and the next run makes it whole."""
     whole, at = copied.source.get(copied.name), 0

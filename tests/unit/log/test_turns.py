@@ -68,7 +68,10 @@ def test_a_lone_writer_commits_at_nearly_the_pace_of_a_put():
     assert max(times) < 10 * DELAY_S
 
 
-@pytest.mark.parametrize(("writers", "seed"), [(2, 0), (4, 0), (16, 0), (16, 6), (16, 7)])
+@pytest.mark.parametrize(
+    ("writers", "seed"),
+    [(2, 0), (4, 0), (16, 0), *(pytest.param(16, seed, marks=pytest.mark.slow) for seed in (6, 7))],
+)
 def test_writers_that_commit_at_once_take_turns(writers, seed):
     """A turn is two commits: the first waits for its base to appear, the second for nothing.
 

@@ -144,7 +144,10 @@ def test_names_of_copies_take_no_more_than_those_of_writers():
     assert len(encoded(copied)) <= 16 * len(copied)
 
 
-@pytest.mark.parametrize("attempt", ["0p", "1a", "redact", "inline"])
+@pytest.mark.parametrize(
+    "attempt",
+    ["1a", "redact", *(pytest.param(each, marks=pytest.mark.slow) for each in ("0p", "inline"))],
+)
 def test_names_with_words_for_attempts_take_no_more_than_those_of_writers(attempt):
     rewritten = [
         replace(entry, path=entry.path.replace("0-0-0.arrow", f"0-{attempt}-0.parquet"))
