@@ -448,7 +448,8 @@ class Settings:
         root = context.log.refresh()
         stored = epoch_schema(context.status, root.epoch)
         schema = stream_schema(context.status, root)
-        own = {name: one for one, name in called_columns(context.status, root.epoch).items()}
+        columns = called_columns(context.status, root.epoch)
+        own = {called: name for name, called in columns.items()}
         texts: dict[str, str | None] = {}
         if key_columns is not KEEP:
             texts[KEY_COLUMNS] = build_key_columns(key_columns, schema, own)
