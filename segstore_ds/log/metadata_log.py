@@ -74,6 +74,7 @@ class Codec(Generic[T]):
             the batch. By default the body is decoded.
         behind: Returns the bytes that lie in the file behind the body's envelope.
         attach: Returns the batch with these bytes; takes them and the file's name.
+        is_sound: Tells whether these bytes are as they were written: later batches repeat them.
     """
 
     encode: Callable[[T], bytes]
@@ -82,6 +83,7 @@ class Codec(Generic[T]):
     encode_after: Callable[[T, Any, str], tuple[bytes, Any]] | None = None
     behind: Callable[[T], bytes] = lambda _: b""
     attach: Callable[[T, bytes, str], T] = _refuse_extra
+    is_sound: Callable[[T], bool] = lambda _: True
 
     def encode_file(self, batch: T) -> bytes:
         """Return the file of a batch."""
@@ -306,8 +308,17 @@ class MetadataLog(Generic[T]):
         return self._read(self.path(number))
 
     def decode(self, number: int, data: bytes) -> T:
-        """Return the batch that a file holds; raises FormatError as `get`."""
-        return self._decode(data, self.path(number))
+        """Return the batch that a file holds; raises FormatError as `get`.
+
+        The file is read again if bytes behind the body are wrong: a bit that flipped on the way
+        must not get into later batches. A file that is damaged itself is returned as it is.
+        """
+        path = self.path(number)
+        batch = self._decode(data, path)
+        if self._codec.is_sound(batch) or (again := self._read(path)) in (None, data):
+            return batch
+        found = self._decode(again, path)
+        return found if self._codec.is_sound(found) else batch
 
     def newest_listed(self) -> int | None:
         """Return the newest number by listing; None in an empty log."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
-from segstore_ds.format.inline import attach_to, join_frames
+from segstore_ds.format.inline import attach_to, frame_is_sound, join_frames
 from segstore_ds.format.names import Hint
 from segstore_ds.format.record import Encoded, encode_after, to_json
 from segstore_ds.format.root import (
@@ -70,6 +70,7 @@ ROOT_CODEC: Codec[Root] = Codec(
     _encode_after,
     lambda root: join_frames(root.entries),
     lambda root, frames, where: root.changed(entries=attach_to(root.entries, frames, where=where)),
+    lambda root: all(frame_is_sound(entry.frame) for entry in root.entries if entry.frame),
 )
 
 

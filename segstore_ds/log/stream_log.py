@@ -30,8 +30,9 @@ from segstore_ds.errors import (
     SegstoreError,
     StorageError,
 )
+from segstore_ds.format.inline import frame_is_sound
 from segstore_ds.format.names import LOG_FOLDER
-from segstore_ds.format.root import Root, check_writable
+from segstore_ds.format.root import InlineFrame, Root, check_writable
 from segstore_ds.log.clock import CLOCK_LIMIT_US, SYSTEM_CLOCK, Clock, Skew
 from segstore_ds.log.commit import (
     COMMIT_ATTEMPTS,
@@ -82,6 +83,10 @@ class _Locks:
         self.state, self.commit = threading.Lock(), threading.RLock()
 
 
+def _frames_of(root: Root) -> dict[int, InlineFrame]:
+    return {id(entry.frame): entry.frame for entry in root.entries if entry.frame}
+
+
 class StreamLog:
     """The batch metadata log of one stream, with the newest root this handle has seen.
 
@@ -108,6 +113,7 @@ class StreamLog:
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
         self._hinted_s = float("-inf")
+        self._compared: dict[int, InlineFrame] = {}  # by id: frames of the last base
         self._skew = Skew(clock)
         self._turns = Turns(clock)
         self._own_locks = _Locks()
@@ -376,7 +382,23 @@ class StreamLog:
         if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US or self._skew.has_moved():
             # Either the stream was idle or a clock is wrong; the store's clock tells which.
             self.check_clock()
+        base = self._with_sound_frames(base)
         return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
+
+    def _with_sound_frames(self, base: Base) -> Base:
+        """Return the base; read again if a frame is wrong, because the next commit repeats it."""
+        before, self._compared = self._compared, _frames_of(base.root)
+        new = [frame for key, frame in self._compared.items() if key not in before]
+        if all(map(frame_is_sound, new)):
+            return base
+        again = self.files.get(base.root.version)
+        if again is None or again.transaction != base.root.transaction:
+            return base  # it is no longer in the log, which the commit will notice
+        self._compared = _frames_of(again)
+        with self._locks.state:
+            found = replace(base, root=again)
+            self._base = found if self._base is base else self._base
+        return found
 
     def _try(self, base: Base, root: Root, meter: Meter) -> bool:
         began = self.clock.boot_s()

@@ -21,7 +21,7 @@ from operator import attrgetter
 from segstore_ds.copy.transfer import CopiedObject, copy_object, copy_objects
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.inline import join_frames
+from segstore_ds.format.inline import frame_is_sound, join_frames
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog, find_gaps
@@ -29,7 +29,6 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.status import Findings, put_back
 from segstore_ds.repair.verify import run_verify
-from segstore_ds.status.inline import frame_is_sound
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = tuple(

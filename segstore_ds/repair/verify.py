@@ -11,6 +11,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
+from segstore_ds.format.inline import frame_is_sound
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.parts.segments import SegmentFilters
@@ -30,7 +31,7 @@ from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.inline import frame_is_sound, with_inline
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.references import list_objects
 from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
 from segstore_ds.status.table_status import PlacedSegment

@@ -1,6 +1,5 @@
 """Inline segments of a root: reading them like objects, and making objects of them."""
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -17,7 +16,13 @@ from segstore_ds.format.arrow.frame import (
 )
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
-from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
+from segstore_ds.format.inline import (
+    encoded_entry,
+    frame_is_sound,
+    inline_object,
+    lay_out,
+    stored_frame,
+)
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import Stats, merge, parse_stats
@@ -145,8 +150,3 @@ def _rows_of(entry: SegmentEntry, frame: InlineFrame, schema: pa.Schema) -> pa.R
         where=entry.path,
         limit_bytes=max(frame.raw_bytes, 1),
     )
-
-
-def frame_is_sound(frame: InlineFrame | Frame) -> bool:
-    """Tell whether an inline frame has its checksum."""
-    return zlib.crc32(frame.data) == frame.crc
