@@ -42,8 +42,8 @@ def newest_by_key(
 ) -> pa.Table:
     """Return the last event of each key, in the order in which they came.
 
-    Null is a key as any other. A key whose last event's tombstone is true is left out. Holds the
-    last events, and about as many rows again.
+    Null and NaN are keys as any other, and the two zeros are one. A key whose last event's
+    tombstone is true is left out. Holds the last events, and about as many rows again.
     """
     kept = schema.empty_table()
     new, rows = list[pa.RecordBatch](), 0
@@ -64,6 +64,14 @@ def _last_rows(kept: pa.Table, new: Sequence[pa.RecordBatch], key: Sequence[str]
     places = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), len(table)))
     # Numbers, for a name of the key may be the one of ours.
     names = [*map(str, range(len(key)))]
-    numbered = pa.table([*(table[name] for name in key), places], [*names, _PLACE])
+    numbered = pa.table([*(_one_form(table[name]) for name in key), places], [*names, _PLACE])
     last = numbered.group_by(names).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
     return table.take(pc.subtract(last.take(pc.sort_indices(last)), 1)).combine_chunks()
+
+
+def _one_form(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of a key with the same bits for all NaNs, and for both zeros."""
+    if not t.is_floating(column.type):
+        return column
+    nan, zero = (pa.scalar(value, column.type) for value in (float("nan"), 0.0))
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))

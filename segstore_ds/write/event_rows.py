@@ -9,18 +9,19 @@ Arrow values count as the Python values that they hold, at every level.
 
 import datetime as dt
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.normal_form import has_nanoseconds, normalise_schema
-from segstore_ds.format.schema.times import number_of
+from segstore_ds.format.schema.times import number_of, to_array
 from segstore_ds.format.schema.widening import merge_type
 
 BATCH_ROWS = 4096
@@ -95,6 +96,26 @@ class EventRows:
         self._rows, self.bytes = [], 0
 
 
+def check_events(events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield events; InvalidInputError for the first that is none."""
+    for place, event in enumerate(events):
+        if not isinstance(event, Mapping):
+            raise InvalidInputError(
+                "not an event",
+                remedy="give every event as a dict",
+                event=place,
+                type=type(event).__name__,
+            )
+        yield event
+
+
+def table_of(events: Sequence[Any]) -> pa.Table:
+    """Return events of no known schema as a table with the columns that any of them has."""
+    names = dict.fromkeys(chain.from_iterable(check_events(events)))
+    columns = [_to_array(name, [event.get(name) for event in events]) for name in names]
+    return pa.table(columns, names=[*names])
+
+
 def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
     """Return a stored schema with the columns that only events have, of types that Arrow infers.
 
@@ -134,17 +155,22 @@ def with_wider_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
 
 
 def _inferred(name: str, values: list[Any]) -> pa.Field:
+    field = pa.field(name, _to_array(name, values).type)
+    return normalise_schema(pa.schema([field])).field(0)
+
+
+def _to_array(name: Any, values: list[Any]) -> pa.Array:
     try:
-        field = pa.field(name, pa.array(values).type)
+        name.encode()
+        return to_array(values)
     except MemoryError:
         raise
     except _ERRORS as error:
         raise SchemaMismatchError(
             "values of a new column have no common type",
-            remedy="append them as a pyarrow.table whose schema says the type",
+            remedy="give a pyarrow.table whose schema says the type; names are texts in UTF-8",
             column=name,
         ) from error
-    return normalise_schema(pa.schema([field])).field(0)
 
 
 def _taker(field: pa.Field) -> _Take:

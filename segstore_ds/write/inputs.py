@@ -22,7 +22,14 @@ from segstore_ds.format.arrow.offsets import FEW_ROWS, check_offsets, is_sound
 from segstore_ds.format.schema.normal_form import MONTHS, months_as_numbers
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
-from segstore_ds.write.event_rows import EventRows, with_new_columns, with_wider_columns
+from segstore_ds.write.dataframes import from_pandas, refuse_objects
+from segstore_ds.write.event_rows import (
+    EventRows,
+    check_events,
+    table_of,
+    with_new_columns,
+    with_wider_columns,
+)
 
 
 class ArrowStream(Protocol):
@@ -245,7 +252,7 @@ def _of_events(
     events: Sequence[Any], events_schema: Callable[[], pa.Schema] | None, *, new_columns: bool
 ) -> ArrowInput:
     if events_schema is None:
-        return ArrowInput((table := pa.Table.from_pylist(list(events))).schema, table.to_batches())
+        return ArrowInput((table := table_of(events)).schema, table.to_batches())
     schema = events_schema()
     if not new_columns:
         return _of_rows(events, schema)
@@ -258,14 +265,7 @@ def _of_events(
 
 def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
     rows, batches = EventRows(schema), list[pa.RecordBatch]()
-    for place, event in enumerate(events):
-        if not isinstance(event, Mapping):
-            raise InvalidInputError(
-                "not an event",
-                remedy="give every event as a dict",
-                event=place,
-                type=type(event).__name__,
-            )
+    for event in check_events(events):
         rows.add(event)
         if rows.full:
             batches.append(rows.peek())
@@ -278,10 +278,25 @@ def schema_of(data: Any) -> pa.Schema:
     if is_lazy(data):
         data = data.head(0).collect()
     found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
-    return found if isinstance(found, pa.Schema) else as_input(data).schema
+    if isinstance(found, pa.Schema):
+        return found
+    found = as_input(data).schema
+    untyped = [field.name for field in found if pa.types.is_null(field.type)]
+    if untyped:
+        raise InvalidInputError(
+            "no value says the type of a column",
+            remedy="give a value that is not null, or a pyarrow Schema",
+            columns=untyped,
+        )
+    return found
 
 
 def _of_interface(data: Any) -> ArrowInput:
+    if hasattr(data, "memory_usage") and hasattr(data, "columns"):
+        table = from_pandas(data)
+        return ArrowInput(table.schema, table.to_batches())
+    if hasattr(data, "estimated_size"):
+        refuse_objects(data)
     try:
         if hasattr(data, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(data)
@@ -292,8 +307,8 @@ def _of_interface(data: Any) -> ArrowInput:
         raise
     except pa.ArrowException as error:
         raise _not_arrow(data) from error
-    # What tells its own size is a DataFrame, whose rows are in memory: `parts` may divide them.
-    if hasattr(data, "memory_usage") or hasattr(data, "estimated_size"):
+    # The rows of a DataFrame are in memory: `parts` may divide them.
+    if hasattr(data, "estimated_size"):
         return ArrowInput(reader.schema, list(reader))
     # Data without a length may be a query (repeatable) or a stream (not): assume a stream.
     return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)

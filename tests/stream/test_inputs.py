@@ -167,7 +167,7 @@ def test_input_that_is_not_a_batch_is_named(stream: segstore.Stream) -> None:
         ([batch, None], "not a batch.*batch=1"),
         ([batch, pa.record_batch({"m": [1]})], "different columns.*batch=1"),
         (pd.Series([1]), "not Arrow data.*type='Series'"),
-        (pd.DataFrame({"n": [1, "x"]}), "not Arrow data"),
+        (pd.DataFrame({"n": [1, "x"]}), "no Arrow type: column='n'"),
         (pa.array([1]), "not Arrow data"),
         (pa.chunked_array([[1]]), "not Arrow data"),
         (iter([]), "not Arrow data"),

@@ -180,3 +180,82 @@ def test_new_column_whose_values_have_no_common_type_is_refused(values):
     with pytest.raises(SchemaMismatchError, match="columns="):
         stream.append([{5: 1}], merge_schema=True)
     assert (stream.tail, stream.refresh().version) == (0, 0)
+
+
+FINE = "2026-11-20 12:00:00.123456789"
+
+
+@pytest.mark.parametrize("data", [pl.DataFrame, pl.LazyFrame])
+def test_objects_of_polars_are_refused_and_not_stored_as_addresses(data):
+    given = data({"s": [uuid.uuid4()], "n": [1]})
+    stream = make(schema=pa.schema([("s", pa.binary()), ("n", pa.int64())]))
+    appender = stream.appender()
+    for take in (stream.append, stream.overwrite, appender.append, lambda rows: make(like=rows)):
+        with pytest.raises(InvalidInputError, match=r"Python objects: columns=\['s'\]; make texts"):
+            take(given)
+    appender.close()
+    assert stream.tail == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (pd.arrays.SparseArray([1, 0]), r"type='Sparse.*to_dense"),
+        (pd.Series(["\ud800"], dtype=object), "column='a', type='object'"),
+        ([2**70], "column='a', type='object'"),
+        ([1j], "column='a', type='complex128'"),
+        (pd.period_range("2026", periods=2, freq="M"), "column='a'.*to_timestamp"),
+        (pd.Categorical(pd.period_range("2026", periods=2, freq="M")), "periods of pandas"),
+    ],
+)
+def test_what_pandas_holds_and_arrow_does_not_is_an_error_with_the_column(values, why):
+    data = pd.DataFrame({"b": 1, "a": values})
+    stream = make(schema=SCHEMA)
+    for take in (stream.append, lambda rows: make(like=rows)):
+        with pytest.raises(InvalidInputError, match=why):
+            take(data)
+
+
+def test_frames_of_pandas_with_equal_names_are_refused():
+    with pytest.raises(InvalidInputError, match=r"a name occurs twice: names=\['n'\]"):
+        make(schema=SCHEMA).append(pd.DataFrame([[1, 2]], columns=["n", "n"]))
+
+
+def test_objects_of_pandas_keep_their_nanoseconds():
+    """Arrow infers microseconds for them, without a word."""
+    time, lasts = pd.Timestamp(FINE), pd.Timedelta(123456789)
+    cells = {"t": time, "z": time.tz_localize("UTC"), "d": lasts, "l": [time], "s": {"d": lasts}}
+    frame = pd.DataFrame({name: pd.Series([cell], dtype=object) for name, cell in cells.items()})
+    kinds = {name: pa.timestamp("ns") for name in "tl"} | dict.fromkeys("ds", pa.duration("ns"))
+    kinds |= {"z": pa.timestamp("ns", "UTC"), "l": pa.list_(pa.timestamp("ns"))}
+    schema = pa.schema([(name, kinds[name]) for name in cells if name != "s"])
+    schema = schema.append(pa.field("s", pa.struct([("d", pa.duration("ns"))])))
+    expected = pa.Table.from_pylist([cells], schema)
+    indexed = frame[["t", "d"]].set_index("t")
+    for data in (frame, cells, [cells], indexed):
+        stream = make(like=data)
+        stream.append(data)
+        found = stream.read().read_all()
+        assert found.equals(expected.select(found.column_names).cast(found.schema))
+    stream = make(schema=pa.schema([("t", pa.timestamp("us"))]))
+    with pytest.raises(SchemaMismatchError):
+        stream.append(frame[["t"]])
+
+
+def test_events_without_a_schema_have_the_columns_of_all():
+    """`Table.from_pylist` takes the columns of the first, and leaves out the others' values."""
+    events = [{"n": 1}, {"n": 2, "s": "x"}]
+    stream = make(like=events)
+    with stream.appender() as appender:
+        appender.append(events)
+        with pytest.raises(SchemaMismatchError, match="column='n'"):
+            appender.append([{"n": 2**70}])
+        with pytest.raises(InvalidInputError, match="not an event"):
+            appender.append([{"n": 1}, 2])
+    stream.overwrite([*events, {"b": True}], overwrite_schema=True)
+    assert stream.read().read_all().to_pylist()[1:] == [
+        {"n": 2, "s": "x", "b": None},
+        {"n": None, "s": None, "b": True},
+    ]
+    with pytest.raises(InvalidInputError, match=r"type of a column: columns=\['user'\]"):
+        make(like={"user": None, "n": 1})

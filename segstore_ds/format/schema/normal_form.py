@@ -21,6 +21,7 @@ MONTHS = pa.lib.Type_INTERVAL_MONTHS  # the id of a type that pyarrow has no cla
 # An extension's name would restore the extension type wherever it is registered. Field ids are
 # private to a Parquet writer.
 _DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PARQUET:field_id")
+_PERIOD = "pandas.period"
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 FLOATS = (pa.float32(), pa.float64())
@@ -108,6 +109,8 @@ def _refuse_duplicates(names: Iterable[str], *, where: str) -> None:
 def _normalise_field(
     field: pa.Field, path: str, *, name: str | None = None, nullable: bool = True
 ) -> pa.Field:
+    if (field.metadata or {}).get(b"ARROW:extension:name") == _PERIOD.encode():
+        raise _no_period(path)
     data_type = normalise_type(field.type, path)
     return pa.field(name or field.name, data_type, nullable, _kept_metadata(field))
 
@@ -133,6 +136,20 @@ def _unsupported(data_type: pa.DataType, path: str) -> InvalidInputError:
     remedy = "cast or drop the column"
     return InvalidInputError(
         "a column's type cannot be stored", remedy=remedy, column=path, type=str(data_type)
+    )
+
+
+def _normalise_extension(data_type: pa.DataType, path: str) -> pa.DataType:
+    if data_type.extension_name == _PERIOD:
+        raise _no_period(path)
+    return normalise_type(data_type.storage_type, path)
+
+
+def _no_period(path: str) -> InvalidInputError:
+    return InvalidInputError(
+        "periods of pandas would become numbers whose meaning is lost",
+        remedy="store df[column].dt.to_timestamp(), or texts by df[column].astype(str)",
+        column=path,
     )
 
 
@@ -179,7 +196,7 @@ def _is_list(data_type: pa.DataType) -> bool:
 _RULES: tuple[
     tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, str], pa.DataType]], ...
 ] = (
-    (lambda d: isinstance(d, pa.BaseExtensionType), lambda d, p: normalise_type(d.storage_type, p)),
+    (lambda d: isinstance(d, pa.BaseExtensionType), _normalise_extension),
     (t.is_dictionary, lambda d, p: normalise_type(d.value_type, p)),
     (t.is_timestamp, lambda d, _: pa.timestamp(_unit(d), "UTC" if d.tz is not None else None)),
     (t.is_time, lambda _, __: pa.time64("ns")),

@@ -3,12 +3,15 @@
 A value that is finer than the column's unit, or beyond its range, is refused, never rounded.
 """
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
+
+from segstore_ds.format.schema.normal_form import children_of, with_children
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -45,6 +48,37 @@ def number_of(value: Any, data_type: pa.DataType, *, finer: int = 0) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(value)
     return number
+
+
+def to_array(values: Any, *, from_pandas: bool = False) -> pa.Array:
+    """Return values as an array of the type that Arrow infers, and times as fine as they are.
+
+    Arrow infers microseconds for all times of pandas, and cuts their nanoseconds.
+    """
+    made = pa.array(values, from_pandas=from_pandas)
+    fine = in_nanoseconds(made.type)
+    if fine == made.type or not _has_nanoseconds(values):
+        return made
+    return pa.array(values, fine, from_pandas=from_pandas)
+
+
+def in_nanoseconds(data_type: pa.DataType) -> pa.DataType:
+    """Return a type with nanoseconds for all timestamps and durations in it."""
+    if t.is_timestamp(data_type):
+        return pa.timestamp("ns", data_type.tz)
+    if t.is_duration(data_type):
+        return pa.duration("ns")
+    children = [child.with_type(in_nanoseconds(child.type)) for child in children_of(data_type)]
+    return with_children(data_type, children)
+
+
+def _has_nanoseconds(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return any(map(_has_nanoseconds, value))
+    # Of pandas' Timestamp and Timedelta; NaN of its NaT.
+    return any(0 < getattr(value, name, 0) < 1000 for name in ("nanosecond", "nanoseconds"))
 
 
 def _arrow_scalar(value: np.datetime64 | np.timedelta64) -> pa.Scalar:
