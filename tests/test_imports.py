@@ -49,7 +49,7 @@ ROOMS: dict[str, set[str]] = {
     "repair": VERBS | {"copy", "publish"},
     "observe": VERBS | {"compact", "publish"},
     "stream": ALL | {"observe"},
-    "serve": LEAVES | {"stream"},
+    "serve": LEAVES | {"format", "stream"},
     "public": ALL | {"observe", "stream"},
     "reports": ALL | {"observe"},
     "__init__": {"errors", "public", "reports", "spark", "version"},
@@ -315,8 +315,11 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             pending.extend(ast.iter_child_nodes(node))
 
 
-def test_no_broad_except_outside_two_boundaries() -> None:
-    """Nobody swallows what is not known, but for the CLI's outermost line and late upkeep."""
+def test_no_broad_except_outside_boundaries() -> None:
+    """Nobody swallows what is not known, but for the outermost lines of CLI and server and upkeep.
+
+    The server's raises again, as an error that a client may see.
+    """
     for path in MODULES:
         if path.name == "seams.py":
             continue
@@ -325,7 +328,8 @@ def test_no_broad_except_outside_two_boundaries() -> None:
                 assert node.type is not None, f"{path}:{node.lineno}"
                 caught = {getattr(name, "id", None) for name in ast.walk(node.type)}
                 again = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
-                assert "Exception" not in caught, f"{path}:{node.lineno}"
+                outermost = room(path) == "serve" and again
+                assert "Exception" not in caught or outermost, f"{path}:{node.lineno}"
                 assert "BaseException" not in caught or again, f"{path}:{node.lineno}"
 
 

@@ -1,12 +1,15 @@
 """Commands for rows: create, append, cat, export, serve."""
 
+import os
 import signal
+import socket
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Annotated, Any
 
 import typer
@@ -17,8 +20,9 @@ from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sin
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import counted, say
 from segstore_ds.errors import NotFoundError
-from segstore_ds.options.arguments import check_size
+from segstore_ds.options.arguments import check_duration, check_size
 
+_ENDED = bytes(1)  # no number of a signal
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 File = Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for the pipe.")]
 Form = Annotated[
@@ -204,6 +208,7 @@ def serve(
         int, typer.Option(min=1, help="Scans, follows and appends at a time.")
     ] = 16,
     append_bytes: Annotated[str, "SIZE: The largest append, before compression."] = "1g",
+    stop_timeout: Annotated[str, "DURATION: How long it waits for calls when it ends."] = "30s",
 ) -> None:
     """Serve streams to programs in any language over Arrow Flight, until Ctrl-C."""
     from segstore_ds.serve.access import Tokens, read_tokens
@@ -215,6 +220,7 @@ def serve(
         raise typer.BadParameter(
             f"anybody could read from {host}: give --tokens, or leave --host at 127.0.0.1"
         )
+    patience_s = check_duration("stop_timeout", stop_timeout)
     streams = _open_all(run, urls, writable=writable)
     scheme, pair = "grpc", None
     if certificate is not None and key is not None:
@@ -228,17 +234,33 @@ def serve(
         append_bytes=check_size("append_bytes", append_bytes) or 0,
         certificate=pair,
     )
-    # Not an Event: a signal may come while this thread holds its lock, and would wait for ever.
-    over: SimpleQueue[int] = SimpleQueue()
+    # Bytes, because a signal that another thread gets would not wake this one from a lock.
+    over, tell = socket.socketpair()
+    tell.setblocking(False)
+    signal.set_wakeup_fd(tell.fileno())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: over.put(number))
+        signal.signal(number, lambda *_: None)
     place = f"{scheme}://{host}:{server.port}"
     run.report(
         {"location": place, "streams": [*streams]}, f"serving {', '.join(streams)} at {place}"
     )
-    over.get()
-    say("ending: scans and appends that run are finished")
-    server.shutdown()
+    over.recv(1)
+    say(f"ending: scans and appends that run have {stop_timeout} to finish")
+
+    def end() -> None:
+        server.shutdown()
+        tell.send(_ENDED)
+
+    threading.Thread(target=end, daemon=True).start()
+    over.settimeout(patience_s)
+    try:
+        heard = over.recv(1)
+    except TimeoutError:
+        heard = b""
+    if heard != _ENDED:  # Flight can't end a call that waits for its client
+        say("ended before all scans and appends were finished")
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _open_all(run: Run, urls: Sequence[str], *, writable: bool) -> dict[str, "segstore.Stream"]:

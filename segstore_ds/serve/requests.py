@@ -60,6 +60,9 @@ def parse_request(
         if wrong or not isinstance(value, fields[name]):
             kinds = " or ".join(kind.__name__ for kind in fields[name])
             raise InvalidInputError(f"a field of a request is not {kinds}", field=name, value=value)
+    columns = found.get("columns", [])
+    if not all(isinstance(column, str) for column in columns):
+        raise InvalidInputError("columns are not a list of names", columns=columns)
     for name in needed:
         if name not in found:
             raise InvalidInputError("a request lacks a field", field=name)

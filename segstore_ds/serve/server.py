@@ -8,6 +8,8 @@ The server keeps no state between calls. A client that follows keeps the offset 
 """
 
 import json
+import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +20,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError
+from segstore_ds.errors import (
+    InvalidInputError,
+    NotFoundError,
+    SchemaMismatchError,
+    SegstoreError,
+)
+from segstore_ds.format.arrow.offsets import check_offsets
+from segstore_ds.format.schema.unpacking import unpacked_sizes
 from segstore_ds.options.arguments import check_timeout
 from segstore_ds.serve.access import MIDDLEWARE, Caller, Tokens
 from segstore_ds.serve.requests import (
@@ -31,21 +40,37 @@ from segstore_ds.serve.requests import (
 from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.stream import Stream
 
+_LOG = logging.getLogger(__name__)
+
 POLL_S = 0.05
+EVENT_BYTES = 8  # the least that an event counts of an append
+TEXT_BYTES = 1500  # of an error; gRPC sends it twice, of which once in up to three times the bytes
+# What a URL or path has before its last name.
+_FOLDERS = re.compile(r"""(?<![\w/])(?:[a-z][a-z0-9+.-]*://|/)(?:[^\s'"/]*/)*""")
 
 
 @contextmanager
 def _as_flight() -> Iterator[None]:
-    """Raise errors of ours as those that Flight sends with a status."""
+    """Raise errors as those of Flight's own that it sends with a status and no Python traceback.
+
+    Clients may not know where streams are, and gRPC drops texts of more than some KiB.
+    """
     try:
         yield
-    except NotFoundError as error:
-        raise pa.ArrowKeyError(str(error)) from error
-    except InvalidInputError as error:
-        raise pa.ArrowInvalid(str(error)) from error
     except SegstoreError as error:
         kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
-        raise kind(str(error)) from error
+        text = _FOLDERS.sub("", str(error)).encode()
+        if len(text) > TEXT_BYTES:
+            text = text[: 2 * TEXT_BYTES // 3] + b" ... " + text[-TEXT_BYTES // 3 :]
+        more = json.dumps({"code": error.code, "retryable": error.retryable})
+        raise kind(text.decode(errors="ignore"), more) from error
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        _LOG.exception("a call failed")
+        raise flight.FlightInternalError(
+            f"SEG_INTERNAL: a call failed, see the log of the server: {type(error).__name__}"
+        ) from error
 
 
 class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -57,7 +82,8 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         tokens: Who may call; without any, everybody.
         writable: Whether appends are taken.
         most_calls: Scans, follows and appends at a time; one more is told to come again.
-        append_bytes: Most bytes of one append, before compression.
+        append_bytes: Most bytes of one append, unpacked and before compression, at least eight for
+            each event.
         certificate: PEM of the certificate and its key, for `grpc+tls`.
     """
 
@@ -175,7 +201,10 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         for chunk in reader:
             if chunk.data is None:
                 continue  # metadata alone, which clients may send at any time
-            came, size = came + chunk.data.num_rows, size + chunk.data.nbytes
+            came += chunk.data.num_rows
+            size += EVENT_BYTES * chunk.data.num_rows
+            if size <= self._append_bytes:
+                size += _unpacked_bytes(chunk.data)
             if size > self._append_bytes:
                 raise InvalidInputError(
                     "an append is too large",
@@ -214,11 +243,17 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         # What a later version adds has no place in the schema that was sent first.
         how.setdefault("columns", stream.schema.names)
         events = stream.follow(start=request.get("start"), timeout=0, **how)
+        schema = stream.scan(**{**how, "start": "tail"}).schema
 
         def batches() -> Iterator[pa.RecordBatch]:
             heard_s = monotonic()
             while not (context.is_cancelled() or self._ending.is_set()):
                 if (batch := next(events, None)) is not None:
+                    if not batch.schema.equals(schema):
+                        raise SchemaMismatchError(
+                            "the stream's columns changed while it was followed",
+                            remedy="start again at the offset after the last event",
+                        )
                     yield batch
                     heard_s = monotonic()
                 elif events.ended or (timeout_s is not None and monotonic() - heard_s >= timeout_s):
@@ -226,7 +261,7 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
                 else:
                     self._ending.wait(POLL_S)
 
-        return stream.scan(**{**how, "start": "tail"}).schema, batches()
+        return schema, batches()
 
     # --- plans -----------------------------------------------------------------------------------
 
@@ -260,6 +295,17 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         exact = not (how.get("filters") or how.get("event_time"))
         rows = scan.end - scan.start if exact else -1
         return flight.FlightInfo(scan.schema, descriptor, endpoints, rows, -1)
+
+
+def _unpacked_bytes(batch: pa.RecordBatch) -> float:
+    """Return the bytes of a batch once dictionaries and views are unpacked."""
+    try:
+        for column in batch.columns:
+            column.validate()
+            check_offsets(column)
+        return float(sum([unpacked_sizes(column).sum() for column in batch.columns]))
+    except (pa.ArrowException, ValueError):
+        return 0.0  # the append refuses it, and says why
 
 
 def _request(descriptor: flight.FlightDescriptor) -> dict[str, Any]:

@@ -8,13 +8,15 @@ column is rebuilt only if a child differs.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import lib
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.rows import halve_until, slice_evenly
+from segstore_ds.format.rows import halve_until
 from segstore_ds.format.schema.normal_form import children_of, normalise_type
 from segstore_ds.format.schema.unpacking import (
     OversizeError,
@@ -23,7 +25,7 @@ from segstore_ds.format.schema.unpacking import (
     is_part,
     plain_list,
     plain_text,
-    unpacked_bytes,
+    unpacked_sizes,
 )
 from segstore_ds.format.schema.widening import MERGE_REMEDY, merge_type, with_unit_of
 
@@ -31,6 +33,7 @@ _WITH_DECIMALS = frozenset(  # of types in normal form
     (lib.Type_DECIMAL128, lib.Type_LIST, lib.Type_MAP, lib.Type_STRUCT)
 )
 PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
+MANY_ROWS = 1 << 14  # with fewer, the columns that a batch lacks take little memory
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -63,23 +66,25 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
     if batch.schema.equals(schema, check_metadata=True):
         yield conform(batch, schema)
         return
+    rows, borders = batch.num_rows, [0]
+    # Of what the schema has and the batch lacks, each value takes up to eight bytes of nulls.
+    filled = 8 * _leaf_count(schema) if rows >= MANY_ROWS else 0
     size = batch.get_total_buffer_size()  # counts whole buffers even for a slice, but is free
-    if size > PIECE_BYTES or any(is_packed(kind) for kind in batch.schema.types):
-        size = sum(unpacked_bytes(column) for column in batch.columns)
-    if not batch.num_rows:
-        yield conform(batch, schema)
-        return
+    if size + filled * rows > PIECE_BYTES or any(map(is_packed, batch.schema.types)):
+        sizes = sum([unpacked_sizes(column) for column in batch.columns], np.zeros(rows))
+        ends = np.cumsum(sizes + filled) // PIECE_BYTES
+        borders += [int(place) + 1 for place in np.flatnonzero(ends[1:] > ends[:-1])]
 
     def convert(piece: pa.RecordBatch) -> pa.RecordBatch | None:
         try:
             return conform(piece, schema)
         except OversizeError:
-            if piece.num_rows == 1:
+            if piece.num_rows <= 1:
                 raise
             return None
 
-    for piece in slice_evenly(batch, max(-(-size // PIECE_BYTES), 1)):
-        yield from halve_until(piece, convert)
+    for start, end in pairwise([*borders, rows]):
+        yield from halve_until(batch.slice(start, end - start), convert)
 
 
 def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -222,6 +227,15 @@ _NESTED = (
     (t.is_map, _convert_map),
     (t.is_list, _convert_list),
 )
+
+
+@lru_cache(maxsize=64)
+def _leaf_count(schema: pa.Schema) -> int:
+    counted, pending = 0, [field.type for field in schema]
+    while pending:
+        counted += 1
+        pending += [child.type for child in children_of(pending.pop())]
+    return counted
 
 
 @lru_cache(maxsize=64)

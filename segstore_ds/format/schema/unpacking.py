@@ -1,10 +1,14 @@
 """Unpack the layouts in which Arrow packs arrays: dictionaries, views, other lists.
 
-Unpacked data may be far larger: a dictionary holds a long text once, and a plain column of texts or
-bytes holds at most 2 GiB. A result that would not fit is refused before it is allocated, and
-`unpacked_bytes` estimates beforehand into how many pieces a batch has to be cut.
+Unpacked data may be far larger: dictionaries and views hold a long text once, and a plain column of
+texts or bytes holds at most 2 GiB. A result that would not fit is refused before it is allocated,
+and `unpacked_sizes` tells beforehand where a batch has to be cut.
 """
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
@@ -21,7 +25,7 @@ class OversizeError(SchemaMismatchError):
 def decode_dictionary(values: pa.Array, indices: pa.Array, path: str) -> pa.Array:
     """Return a dictionary's values row by row; OversizeError if a column can't hold them."""
     values = without_views(values)
-    check_size(_dictionary_bytes(values, indices), len(indices), path)
+    check_size(int(_coded(unpacked_sizes(values), indices).sum()), len(indices), path)
     return values.take(indices)
 
 
@@ -83,36 +87,99 @@ def check_size(size: int, rows: int, path: str) -> None:
         )
 
 
-def unpacked_bytes(array: pa.Array) -> int:
-    """Estimate how many bytes an array takes once its dictionaries are unpacked."""
+def unpacked_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
+    """Return how many bytes each row takes once it is unpacked; the array's offsets are sound.
+
+    Floats, because nested dictionaries may unpack to more than 64 bits can count.
+    """
+    kind, rows = array.type, len(array)
+    if (width := _width(kind)) is not None:
+        return np.full(rows, width)
     if isinstance(array, pa.ExtensionArray):
-        array = array.storage
+        return unpacked_sizes(array.storage)
     if isinstance(array, pa.DictionaryArray):
-        return _dictionary_bytes(without_views(array.dictionary), array.indices)
-    if not is_packed(array.type):
-        return int(array.nbytes)
-    if t.is_struct(array.type):
-        return sum(unpacked_bytes(array.field(place)) for place in range(array.type.num_fields))
-    if t.is_map(array.type):
-        entries = pa.concat_arrays([array])
-        return unpacked_bytes(entries.keys) + unpacked_bytes(entries.items)
-    return unpacked_bytes(array.flatten())
+        known = unpacked_sizes(array.dictionary)
+        sizes = _coded(known, array.indices)
+        sizes[:1] += known.sum()  # views are taken out of all values, however few rows there are
+        return sizes
+    if t.is_union(kind) or t.is_run_end_encoded(kind):
+        sizes = np.full(rows, array.nbytes / max(rows, 1))
+    elif t.is_nested(kind):
+        sizes = _struct_sizes(array) if t.is_struct(kind) else _list_sizes(array)
+    elif _is_view(kind):
+        views: Any = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
+        sizes = views[array.offset : array.offset + rows, 0].astype(np.float64)
+    else:
+        sizes = np.array(pc.binary_length(array), np.float64)
+    if array.null_count:
+        sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0.0
+    return sizes
+
+
+def _struct_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
+    fields = [unpacked_sizes(array.field(place)) for place in range(array.type.num_fields)]
+    sizes: npt.NDArray[np.float64] = np.sum(fields, axis=0)
+    return sizes
+
+
+def _list_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
+    kind, rows = array.type, len(array)
+    if t.is_fixed_size_list(kind):
+        starts = (np.arange(rows) + array.offset) * kind.list_size
+        ends = starts + kind.list_size
+    elif _is_view(kind):
+        starts = array.offsets.to_numpy().astype(np.int64)
+        ends = starts + array.sizes.to_numpy()
+    else:
+        starts, ends = array.offsets.to_numpy()[:-1], array.offsets.to_numpy()[1:]
+    first, last = (int(starts.min()), int(ends.max())) if rows else (0, 0)
+    sizes = np.zeros(rows)
+    for values in (array.keys, array.items) if t.is_map(kind) else (array.values,):
+        if (width := _width(values.type)) is not None:
+            sizes += (ends - starts) * width
+        else:
+            upto = np.append(0.0, np.cumsum(unpacked_sizes(values.slice(first, last - first))))
+            sizes += upto[ends - first] - upto[starts - first]
+    return sizes
+
+
+def _width(kind: pa.DataType) -> float | None:
+    """Return the bytes that every value takes; None if values differ.
+
+    Any number of nulls of no type take no memory, and eight bytes each where they get a type.
+    """
+    if t.is_null(kind):
+        return 8.0
+    if t.is_fixed_size_list(kind):
+        below = _width(kind.value_type)
+        return None if below is None else below * kind.list_size
+    if t.is_struct(kind):
+        widths = [_width(kind.field(place).type) for place in range(kind.num_fields)]
+        return None if None in widths else 1.0 + sum(width or 0.0 for width in widths)
+    plain = t.is_primitive(kind) or t.is_decimal(kind) or t.is_fixed_size_binary(kind)
+    return kind.bit_width / 8 if plain else None
+
+
+def _coded(known: npt.NDArray[np.float64], indices: pa.Array) -> npt.NDArray[np.float64]:
+    codes = pc.fill_null(indices.cast(pa.int64()), len(known))
+    sizes: npt.NDArray[np.float64] = np.append(known, 0.0)[codes.to_numpy()]
+    return sizes
 
 
 def is_packed(kind: pa.DataType) -> bool:
-    """Tell whether a type may unpack to more bytes than its buffers: it holds a dictionary."""
-    if t.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+    """Tell whether a type may unpack to more than its buffers, as dictionaries, views and nulls."""
+    if t.is_null(kind) or t.is_dictionary(kind) or _is_view(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
         return True
     if not t.is_nested(kind) or t.is_union(kind) or t.is_run_end_encoded(kind):
         return False
     return any(is_packed(kind.field(place).type) for place in range(kind.num_fields))
 
 
-def _dictionary_bytes(values: pa.Array, indices: pa.Array) -> int:
-    if _is_text(values.type):
-        lengths = pc.binary_length(values).cast(pa.int64())
-        return int(pc.sum(lengths.take(indices)).as_py() or 0)
-    return int(-(-values.nbytes // max(len(values), 1)) * len(indices))
+def _is_view(kind: pa.DataType) -> bool:
+    texts = t.is_string_view(kind) or t.is_binary_view(kind)
+    return bool(texts or t.is_list_view(kind) or t.is_large_list_view(kind))
 
 
 def _text_bytes(array: pa.Array) -> int:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -139,6 +140,43 @@ def test_what_no_column_holds_is_converted_piece_by_piece(
     pieces = list(conform_pieces(batch, schema))
     assert len(pieces) >= 5
     assert pa.Table.from_batches(pieces, schema).to_pylist() == batch.to_pylist()
+
+
+def small() -> Iterator[pa.Array]:
+    """Return columns of a few hundred bytes whose 1,000 rows are about 1 MB when unpacked."""
+    one, rows = "z" * 1000, 1000
+    views = np.zeros((rows, 4), np.int32)
+    views[:, 0], views[:, 1] = len(one), np.frombuffer(b"zzzz", np.int32)[0]
+    texts = pa.Array.from_buffers(
+        VIEWS, rows, [None, pa.py_buffer(views), pa.py_buffer(one.encode())]
+    )
+    starts, lengths = pa.array([0] * rows, pa.int32()), pa.array([120] * rows, pa.int32())
+    yield texts
+    yield pa.StructArray.from_arrays([texts], ["a"])
+    yield pa.ListViewArray.from_arrays(starts, lengths, pa.array(range(120)))
+    # Values of which one is long: their mean says nothing of the rows.
+    lists = pa.array([[0] * 120, *[[]] * 999])
+    yield pa.DictionaryArray.from_arrays(starts, lists)
+    yield pa.ListArray.from_arrays(
+        [*range(rows + 1)], pa.DictionaryArray.from_arrays(starts, [one, *map(str, range(999))])
+    )
+
+
+@pytest.mark.parametrize("array", list(small()), ids=lambda array: str(array.type)[:40])
+def test_what_unpacks_to_a_thousand_times_its_size_is_cut_beforehand(
+    monkeypatch: pytest.MonkeyPatch, array: pa.Array
+) -> None:
+    """Also with the nulls of columns that a batch lacks."""
+    monkeypatch.setattr(conversion, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(conversion, "MANY_ROWS", 1000)
+    batch = pa.record_batch({"c": array})
+    inner = pa.struct([pa.field(f"a{place}", pa.int64()) for place in range(20)])
+    for more in (pa.schema([]), pa.schema([("more", inner)])):
+        schema = pa.schema([*normalise_schema(batch.schema), *more])
+        pieces = list(conform_pieces(batch, schema))
+        assert max(piece.nbytes for piece in pieces) < 120_000
+        result = pa.Table.from_batches(pieces, schema)
+        assert result["c"].to_pylist() == array.to_pylist()
 
 
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.large_list(pa.large_binary())], ids=str)
