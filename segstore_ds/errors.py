@@ -243,6 +243,7 @@ class FormatError(SegstoreError):
     """Stored bytes are not what FORMAT.md says."""
 
     code = "SEG_FORMAT"
+    default_remedy = "segstore.verify(url) lists all damage, segstore.repair(url) mends what it can"
 
 
 class MissingObjectError(FormatError):

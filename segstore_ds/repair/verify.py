@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,12 @@ class Problem:
     where: str
     what: str
     version: int | None = None
+
+    @classmethod
+    def of(cls, error: FormatError, where: str, version: int | None = None) -> Self:
+        """Return a problem; without the error's advice to verify."""
+        what = str(error).removesuffix(f"; {FormatError.default_remedy}")
+        return cls(error.code, where, what, version)
 
 
 @dataclass(slots=True)
@@ -146,7 +152,7 @@ class _Verifier:
     def _problem(self, where: str, error: FormatError) -> None:
         if self._released and isinstance(error, MissingObjectError):
             return
-        self._report.problems.append(Problem(error.code, where, str(error), self._older))
+        self._report.problems.append(Problem.of(error, where, self._older))
 
     def _wrong(self, where: str, what: str) -> None:
         self._report.problems.append(Problem(CorruptionError.code, where, what, self._older))

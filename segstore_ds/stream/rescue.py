@@ -108,9 +108,11 @@ def verify(
     except FormatError as error:
         damage = error
     report = run_verify(new_context(log), progress=progress)
-    if damage is not None and all(problem.what != str(damage) for problem in report.problems):
+    if damage is not None:
         # What keeps the stream from opening is damage, even if no object is at fault.
-        report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))
+        found = Problem.of(damage, names.LOG_FOLDER)
+        if all(problem.what != found.what for problem in report.problems):
+            report.problems.append(found)
     return report
 
 

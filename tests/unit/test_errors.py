@@ -82,3 +82,6 @@ def test_default_remedy_is_shown() -> None:
     """Where a class has advice of its own, an error without one shows it."""
     assert str(errors.ConflictError("x")).endswith("; read the stream again and repeat")
     assert str(errors.InvalidInputError("x")) == "SEG_INVALID_INPUT: x"
+    for name, (parent, *_) in TREE.items():
+        if parent == "FormatError" and name != "UnsupportedVersionError":
+            assert "segstore.repair(url)" in str(CLASSES[name]("a part is lost")), name
