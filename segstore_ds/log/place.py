@@ -31,7 +31,7 @@ E = TypeVar("E", bound=SegstoreError)
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
-_TABLE_FOLDERS = frozenset(f"{folder}/" for folder in names.TABLE_FOLDERS)
+_SIDE_FOLDERS = frozenset(f"{folder}/" for folder in (*names.TABLE_FOLDERS, names.ASIDE_FOLDER))
 _DEEP = 4  # partition folders above the first file
 # How a name in a folder ends, what the folder then looks like, and what reads it.
 _TABLES = (
@@ -195,9 +195,9 @@ def _holds_log(storage: Storage) -> bool:
 def _is_own(storage: Storage, name: str) -> bool:
     """Tell whether an entry at the top of a folder may be left of a stream that was dropped.
 
-    On a disk the folders of its Delta or Iceberg table stay, empty.
+    On a disk, and where a store marks folders, those of its tables and of repairs stay, empty.
     """
-    if name in _TABLE_FOLDERS:
+    if name in _SIDE_FOLDERS:
         return not storage.peek(name[:-1], 1)
     return name in _FOLDERS or names.is_temporary(name)
 

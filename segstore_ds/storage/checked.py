@@ -272,7 +272,9 @@ class CheckedStorage(Storage):
                 return
             full, size, modified_us = entry
             path = full.removeprefix(root)
-            if not path.startswith(".") and "/." not in path:
+            # Consoles and some stores mark a folder by an empty object that ends with its slash.
+            marker = size == 0 and path[-1:] in ("", "/")
+            if not (marker or path.startswith(".") or "/." in path):
                 yield ObjectInfo(path, size, modified_us)
 
     def sibling(self, url: str) -> Storage:  # noqa: D102
