@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from types import MappingProxyType
 from typing import Any
@@ -180,8 +180,10 @@ def ids_of(kind: Any) -> Iterator[int]:
             yield from ids_of(member)
 
 
-def as_delta_stats(text: str | None, rows: int, schema: pa.Schema, columns: Columns) -> str:
-    """Return a file's statistics as Delta stores them: bounds of some columns, and null counts."""
+def as_delta_stats(
+    text: str | None, rows: int, schema: pa.Schema, columns: Columns
+) -> dict[str, Any]:
+    """Return a file's statistics as Delta has them: bounds of some columns, and null counts."""
     known = parse_stats(text, where="stats") if text else {}
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -197,8 +199,23 @@ def as_delta_stats(text: str | None, rows: int, schema: pa.Schema, columns: Colu
             if value is not None:
                 bounds[name] = value
     found: dict[str, Any] = {"numRecords": rows}
-    found |= {"minValues": low, "maxValues": high, "nullCount": nulls} if nulls else {}
-    return json.dumps(found, separators=(",", ":"), allow_nan=False)
+    return found | ({"minValues": low, "maxValues": high, "nullCount": nulls} if nulls else {})
+
+
+def bounded_columns(stats: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+    """Return the columns with both bounds, or nulls alone, in all Delta statistics with bounds.
+
+    >>> some = {"numRecords": 2, "nullCount": {"a": 2, "b": 0}, "minValues": {"b": 1}}
+    >>> bounded_columns([some | {"maxValues": {}}, {"numRecords": 5}], ["a", "b"])
+    ['a']
+    """
+    found = [*names]
+    for each in stats:
+        if "nullCount" in each:
+            low, high, nulls = each["minValues"], each["maxValues"], each["nullCount"]
+            empty = {name for name, count in nulls.items() if count == each["numRecords"]}
+            found = [name for name in found if (name in low and name in high) or name in empty]
+    return found
 
 
 def _delta_bound(bound: Bound | None, kind: pa.DataType) -> Any:

@@ -7,7 +7,7 @@ writers, OPTIMIZE, VACUUM and RESTORE are refused. The first line of a commit sa
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,13 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.publish import paths
-from segstore_ds.publish.columns import MAPPED_ID, NTZ, as_delta, as_delta_stats
+from segstore_ds.publish.columns import (
+    MAPPED_ID,
+    NTZ,
+    as_delta,
+    as_delta_stats,
+    bounded_columns,
+)
 from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
@@ -41,6 +47,7 @@ TRAVELS = POINTED = False
 HINT = ""
 LAST_CHECKPOINT = f"{METADATA_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
+BOUNDED = "bounded"  # On disk: in our object of a commit. Never change.
 DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
 _CHECKPOINT_DIGEST = b"segstore.digest"
 FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
@@ -196,14 +203,49 @@ def stage(
     new_id: Callable[[], str],  # noqa: ARG001
 ) -> Staged:
     """Return the next commit: one JSON object a line."""
-    actions = (*_head(table, change), *_removals(change), *_additions(change))
-    lines = (json.dumps(action, separators=(",", ":")) for action in actions)
-    data = seal("".join(f"{line}\n" for line in lines).encode(), DIGEST)
+    stats = [
+        as_delta_stats(file.stats, file.end - file.start, change.schema, change.columns)
+        for file, _ in change.added
+    ]
+    bounded = _bounded(table, change, stats)
+    actions = (*_head(table, change, bounded), *_removals(change), *_additions(change, stats))
+    data = seal("".join(f"{_as_text(action)}\n" for action in actions).encode(), DIGEST)
     after = Table(change.number, change.note, data.split(b"\n", 1)[0])
     return Staged(commit_path(change.number), data, after)
 
 
-def _head(table: Table, change: Change) -> Iterator[dict[str, Any]]:
+def _as_text(value: Mapping[str, Any]) -> str:
+    """Return a JSON text without escaped pairs, of which delta-rs reads half as others.
+
+    Its parser, `arrow-json`, joins the halves by `|` where it has to add: a character of plane 2,
+    4, ... or 16 becomes another one.
+    """
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _bounded(
+    table: Table, change: Change, stats: Iterable[Mapping[str, Any]]
+) -> tuple[list[str], bool]:
+    """Return the columns with both bounds wherever a file has some, and whether they are others.
+
+    Only those are for skipping: a dataset of delta-rs takes a bound that is missing for a null,
+    which no value equals, and finds none of the file's rows.
+    """
+    known: list[str] | None = None
+    if table.mark is not None:
+        known = json.loads(table.mark)["commitInfo"]["segstore"].get(BOUNDED, [])
+    names = change.columns.names
+    whole = sum(file.end - file.start for file, _ in change.added)
+    if known is None or whole == change.note.tail - change.note.head:  # of all listed files
+        found = bounded_columns(stats, names)
+    else:
+        found = bounded_columns(stats, [name for name in known if name in names])
+    return found, found != known
+
+
+def _head(
+    table: Table, change: Change, bounded: tuple[list[str], bool]
+) -> Iterator[dict[str, Any]]:
     """Yield what a commit says beside its files; protocol and columns only if they change."""
     note, state = change.note, table.state
     yield {
@@ -212,15 +254,15 @@ def _head(table: Table, change: Change) -> Iterator[dict[str, Any]]:
             "operation": "PUBLISH",
             "operationParameters": {},
             "engineInfo": change.client,
-            "segstore": {**asdict(note), DIGEST: UNSEALED},
+            "segstore": {**asdict(note), BOUNDED: bounded[0], DIGEST: UNSEALED},
         }
     }
     # Without its actions, the table is known by the version that it shows: of the same columns.
     protocol = plan_protocol(change.columns)
     if state is not None and protocol != state.protocol:
         yield {"protocol": protocol}
-    metadata = plan_metadata(note, change.columns)
-    if state is not None and metadata != state.metadata:
+    metadata = plan_metadata(note, change.columns, bounded[0])
+    if bounded[1] or (state is not None and metadata != state.metadata):
         yield {"metaData": metadata}
     yield {"txn": {"appId": note.stream_id, "version": note.version}}
     yield _tracked_rows(note.tail)
@@ -241,9 +283,8 @@ def _removals(change: Change) -> Iterator[dict[str, Any]]:
         }
 
 
-def _additions(change: Change) -> Iterator[dict[str, Any]]:
-    for file, changes_rows in change.added:
-        rows = file.end - file.start
+def _additions(change: Change, stats: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for (file, changes_rows), known in zip(change.added, stats, strict=True):
         yield {
             "add": {
                 "path": file.path,
@@ -251,7 +292,7 @@ def _additions(change: Change) -> Iterator[dict[str, Any]]:
                 "size": file.bytes,
                 "modificationTime": change.time_ms,
                 "dataChange": changes_rows,
-                "stats": as_delta_stats(file.stats, rows, change.schema, change.columns),
+                "stats": _as_text(known),
                 "baseRowId": file.start,
                 "defaultRowCommitVersion": change.number,
             }
@@ -271,8 +312,10 @@ def plan_protocol(columns: Columns) -> dict[str, Any]:
     }
 
 
-def plan_metadata(note: Note, columns: Columns) -> dict[str, Any]:
-    """Return the table's id, columns and properties."""
+def plan_metadata(note: Note, columns: Columns, bounded: Collection[str]) -> dict[str, Any]:
+    """Return the table's id, columns and properties; only `bounded` columns are for skipping."""
+    fields = zip(columns.names, json.loads(columns.form)["fields"], strict=True)
+    named = (field["name"].replace("`", "``") for stored, field in fields if stored in bounded)
     number, tracking = table_uuid(note.stream_id), "delta.rowTracking.materializedRow"
     return {
         "id": number,
@@ -281,6 +324,7 @@ def plan_metadata(note: Note, columns: Columns) -> dict[str, Any]:
         "partitionColumns": [],
         "configuration": {
             "delta.enableRowTracking": "true",
+            "delta.dataSkippingStatsColumns": ",".join(f"`{name}`" for name in named),
             f"{tracking}IdColumnName": f"_row-id-col-{number}",
             f"{tracking}CommitVersionColumnName": f"_row-commit-version-col-{number}",
             **_mapping(columns),

@@ -1,0 +1,75 @@
+"""Readers of published tables find each value by a filter, also at the bounds of its file."""
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.expressions import GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.table import StaticTable
+
+import segstore_ds as segstore
+from segstore_ds.write.layout import Layout
+
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+LAST = chr(0x10FFFF)
+TEXTS = ["", "a\0", "吉野", "😀", "𠮷野", "\U000e0041", LAST, "𠮷" * 33]  # the last one is cut
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text": (pa.string(), TEXTS),
+    "binary": (pa.binary(), [b"", b"\xff" * 33]),
+    "flag": (pa.bool_(), [True, False]),
+    "large": (pa.int64(), [-(2**63), 2**53 + 1]),
+    "real": (pa.float64(), [1.5, math.inf, -math.inf, -0.0]),
+    "money": (pa.decimal128(38, 10), [Decimal("1234567890123456789012345678.0123456789")]),
+    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(1969, 12, 31)]),
+    "at": (pa.timestamp("us", "UTC"), [EPOCH - dt.timedelta(microseconds=1)]),
+}
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
+Find = Callable[[str, Any], int]
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+def test_readers_find_each_value_whatever_bounds_its_file_has(
+    tmp_path: Path, unbounded: bool
+) -> None:
+    """Alone, beside others, and where bounds of some columns are missing in one more file."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    rows = [{name: value} for name, (_, values) in COLUMNS.items() for value in values]
+    odd: list[dict[str, Any]] = [{"text": LAST * 40, "real": math.nan}] if unbounded else []
+    alone = pa.Table.from_pylist(rows, SCHEMA)
+    stream.append(alone, layout=Layout(inline_bytes=0, segment_format="parquet", segment_rows=1))
+    stream.publish("delta")  # so some bounds that are missing come later
+    for file in (rows, [*odd, *rows]):
+        stream.append(pa.Table.from_pylist(file, SCHEMA), layout=SETTLED)
+    stream.publish("delta")
+    stream.publish("iceberg")
+    table, url = deltalake.DeltaTable(tmp_path / "s"), str(tmp_path / "s")
+    iceberg, dataset = StaticTable.from_metadata(url), table.to_pyarrow_dataset()
+
+    def both(name: str, value: Any) -> Any:
+        return LessThanOrEqual(name, value) & GreaterThanOrEqual(name, value)
+
+    readers: dict[str, Find] = {
+        "scan_delta": lambda name, value: (
+            pl.scan_delta(url).filter(pl.col(name) == value).collect().height
+        ),
+        "filters": lambda name, value: (
+            table.to_pyarrow_table(filters=[(name, "=", value)], columns=[name]).num_rows
+        ),
+        "dataset": lambda name, value: dataset.count_rows(
+            filter=pc.field(name) == pa.scalar(value, SCHEMA.field(name).type)
+        ),
+        "pyiceberg": lambda name, value: iceberg.scan(both(name, value)).to_arrow().num_rows,
+    }
+    for reader, find in readers.items():
+        for name, (_, values) in COLUMNS.items():
+            for value in values if unbounded or name == "text" else ():
+                assert find(name, value) == 3, (reader, name, value)
