@@ -1,28 +1,29 @@
 """Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
 
 import codecs
+import csv
 import io
-import json
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import typer
 
-from segstore_ds.cli.show import from_json, rows_of, to_json
+from segstore_ds.cli.show import has_far_times, rows_of, to_json
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
 _BLOCK_BYTES = 16 << 20  # of CSV and JSON, which Arrow parses block by block: no line is longer
+_ELSE = "choose other columns with --columns, or export to JSON, Parquet or Arrow"
 _NAN = {"nan", "NaN", "-nan", "-NaN"}  # numbers, not nulls
 # Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
 _FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
@@ -56,17 +57,19 @@ def find_format(name: str, given: Format | None) -> Format:
 
 
 @contextmanager
-def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
+def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False) -> Iterator[Any]:
     """Open a file, or standard input for "-", as a `RecordBatchReader`.
 
-    CSV and JSON have no types of their own: columns of `schema` get those that it has there.
+    CSV and JSON have no types of their own: columns of `schema` get those that it has there. Types
+    of `new` columns, and without a schema of all, are those that fit all rows.
     """
     import pyarrow as pa
 
+    whole = schema is None or new
     with ExitStack() as stack:
         if name == PIPE:
             source: BinaryIO = sys.stdin.buffer
-            if form is Format.PARQUET:  # read from its end
+            if form is Format.PARQUET or (whole and form is not Format.ARROW):  # is read twice
                 source = stack.enter_context(tempfile.TemporaryFile())
                 shutil.copyfileobj(sys.stdin.buffer, source)
                 source.seek(0)
@@ -76,18 +79,20 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
             except OSError as error:
                 raise typer.BadParameter(f"{name} can't be read: {error.strerror}") from None
         try:
-            yield _read(source, form, schema)
+            yield _read(source, form, schema, whole=whole)
         except pa.ArrowException as error:
             raise InvalidInputError(
                 "file can't be read",
                 remedy="correct the file, or name its format with --format",
                 file=name,
                 format=form.value,
-                cause=str(error),
+                cause=_located(error, source, schema, whole=whole)
+                if form is Format.CSV
+                else str(error),
             ) from error
 
 
-def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
+def _read(source: BinaryIO, form: Format, schema: Any, *, whole: bool) -> Any:
     import pyarrow as pa
 
     match form:
@@ -97,22 +102,92 @@ def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
             file = pq.ParquetFile(source)
             return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
         case Format.CSV:
-            from pyarrow import csv
-
-            types = {} if schema is None else {field.name: field.type for field in schema}
-            # An empty text has quotes, null has none.
-            options = csv.ConvertOptions(
-                column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
-            )
-            options.null_values = [*{*options.null_values} - _NAN]
-            blocks = csv.ReadOptions(block_size=_BLOCK_BYTES)
-            # Or a block may end in a value; and an empty line of one column is a null.
-            parsing = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(types) != 1)
-            return csv.open_csv(_WholeEnds(source), blocks, parsing, options)
+            return _open_csv(source, schema, whole=whole)
         case Format.JSON:
-            return _open_json(source, schema)
+            from segstore_ds.cli.json_lines import open_json
+
+            return open_json(source, schema, whole=whole, block_bytes=_BLOCK_BYTES)
         case Format.ARROW:
             return _open_arrow(source)
+
+
+def _open_csv(source: BinaryIO, schema: Any, *, whole: bool, threads: bool = True) -> Any:
+    """Open CSV, in which bytes are in base64."""
+    import pyarrow as pa
+
+    known = {} if schema is None else {f.name: f.type for f in schema if f.type != pa.null()}
+    if whole:
+        from segstore_ds.cli.inference import types_of_texts
+
+        names = _header(source)
+        texts = _parse_csv(source, dict.fromkeys(names, pa.string()), threads=threads)
+        known = {field.name: field.type for field in types_of_texts(texts, names)} | known
+        source.seek(0)
+    raw = {name: pa.string() for name, kind in known.items() if kind == pa.binary()}
+    rows = _parse_csv(source, known | raw, threads=threads)
+    return _decoded(rows, raw) if raw else rows
+
+
+def _header(source: BinaryIO) -> list[str]:
+    names = next(csv.reader(codecs.getreader("utf-8-sig")(source, "backslashreplace")), [])
+    source.seek(0)
+    return names
+
+
+def _located(error: Exception, source: BinaryIO, schema: Any, *, whole: bool) -> str:
+    """Return what Arrow says of CSV with the row, which only one thread knows, and the column."""
+    import pyarrow as pa
+
+    if not source.seekable():
+        return str(error)
+    cause = str(error)
+    source.seek(0)
+    try:
+        for _ in _open_csv(source, schema, whole=whole, threads=False):
+            pass
+    except pa.ArrowException as again:
+        cause = str(again)
+    source.seek(0)
+    names = _header(source)
+    return re.sub(r"column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", cause)
+
+
+def _parse_csv(source: BinaryIO, types: Any, *, threads: bool) -> Any:
+    from pyarrow import csv as pa_csv
+
+    # An empty text has quotes, null has none.
+    options = pa_csv.ConvertOptions(
+        column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    options.null_values = [*{*options.null_values} - _NAN]
+    blocks = pa_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads)
+    # Or a block may end in a value; and an empty line of one column is a null.
+    parsing = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(types) != 1)
+    return pa_csv.open_csv(_WholeEnds(source), blocks, parsing, options)
+
+
+def _decoded(rows: Any, raw: Collection[str]) -> Any:
+    """Return a reader of the same rows with bytes for the base64 in some columns."""
+    import pyarrow as pa
+
+    from segstore_ds.cli.json_lines import column_of
+
+    kinds = {f.name: pa.binary() if f.name in raw else f.type for f in rows.schema}
+    schema = pa.schema([*kinds.items()])
+
+    def batches() -> Iterator[Any]:
+        line = 2
+        for batch in rows:
+            columns = [
+                column_of(enumerate(cells.to_pylist(), line), name, pa.binary())
+                if name in raw
+                else cells
+                for name, cells in zip(kinds, batch.columns, strict=True)
+            ]
+            line += len(batch)
+            yield pa.record_batch(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 class _WholeEnds(io.RawIOBase):
@@ -130,77 +205,6 @@ class _WholeEnds(io.RawIOBase):
         return data.removesuffix(self._held)
 
 
-def _open_json(source: BinaryIO, schema: Any) -> Any:
-    """Open JSON lines; columns of the schema take back what `to_json` makes of their types."""
-    import pyarrow as pa
-    from pyarrow import json as pa_json
-
-    if schema is None:
-        return pa_json.open_json(source, pa_json.ReadOptions(block_size=_BLOCK_BYTES))
-    blocks = _whole_lines(source)
-    first = _parse_lines(next(blocks, b""), schema)
-
-    def batches() -> Iterator[Any]:
-        for table in chain([first], (_parse_lines(block, first.schema) for block in blocks)):
-            if table.schema != first.schema:
-                late = {*table.column_names} - {*first.column_names}
-                raise pa.ArrowInvalid(f"the first rows lack columns of later ones: {sorted(late)}")
-            yield from table.to_batches()
-
-    return pa.RecordBatchReader.from_batches(first.schema, batches())
-
-
-def _whole_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, some at a time."""
-    rest = b""
-    while data := source.read(_BLOCK_BYTES):
-        lines, _, rest = (rest + data).rpartition(b"\n")
-        if lines.strip():
-            yield lines
-    if rest.strip():
-        yield rest
-
-
-def _parse_lines(lines: bytes, schema: Any) -> Any:
-    """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
-    import pyarrow as pa
-    from pyarrow import json as pa_json
-
-    if not any(_has_bytes(field.type) for field in schema):  # Arrow takes base64 for the bytes
-        with suppress(pa.ArrowException):
-            read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
-            read.block_size = _BLOCK_BYTES
-            found = pa_json.read_json(io.BytesIO(lines), read, parse)
-            return pa.table(found.columns, names=found.column_names)
-    try:
-        rows = _objects(lines)
-        kinds = {field.name: field.type for field in schema}
-        names = [*dict.fromkeys(chain(kinds, *rows))]
-        columns = [
-            pa.array([from_json(row.get(name), kinds[name]) for row in rows], kinds[name])
-            if name in kinds
-            else pa.array([row.get(name) for row in rows])
-            for name in names
-        ]
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise pa.ArrowInvalid(f"not lines of JSON: {error}") from error
-    return pa.table(columns, names=names)
-
-
-def _objects(lines: bytes) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in lines.splitlines() if line.strip()]
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("each line has to be an object")
-    return rows
-
-
-def _has_bytes(kind: Any) -> bool:
-    import pyarrow as pa
-
-    inner = (kind.field(place).type for place in range(kind.num_fields))
-    return bool(kind == pa.binary() or any(map(_has_bytes, inner)))
-
-
 def _open_arrow(source: BinaryIO) -> Any:
     import pyarrow as pa
 
@@ -212,6 +216,26 @@ def _open_arrow(source: BinaryIO) -> Any:
             batches = (file.get_batch(n) for n in range(file.num_record_batches))
             return pa.RecordBatchReader.from_batches(file.schema, batches)
     return pa.ipc.open_stream(source)
+
+
+def _csv_cells(rows: Any) -> Any:
+    """Return a table or batch with base64 for bytes; InvalidInputError for what CSV can't hold."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    nested = [field.name for field in rows.schema if t.is_nested(field.type)]
+    if nested:
+        raise InvalidInputError("CSV has no lists, maps and structs", remedy=_ELSE, columns=nested)
+    for name, cells in zip(rows.schema.names, rows.columns, strict=True):
+        if (t.is_timestamp(cells.type) or t.is_date(cells.type)) and has_far_times(cells):
+            raise InvalidInputError(
+                "CSV has no times beyond the years 1 to 9999", remedy=_ELSE, column=name
+            )
+    columns = [
+        pa.array(map(to_json, cells.to_pylist()), pa.string()) if t.is_binary(cells.type) else cells
+        for cells in rows.columns
+    ]
+    return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
 def _prefix_formulas(rows: Any) -> Any:
@@ -299,9 +323,11 @@ def _writer(
         case Format.CSV:
             from pyarrow import csv
 
-            names = schema if raw else _prefix_formulas(schema.empty_table()).schema
-            writer = csv.CSVWriter(sink, names)
-            return lambda rows: writer.write(rows if raw else _prefix_formulas(rows)), writer.close
+            def cells(rows: Any) -> Any:
+                return _csv_cells(rows) if raw else _prefix_formulas(_csv_cells(rows))
+
+            writer = csv.CSVWriter(sink, cells(schema.empty_table()).schema)
+            return lambda rows: writer.write(cells(rows)), writer.close
         case Format.JSON:
             return partial(_write_json, sink), lambda: None
         case Format.ARROW:

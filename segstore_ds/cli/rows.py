@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from segstore_ds.cli.arguments import Url
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import counted, say
-from segstore_ds.errors import NotFoundError
+from segstore_ds.errors import MAYBE_COMMITTED, NotFoundError, SegstoreError
 from segstore_ds.options.arguments import check_duration, check_size
 
 _ENDED = bytes(1)  # no number of a signal
@@ -86,9 +86,12 @@ def append(
     found, stream = find_format(file, form), None
     if not create or segstore.exists(url, storage_options=run.options()):
         stream = run.change(url)
-    with open_rows(file, found, stream.schema if stream else None) as rows:
+    known = stream.schema if stream else None
+    with ExitStack() as stack:
+        rows = stack.enter_context(open_rows(file, found, known, new=merge_schema))
         if stream is None:
             stream = segstore.create(url, rows.schema, storage_options=run.options())
+            stack.enter_context(_dropped_if_empty(run, stream))
         with counted(rows, "appended") as data:
             commit = stream.append(
                 data, writer_id=writer, batch_id=batch, merge_schema=merge_schema
@@ -96,6 +99,21 @@ def append(
     again = ", committed before" if commit.repeated else ""
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}{again}"
     run.report(commit, text)
+
+
+@contextmanager
+def _dropped_if_empty(run: Run, stream: "segstore.Stream") -> Iterator[None]:
+    """Leave no new stream after a failure, unless something was committed to it."""
+    made = stream.version
+    try:
+        yield
+    except MAYBE_COMMITTED:
+        raise
+    except BaseException:
+        with suppress(SegstoreError):  # others have it by now
+            url = stream.url
+            segstore.drop(url, confirm=url, expected_version=made, storage_options=run.options())
+        raise
 
 
 def cat(

@@ -6,9 +6,10 @@ import datetime as dt
 import decimal
 import logging
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -18,6 +19,7 @@ from segstore_ds.options.printable import printable, printable_json
 
 _WIDE = 10_000  # of what is no terminal: nothing is cut
 _CELL = 60
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _AT_ONCE = 1000  # rows: what is printed while the rest is read
 
 
@@ -79,7 +81,10 @@ def _from_text(text: str, kind: Any) -> Any:
     if t.is_binary(kind):
         return base64.b64decode(text, validate=True)
     if t.is_time(kind):
-        return dt.time.fromisoformat(text)
+        clock, _, digits = text.partition(".")
+        if not re.fullmatch("[0-9:]+", clock) or not re.fullmatch("[0-9]{0,9}", digits):
+            raise ValueError(f"{text!r} is no {kind}")
+        return pa.scalar(dt.time.fromisoformat(clock), kind).value + int(digits.ljust(9, "0"))
     if t.is_duration(kind):
         days, _, time = text.rpartition(", ")
         hours, minutes, seconds = map(decimal.Decimal, time.split(":"))
@@ -88,36 +93,81 @@ def _from_text(text: str, kind: Any) -> Any:
     finite = t.is_floating(kind) and text not in ("nan", "inf", "-inf")
     if finite or t.is_integer(kind) or t.is_boolean(kind):
         raise ValueError(f"{text!r} is no {kind}")
-    return pa.scalar(text).cast(kind)
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowInvalid:
+        if t.is_timestamp(kind) or t.is_date(kind):
+            import numpy as np
+
+            number = np.datetime64(text.removesuffix("Z"), getattr(kind, "unit", "D")).astype(int)
+            if _far_text(int(number), kind) == text:
+                return int(number)
+        raise
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
-    """Return the rows of a batch, with texts for timestamps in nanoseconds, which Python lacks."""
+    """Return the rows of a batch, with texts for times that Python lacks."""
     from segstore_ds.format.schema.normal_form import has_nanoseconds
 
-    if not any(map(has_nanoseconds, batch.schema.types)):
-        return batch.to_pylist()  # type: ignore[no-any-return]
+    with suppress(ArithmeticError, ValueError):  # a time beyond Python's years
+        if not any(has_nanoseconds(kind) or _has_time(kind) for kind in batch.schema.types):
+            return batch.to_pylist()  # type: ignore[no-any-return]
     return [
         {name: _exact(batch[name][n]) for name in batch.schema.names} for n in range(len(batch))
     ]
 
 
-def _exact(value: Any) -> Any:
+def _has_time(kind: Any) -> bool:
+    from pyarrow import types as t
+
+    return t.is_time(kind) or any(_has_time(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def has_far_times(times: Any) -> bool:
+    """Tell whether dates or timestamps are beyond the years 1 to 9999."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unit = getattr(times.type, "unit", "D")
+    if unit == "ns":
+        return False
+    day = 1 if unit == "D" else 86_400_000_000
+    found = pc.min_max(times.cast(pa.int32() if unit == "D" else pa.int64())).as_py()
+    return found["min"] is not None and not (
+        _FIRST_DAY * day <= found["min"] and found["max"] < (_LAST_DAY + 1) * day
+    )
+
+
+def _exact(value: Any) -> Any:  # noqa: PLR0911 - a line per type
     """Return what a value of Arrow holds; durations in nanoseconds are numbers."""
     from pyarrow import types as t
 
-    from segstore_ds.format.schema.normal_form import has_nanoseconds
-
-    if not value.is_valid or not has_nanoseconds(value.type):
-        return value.as_py()
-    if t.is_timestamp(value.type):
-        return value.cast("string").as_py().replace(" ", "T")
-    if t.is_duration(value.type):
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if t.is_timestamp(kind) or t.is_date(kind):
+        if getattr(kind, "unit", "") != "ns":
+            with suppress(ArithmeticError, ValueError):
+                return value.as_py()
+        return _far_text(value.value, kind)
+    if t.is_time(kind):
+        time, finer = value.as_py(), value.value % 1000
+        return f"{time.isoformat('microseconds')}{finer:03}" if finer else time
+    if t.is_duration(kind) and kind.unit == "ns":
         return value.value
-    if t.is_struct(value.type):
-        return {field.name: _exact(value[field.name]) for field in value.type}
-    inner = [_exact(each) for each in value.values]
-    return [(each["key"], each["value"]) for each in inner] if t.is_map(value.type) else inner
+    if t.is_struct(kind):
+        return {field.name: _exact(value[field.name]) for field in kind}
+    if t.is_map(kind) or t.is_list(kind):
+        inner = [_exact(each) for each in value.values]
+        return [(each["key"], each["value"]) for each in inner] if t.is_map(kind) else inner
+    return value.as_py()
+
+
+def _far_text(number: int, kind: Any) -> str:
+    import numpy as np
+
+    text = str(np.datetime64(number, getattr(kind, "unit", "D")))
+    return f"{text}Z" if getattr(kind, "tz", None) else text
 
 
 def print_json(value: Any) -> None:

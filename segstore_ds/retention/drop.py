@@ -94,7 +94,14 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     )
 
 
-def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
+def run_drop(
+    storage: Storage,
+    *,
+    confirm: str,
+    clock: Clock,
+    client: str,
+    expected_version: int | None = None,
+) -> Dropped:
     """Delete a stream and nothing else in its folder; safe to repeat until it returns.
 
     `confirm` is the stream's location once more, as the storage spells it. If the storage fails,
@@ -111,7 +118,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     copied = frozenset(info.path for info in storage.list(*COPIED.split("/")))
     taken = _take_place(log, client) if copied else None
     before = taken or log.reopen()
-    commit_drop(log, client)
+    commit_drop(log, client, expected_version=expected_version)
     if before.dropped and taken is None:
         copied = frozenset()  # it was dropped before they were listed
     deleted = 0
@@ -187,10 +194,19 @@ def _take_place(log: DroppableLog, client: str) -> Root | None:
     return log.create(begin_history(replace(first, sealed=True, dropped=True)))
 
 
-def commit_drop(log: DroppableLog, client: str) -> None:
+def commit_drop(log: DroppableLog, client: str, *, expected_version: int | None = None) -> None:
     """Make the last commit of a stream, unless it is there."""
 
     def build(root: Root, slot: Slot) -> Change[None]:
+        if expected_version is not None and root.version != expected_version:
+            failure = ConflictError(
+                "the stream has another version than expected",
+                remedy="look at what was committed since, and drop that version",
+                version=root.version,
+                expected=expected_version,
+            )
+            failure.retryable = False
+            raise failure
         planned = plan_drop(root, slot)
         return Change(None if planned is None else replace(planned, client=client))
 

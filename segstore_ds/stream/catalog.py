@@ -75,6 +75,7 @@ def drop(
     confirm: UrlLike,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
+    expected_version: int | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Dropped:
     """Delete a stream. There is no way back.
@@ -92,6 +93,7 @@ def drop(
         confirm: The same location once more.
         storage_options: As in `open`.
         single_writer: As in `open`.
+        expected_version: Drop only this version: nothing was committed since.
         clock: Time and ids.
 
     Returns:
@@ -100,8 +102,8 @@ def drop(
     Raises:
         InvalidInputError: The confirmation names another location.
         NotFoundError: There is no stream.
-        ConflictError: Clones read its segments, it is replicated, or every race was lost; nothing
-            was deleted.
+        ConflictError: Clones read its segments, it is replicated, it has another version, or every
+            race was lost; nothing was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.
 
@@ -111,4 +113,10 @@ def drop(
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     named = open_storage(confirm, storage_options, single_writer=True)
-    return run_drop(storage, confirm=named.url, clock=clock, client=client_name())
+    return run_drop(
+        storage,
+        confirm=named.url,
+        clock=clock,
+        client=client_name(),
+        expected_version=expected_version,
+    )

@@ -1,0 +1,171 @@
+"""Lines of JSON as Arrow data: each line is one object, and errors name its number."""
+
+import codecs
+import decimal
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from pyarrow import json as pa_json
+
+from segstore_ds.cli.inference import joined, timed, untimed
+from segstore_ds.cli.show import from_json
+
+_OBJECT = re.compile(rb"^[ \t\r]*\{", re.MULTILINE)  # lines of JSON that begin an object
+_OTHER = re.compile(rb"^[ \t\r]*[^ \t\r\n{]", re.MULTILINE)
+_LONG = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")  # whole numbers that a double may round
+_NO_JSON = (  # Arrow's are among them
+    *(ArithmeticError, AttributeError, KeyError, NotImplementedError, RecursionError),
+    *(TypeError, ValueError),
+)
+
+
+def open_json(source: BinaryIO, schema: Any, *, whole: bool, block_bytes: int) -> Any:
+    """Open JSON lines; columns of the schema take back what `to_json` makes of their types.
+
+    `whole` reads the source twice, for the types of other columns.
+    """
+    schema = pa.schema([]) if schema is None else schema
+    if whole:
+        typed = pa.schema([field for field in schema if field.type != pa.null()])
+        schema = _join_types(source, typed, block_bytes)
+        source.seek(0)
+    blocks = _whole_lines(source, block_bytes)
+    first = _parse_lines(*next(blocks, (1, b"")), schema)
+
+    def batches() -> Iterator[Any]:
+        for table in chain([first], (_parse_lines(*block, first.schema) for block in blocks)):
+            if table.schema != first.schema:
+                late = {*table.column_names} - {*first.column_names}
+                raise pa.ArrowInvalid(f"the first rows lack columns of later ones: {sorted(late)}")
+            yield from table.to_batches()
+
+    return pa.RecordBatchReader.from_batches(first.schema, batches())
+
+
+def _join_types(source: BinaryIO, schema: Any, block_bytes: int) -> Any:
+    """Return a schema with the columns that any line has beside it, of types that fit all lines."""
+    kinds = dict[str, Any]()
+    for line, lines in _whole_lines(source, block_bytes):
+        table = _parse_lines(line, lines, schema)
+        texts = [f.with_type(untimed(f.type)) for f in table.schema if f.name not in schema.names]
+        if pa.schema(texts) != pa.schema(list(table.schema)[len(schema) :]):
+            table = _parse_lines(line, lines, pa.schema([*schema, *texts]))
+        for field in texts:
+            found = timed(table[field.name].combine_chunks())
+            try:
+                kinds[field.name] = joined(kinds.get(field.name, pa.null()), found)
+            except ValueError as error:
+                where = f"field {field.name!r}, from line {line} on"
+                raise pa.ArrowInvalid(f"{where}: {error}") from error
+    return pa.schema([*schema, *kinds.items()])
+
+
+def _whole_lines(source: BinaryIO, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file, some at a time, with the number of the first of them."""
+    rest, line = b"", 1
+    while data := source.read(block_bytes):
+        lines, end, rest = (rest + data).rpartition(b"\n")
+        if lines.strip():
+            yield line, lines
+        line += lines.count(b"\n") + len(end)
+    if rest.strip():
+        yield line, rest
+
+
+def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
+    """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
+    lines = lines.removeprefix(codecs.BOM_UTF8)
+    count = len(_OBJECT.findall(lines))
+    # Arrow's parser takes base64 for the bytes, and ends the process where null comes first.
+    if not any(_has_bytes(field.type) for field in schema) and not _OTHER.search(lines):
+        with suppress(pa.ArrowException):
+            read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
+            read.block_size = len(lines) + 1
+            found = pa_json.read_json(io.BytesIO(lines), read, parse)
+            rounds = _LONG.search(lines) and any(map(_has_doubles, found.schema.types))
+            if len(found) == count and not rounds:
+                return pa.table(found.columns, names=found.column_names)
+    try:
+        rows = _objects(first, lines)
+        kinds = {field.name: field.type for field in schema}
+        names = [*dict.fromkeys(chain(kinds, *rows.values()))]
+        columns = [
+            column_of(((line, row.get(name)) for line, row in rows.items()), name, kinds.get(name))
+            for name in names
+        ]
+    except _NO_JSON as error:
+        raise pa.ArrowInvalid(f"not lines of JSON: {error}") from error
+    return pa.table(columns, names=names)
+
+
+def _objects(first: int, lines: bytes) -> dict[int, dict[str, Any]]:
+    """Return the objects in lines of JSON by their lines' numbers."""
+    rows = {}
+    for line, text in enumerate(lines.split(b"\n"), first):
+        if text.strip():
+            try:
+                row = json.loads(text, object_pairs_hook=_object)
+            except ValueError as error:
+                raise ValueError(f"line {line}: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {line}: each line has to be an object")
+            rows[line] = row
+    if not rows:
+        raise ValueError("each line has to be an object")
+    return rows
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name occurs twice in an object")
+    return made
+
+
+def column_of(cells: Iterable[tuple[int, Any]], name: str, kind: Any) -> Any:
+    """Return values with their lines' numbers as an array; without a type of one that fits all."""
+    cells = list(cells)
+    try:
+        values = [_whole(value) if kind is None else from_json(value, kind) for _, value in cells]
+        return pa.array(values, kind)
+    except _NO_JSON as error:
+        kinds = set[type]()
+        for line, value in cells:
+            kinds |= {type(value)} - {type(None)}
+            if kind is not None:
+                try:
+                    pa.array([from_json(value, kind)], kind)
+                except _NO_JSON as first:
+                    raise ValueError(f"line {line}, field {name!r}: {first}") from first
+            elif len(kinds) > 1 and kinds != {int, float}:
+                said = " and ".join(sorted(each.__name__ for each in kinds))
+                raise ValueError(f"line {line}, field {name!r}: both {said}") from error
+        if kind is None and kinds == {int, float}:
+            return column_of(cells, name, pa.float64())
+        raise ValueError(f"field {name!r}: {error}") from error
+
+
+def _whole(value: Any) -> Any:
+    large = type(value) is int and not -(1 << 63) <= value < 1 << 63
+    return decimal.Decimal(value) if large else value
+
+
+def _has_bytes(kind: Any) -> bool:
+    return any(inner == pa.binary() for inner in _leaves(kind))
+
+
+def _has_doubles(kind: Any) -> bool:
+    return any(inner == pa.float64() for inner in _leaves(kind))
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    if not kind.num_fields:
+        yield kind
+    for place in range(kind.num_fields):
+        yield from _leaves(kind.field(place).type)
