@@ -60,8 +60,9 @@ class Lease(Span):
 class ReaderRecord:
     """The state of a reader as of one record; FORMAT.md 8 has the fields.
 
-    `name` and `number`, its own in the reader's log, are filled in when it is written. The ranges
-    in `done` ascend from `offset` on, with gaps between them.
+    `name` and `number`, its own in the reader's log, are filled in when it is written, and so is
+    `id`, by which no two records are the same. The ranges in `done` ascend from `offset` on, with
+    gaps between them.
     """
 
     stream_id: _Name
@@ -75,6 +76,7 @@ class ReaderRecord:
     transaction: _Name = ""
     name: _Name = ""
     number: int = 0
+    id: Annotated[str | None, ABSENT] = None
     members: Annotated[Mapping[str, Lease], ABSENT] = field(default_factory=dict)
     done: Annotated[list[Span], ABSENT] = field(default_factory=list)
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -291,6 +291,7 @@ class StreamLog:
                     self.reopen()
                     continue
                 if change.root is None:
+                    self.follow()  # raises if the stream was dropped since
                     self.seams.before_ack(base.root)  # an earlier commit, again
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.

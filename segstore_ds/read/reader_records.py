@@ -2,10 +2,14 @@
 
 Records are found by listing, never by a hint: a writer that slept may create a number that was
 deleted since, and only the highest number counts. So records are kept for `_KEPT_US` after the next
-one, and a writer that saw its base longer than `_FRESH_S` ago asks whether it still exists: only
-then was the number after it never deleted. The hint is a witness: it is written after a
-record, so a log that ends before it has lost records. A record names its reader and its number, so
-one that was moved or copied is damage. Only the store's time decides whether a reader has lapsed.
+one, and a writer that saw its base longer than `_FRESH_S` ago reads it again: only if it is the
+record that was seen, which another sleeper can't create anew, was the number after it never
+deleted. The hint is a witness: it is written after a record, so a log that ends before it has lost
+records. A record names its reader and its number, so one that was moved or copied is damage. Only
+the store's time decides whether a reader has lapsed.
+
+A stream that is created in the folder of a dropped one has readers of the same names. So a writer
+looks for the drop right before each record, and again after a slow one, which it then deletes.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +21,7 @@ from segstore_ds.errors import (
     FormatError,
     InvalidInputError,
     MissingObjectError,
+    NotFoundError,
     StorageError,
     UnsupportedVersionError,
 )
@@ -176,20 +181,32 @@ def add_record(
     Raises:
         ConflictError: Every race was lost.
         CommitUnknownError: The storage did not say whether the record was written.
+        NotFoundError: The stream was dropped.
     """
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
         began_s = context.clock.boot_s()
+        context.log.follow()
         made = make(seen if seen.number >= 0 else None)
         if made is None:
             return seen
         number = seen.number + 1
-        record = replace(made, name=name, number=number)
+        record = replace(made, name=name, number=number, id=context.clock.new_id()[:16])
         taken = files.add_or_read(number, record)
         # After a long time the number may have been deleted: then this record is not the newest
         # but a leftover.
-        fresh = context.clock.boot_s() - seen.seen_s <= _FRESH_S
-        if taken is None and (fresh or _stands(files, seen)):
+        now_s = context.clock.boot_s()
+        fresh = now_s - seen.seen_s <= _FRESH_S
+        if taken is None and now_s - began_s > _FRESH_S:
+            _check_late(context, files, number)
+        newest, won = None, taken is None and (fresh or _stands(files, seen))
+        if taken is not None and fresh and _hinted(context, name) <= number:
+            newer = _decoded(context, files, name, number, taken)
+            newest = SeenReader(name, number, newer, 0, seen.seen_s)
+        elif not won:
+            newest = newest_record(context, name)
+            won = newest is not None and newest.record == record
+        if won:
             seen_at = record.transaction or "unknown"
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             purged_s = seen.purged_s
@@ -198,21 +215,31 @@ def add_record(
                 files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
                 purged_s = began_s
             return SeenReader(name, number, record, 0, began_s, purged_s)
-        if taken is not None and fresh and _hinted(context, name) <= number:
-            newer = _decoded(context, files, name, number, taken)
-            seen = SeenReader(name, number, newer, 0, seen.seen_s)
-        else:
-            newest = newest_record(context, name)
-            if newest is not None and newest.number < seen.number:
-                raise _lost_records(context, name, seen.number, newest.number)
-            seen = newest or replace(seen, number=-1)
+        if newest is not None and newest.number < seen.number:
+            raise _lost_records(context, name, seen.number, newest.number)
+        seen = newest or replace(seen, number=-1)
         context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
     raise ConflictError("others wrote the reader's record first on every attempt", reader=name)
 
 
 def _stands(files: MetadataLog[ReaderRecord], base: SeenReader) -> bool:
-    """Tell whether a base still exists: records are deleted in ascending order."""
-    return files.exists(base.number) if base.number >= 0 else files.newest_listed() == 0
+    """Tell whether the base that was seen still exists: records are deleted in ascending order."""
+    if base.number < 0:
+        return files.newest_listed() == 0
+    try:
+        return files.get(base.number) == base.record
+    except FormatError:
+        return False
+
+
+def _check_late(context: StreamContext, files: MetadataLog[ReaderRecord], number: int) -> None:
+    """Delete the record that was just put if the stream was dropped before that."""
+    try:
+        context.log.follow()
+    except NotFoundError:
+        if files.holds_added(number):
+            context.storage.delete(files.path(number))
+        raise
 
 
 def _read(

@@ -99,6 +99,7 @@ class NamedReader:
         Raises:
             ReaderConflictError: The name was taken over by another owner, or the reader was
                 released.
+            NotFoundError: The stream was dropped.
             PositionError: The offset lies beyond the tail, or the reader's position is of another
                 generation: it holds back everything until it is registered with a new start.
             InvalidInputError: The offset is not an int from 0.
@@ -118,7 +119,7 @@ class NamedReader:
             raise InvalidInputError(
                 "not an offset", remedy="give an int of at least 0", offset=offset
             )
-        root = self._context.log.recent()
+        root = self._context.log.root
         if offset > root.tail:
             root = self._context.log.refresh()
         if offset > root.tail:
@@ -281,13 +282,13 @@ def release_reader(context: StreamContext, name: str) -> bool:
 
     The record may be unreadable: this call is the remedy if one record stops retention.
     """
-    began = context.clock.boot_s()
+    root, began = context.log.follow(), context.clock.boot_s()
     try:
         seen = find_reader(context, name)
     except UnsupportedVersionError:
         raise
     except FormatError:
-        unborn = _unborn(context.log.refresh(), name, began)
+        unborn = _unborn(root, name, began)
         seen = replace(unborn, number=newest_number(context, name))
     if seen is None:
         return False

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pytest
 from actors import Actor, Program
 from commit_programs import open_log
 from interleaving import Event, Scene, Violation
@@ -19,6 +20,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope
 from segstore_ds.format.reader_record import ReaderRecord, decode_record
 from segstore_ds.log.context import StreamContext
+from segstore_ds.read import reader_records
 from segstore_ds.retention.members import join_reader
 
 LEASE_S = 20
@@ -34,6 +36,12 @@ class Shared:
     given: frozenset[tuple[str, int]] = frozenset()  # member, offset
     done: frozenset[tuple[str, int]] = frozenset()
     heard: tuple[tuple[str, int], ...] = ()  # member -> when its newest record landed
+
+
+def keep_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete each record as soon as one that is old enough follows it."""
+    for name, value in (("_PURGE_EVERY", 1), ("_PURGE_S", 0), ("_RECORDS_KEPT", 0)):
+        monkeypatch.setattr(reader_records, name, value)
 
 
 def decode(data: bytes) -> ReaderRecord:
@@ -117,6 +125,7 @@ def member(rounds: int, *, leaves: bool = False) -> Program:
     def run(actor: Actor) -> None:
         log = open_log(actor, hints=False)
         log.reopen()
+        log.follow = lambda: log.root  # nobody drops the stream here
         context = StreamContext.of(log)
         own = join_reader(context, "x", owner="", member=actor.name, lease=LEASE_S, start=None)
         actor.note("ready")

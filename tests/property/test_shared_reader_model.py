@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from member_programs import offsets
+from member_programs import keep_few_records, offsets
 from stream_kit import make_stream, numbers, wait
 
 from segstore_ds.errors import LeaseLostError, ReaderConflictError
@@ -103,6 +103,15 @@ class SharedReaderMachine(RuleBasedStateMachine):
     def sleep(self, seconds):
         wait(self.storage, seconds)
 
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def go_on_alone(self, data):
+        """All others sleep for longer than their leases, and than records are kept; then wake."""
+        awake = data.draw(st.sampled_from(sorted(self.members)))
+        for name in (*sorted(self.members), *[awake] * 6, *sorted(self.members)):
+            wait(self.storage, LEASE_S // 2 if name == awake else 1)
+            self._poll(name)
+
     @invariant()
     def record_says_what_is_done(self):
         for seen in self.stream.readers:
@@ -120,17 +129,19 @@ class SharedReaderMachine(RuleBasedStateMachine):
 
 
 class SmallRanges(SharedReaderMachine):
-    """The same, where ranges are bounded."""
+    """The same, where ranges are bounded, and records are deleted as early as they may be."""
 
     def __init__(self) -> None:
-        self._rows, leases.RANGE_ROWS = leases.RANGE_ROWS, 3
+        self._patched = pytest.MonkeyPatch()
+        self._patched.setattr(leases, "RANGE_ROWS", 3)
+        keep_few_records(self._patched)
         super().__init__()
 
     def teardown(self):
         try:
             super().teardown()
         finally:
-            leases.RANGE_ROWS = self._rows
+            self._patched.undo()
 
 
 SETTINGS = settings(settings.default, stateful_step_count=40)

@@ -1,5 +1,7 @@
 """Named readers: who may publish, what is held back, and what a lapse means."""
 
+from functools import partial
+
 import pytest
 from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
 
@@ -473,14 +475,51 @@ def test_owner_finds_its_position_after_more_events_came():
     assert reader.offset == 20
 
 
-def test_reader_of_a_dropped_stream_leaves_no_record_in_a_new_one():
-    """It would stop the new stream's retention."""
-    stream, storage = make_stream(1)
-    reader = stream.readers.register("etl")
+STALE = {
+    "next": lambda stream: stream.follow("etl", timeout=0).__next__,
+    "next of a member": lambda stream: stream.follow("etl", member="a", timeout=0).__next__,
+    "renew": lambda stream: stream.follow("etl", member="a").renew,
+    "close": lambda stream: stream.follow("etl", member="a").reader.leave,
+    "publish": lambda stream: partial(stream.readers.register("etl").publish, 5),
+    "release": lambda stream: stream.readers.register("etl").release,
+    "release by name": lambda stream: partial(stream.readers.release, "etl"),
+    "register": lambda stream: partial(stream.readers.register, "etl"),
+}
+
+
+@pytest.mark.parametrize(("again", "seconds"), [(True, 0), (False, 0), (True, 2 * CONFIRM_S)])
+@pytest.mark.parametrize("call", STALE)
+def test_handle_of_a_dropped_stream_leaves_no_record_in_a_new_one(call, again, seconds):
+    """It would stop the new stream's retention, and end its reader of that name."""
+    stream, storage = make_stream(3)
+    old = open_on(storage, clock=stream._log.clock)
+    stale = STALE[call](old)
+    if call.startswith("next"):
+        stale()
     run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
-    fresh = create_on(storage, SCHEMA, clock=stream._log.clock)
-    wait(storage, 2 * CONFIRM_S)
-    with pytest.raises((NotFoundError, PositionError)):
+    if again:
+        fresh = create_on(storage, SCHEMA, clock=stream._log.clock)
+        live = fresh.readers.register("etl")
+    wait(storage, seconds)
+    before = objects(storage, "readers/etl")
+    with pytest.raises(NotFoundError):
+        stale()
+    assert objects(storage, "readers/etl") == before
+    if again:
+        live.publish(0)
+        assert fresh.verify().ok
+
+
+def test_record_that_was_put_long_after_the_stream_was_dropped_is_deleted_again():
+    stream, storage = make_stream(1)
+
+    def remake():
+        run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+        create_on(storage, SCHEMA, clock=stream._log.clock).readers.register("etl")
+        wait(storage, 60)
+
+    slow = Meddling(storage, f"create readers/etl/{1:020}", remake)
+    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
+    with pytest.raises(NotFoundError, match="another one was created"):
         reader.publish(5)
-    assert list(fresh.readers) == []
-    assert not objects(storage, "readers")
+    assert open_on(storage, clock=stream._log.clock).verify().ok

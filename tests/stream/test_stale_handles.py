@@ -251,6 +251,31 @@ def test_repeated_batch_is_not_known_after_a_restore(tmp_path: Path) -> None:
         stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_repeated_batch_of_a_dropped_stream_is_not_acknowledged(
+    tmp_path: Path, *, again: bool
+) -> None:
+    """Nor is any other call that has nothing to change."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 5), writer_id="etl", batch_id=7)
+    stream.tags.set("a", 3)
+    old = [segstore.open(tmp_path / "s") for _ in range(3)]
+    segstore.drop(stream.url, confirm=stream.url)
+    if again:
+        segstore.create(tmp_path / "s", SCHEMA).append(numbers(0, 9))
+    for handle, call in zip(
+        old,
+        (
+            lambda it: it.append(numbers(0, 5), writer_id="etl", batch_id=7),
+            lambda it: it.tags.set("a", 3),
+            lambda it: it.truncate(0),
+        ),
+        strict=True,
+    ):
+        with pytest.raises(NotFoundError, match=GONE):
+            call(handle)
+
+
 def test_newest_file_that_another_handle_replaced_is_noticed(tmp_path: Path) -> None:
     """The first handle would commit behind its own root and hide the other one's event."""
     first = segstore.create(tmp_path / "s", SCHEMA)
