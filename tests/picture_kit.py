@@ -71,6 +71,7 @@ def draw_document() -> None:
         version=412,
         generation=0,
         last_commit=NOON,
+        last_append=NOON,
         events=tail - head,
         head=head,
         tail=tail,

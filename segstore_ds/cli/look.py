@@ -3,11 +3,11 @@
 import re
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from segstore_ds.cli.show import print_json, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TABLE_FORMATS
+from segstore_ds.storage import resolve_location
 from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20
@@ -118,12 +119,28 @@ def history(
     run: Run,
     url: Url,
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")] = 50,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="How many; 0: no limit.")] = 50,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that only name a reader.")
+    ] = False,
 ) -> None:
-    """List the newest commits, oldest first; -n 0 lists all."""
+    """List the newest commits, oldest first."""
+    import pyarrow.compute as pc
+
     stream = run.read(url)
-    found = stream.history(max(0, stream.version + 1 - rows) if rows else 0)
-    run.table(found, [name for name in _COMMIT if name in found.schema.names])
+
+    def kept(start: int) -> Iterator[Any]:
+        for batch in stream.history(start):
+            yield batch if every else batch.filter(pc.not_equal(batch["operation"], "reader"))
+
+    if not rows:
+        run.table(kept(0), _COMMIT)
+        return
+    start, looked, found = stream.version + 1, rows, list[Any]()
+    while start and sum(map(len, found)) < rows:
+        start = max(0, stream.version + 1 - looked)
+        found, looked = [*kept(start)], 8 * looked
+    run.table([[row for batch in found for row in batch.to_pylist()][-rows:]], _COMMIT)
 
 
 def metrics(
@@ -134,20 +151,19 @@ def metrics(
     storage: Annotated[bool, "Also say what takes storage; lists the whole stream."] = False,
 ) -> None:
     """Measure a stream: sizes, segments to merge, lag of readers, followers and tables."""
-    found = run.read(url).metrics(storage=storage)
+    from segstore_ds.observe.series import sample, stream_samples
+
+    try:
+        found = run.read(url).metrics(storage=storage)
+    except segstore.SegstoreError:
+        if prometheus:
+            _print_prometheus([sample("up", 0, resolve_location(url).url)])
+        raise
     if run.as_json:
         print_json(found)
         return
-    from segstore_ds.observe.series import stream_samples
-
     if prometheus:
-        try:
-            from segstore_ds.observe.export import prometheus_text
-        except ImportError as error:
-            raise typer.BadParameter(
-                f"--prometheus needs pip install '{requirement('prometheus')}': {error}"
-            ) from None
-        say(*prometheus_text(stream_samples(found)).splitlines())
+        _print_prometheus(stream_samples(found))
         return
     rows = [
         {
@@ -160,6 +176,18 @@ def metrics(
     ]
     run.table([rows])
     say(*(f"DAMAGED {text}" for text in found.damaged))
+
+
+def _print_prometheus(samples: Iterable[Any]) -> None:
+    from segstore_ds.observe.export import prometheus_text
+
+    try:
+        text = prometheus_text(samples)
+    except ImportError as error:
+        raise typer.BadParameter(
+            f"--prometheus needs pip install '{requirement('prometheus')}': {error}"
+        ) from None
+    say(*text.splitlines())
 
 
 def show(

@@ -1,6 +1,7 @@
 """Commands for what a stream names, and for its copies: tag, readers, followers, copy, publish."""
 
 import hashlib
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -88,7 +89,7 @@ def followers(
     promote: Annotated[bool, "Make URL, a follower, the primary."] = False,
     yes: Yes = False,
 ) -> None:
-    """List the folders that hold a second copy of the whole stream; or change them."""
+    """List the folders that hold a second copy, with what each lacks; or change them."""
     if (add is not None) + (remove is not None) + promote > 1:
         raise typer.BadParameter("give one of --add, --remove and --promote")
     stream = run.change(url) if add or remove or promote else run.read(url)
@@ -106,7 +107,7 @@ def followers(
             {"generation": generation}, f"the stream is the primary, in generation {generation}"
         )
     else:
-        run.table([[{"url": found} for found in stream.followers]])
+        run.table([[asdict(found) for found in stream.metrics().followers]])
 
 
 def copy(

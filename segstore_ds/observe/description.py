@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds.format import compute as pc
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -64,7 +66,7 @@ class Description:
     steps: tuple[Step, ...]  # of the newest `COMMITS_READ`, oldest first, at most about `STEPS`
     tags: tuple[tuple[int, str], ...]  # offsets and names of the first `TAGS_SHOWN`
     tags_count: int  # of all
-    commits: tuple[Mapping[str, Any], ...]  # rows of the newest, newest first
+    commits: tuple[Mapping[str, Any], ...]  # rows of the newest that did more than name a reader
     segments: tuple[Mapping[str, Any], ...]  # as `commits`
 
     @property
@@ -86,6 +88,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
     schema = readable.read(lambda: stream_schema(status, root)) or ()
     history = _history(context, root, readable)
     newest = readable.read(lambda: _newest_segments(context, root, segments.starts)) or ()
+    commits = history.filter(pc.not_equal(history["operation"], Operation.READER.value))
     return Description(
         figures=replace(figures, damaged=tuple(readable.damaged)),
         columns={each.name: str(each.type) for each in schema},
@@ -93,7 +96,7 @@ def describe(context: StreamContext, *, storage: bool) -> Description:
         steps=_steps(history),
         tags=tuple(tags[:TAGS_SHOWN]),
         tags_count=len(tags),
-        commits=tuple(reversed(history.slice(max(len(history) - TABLE_ROWS, 0)).to_pylist())),
+        commits=tuple(reversed(commits.slice(max(len(commits) - TABLE_ROWS, 0)).to_pylist())),
         segments=newest,
     )
 

@@ -170,6 +170,8 @@ class Metrics:
         version: The newest version.
         generation: Its generation.
         last_commit: When that version was committed.
+        last_append: When the newest event was committed; None without any, or if the history lost
+            it.
         events: Events that it holds.
         head: Offset of the oldest one.
         tail: Offset of the next one.
@@ -180,14 +182,14 @@ class Metrics:
         small_bytes: Their encoded bytes.
         versions: Versions that can be read.
         retired: Objects that were dropped and not yet deleted.
-        last_upkeep: When a round of upkeep last committed; None if none did.
+        last_upkeep: When `maintain` or a round of upkeep last committed; None if none did.
         readers: The named readers, by name.
         followers: The followers, in the stream's order.
         published: The tables of other engines.
         storage: What takes storage, the largest first; None if it was not asked for or can't be
             read.
-        damaged: What could not be read, as errors say it: the figures are of the rest. Events are
-            not read, so only `verify` names all damage.
+        damaged: What of the metadata that figures need could not be read, as errors say it: the
+            figures are of the rest. Events are not read, so only `verify` names all damage.
         written: What the write caches of this process wrote to the stream's folder so far, dense
             (segments) and scattered (parts of copied objects); small commits pass no cache.
         expiry: The rules by which values expire.
@@ -199,6 +201,7 @@ class Metrics:
     version: int
     generation: int
     last_commit: dt.datetime
+    last_append: dt.datetime | None
     events: int
     head: int
     tail: int
@@ -220,8 +223,8 @@ class Metrics:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the newest commit."""
-        return max((self.measured - self.last_commit).total_seconds(), 0.0)
+        """Seconds since the newest event was committed; without any, since the newest commit."""
+        return max((self.measured - (self.last_append or self.last_commit)).total_seconds(), 0.0)
 
     def copies(self) -> Iterator[tuple[str, int | None, str]]:
         """Yield followers and tables by name, the events that each lacks, and why it does.
@@ -280,6 +283,7 @@ def figures_of(
         version=root.version,
         generation=root.generation,
         last_commit=to_moment(root.time_us),
+        last_append=_last_append(context, root, readable),
         events=root.tail - root.head,
         head=root.head,
         tail=root.tail,
@@ -329,8 +333,18 @@ def _lag(
     return Lag(root.tail - offset, size, _age_s(context, first, now_us, readable))
 
 
+def _last_append(context: StreamContext, root: Root, readable: Readable) -> dt.datetime | None:
+    time_us = _commit_us(context, root.tail - 1, readable) if root.tail else None
+    return None if time_us is None else to_moment(time_us)
+
+
 def _age_s(context: StreamContext, offset: int, now_us: int, readable: Readable) -> float | None:
     """Return how long ago an event was committed."""
+    time_us = _commit_us(context, offset, readable)
+    return None if time_us is None else max(now_us - time_us, 0) / 1e6
+
+
+def _commit_us(context: StreamContext, offset: int, readable: Readable) -> int | None:
     try:
         _, times_us = context.log.history.commit_times(context.log.root, offset, offset + 1)
     except (NotFoundError, SnapshotExpiredError):
@@ -338,7 +352,7 @@ def _age_s(context: StreamContext, offset: int, now_us: int, readable: Readable)
     except FormatError as error:
         readable.note(error)
         return None
-    return max(now_us - int(times_us[0]), 0) / 1e6
+    return int(times_us[0])
 
 
 def _member(

@@ -144,7 +144,7 @@ def _facts(found: Description) -> str:
         "offsets": f"{figures.head:,} to {figures.tail:,}",
         "segments": f"{figures.segments:,}, {with_unit(figures.bytes)}",
         "worth compacting": f"{figures.small_segments:,}, {with_unit(figures.small_bytes)}",
-        "last commit": f"{with_duration(figures.idle_s)} ago",
+        "last append": f"{with_duration(figures.idle_s)} ago",
         "versions kept": f"{figures.versions:,}",
         "objects to delete": f"{figures.retired:,}",
         "sealed": "yes" if figures.sealed else "no",

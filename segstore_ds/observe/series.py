@@ -64,7 +64,8 @@ _TABLE = (
     Series("segstore.generation", "1", "Generation: it changes when history was abandoned."),
     Series("segstore.sealed", "1", "Whether the stream has ended."),
     Series("segstore.last_commit_timestamp_seconds", "s", "Unix time of the newest commit."),
-    Series("segstore.idle_seconds", "s", "Time since the newest commit."),
+    Series("segstore.last_append_timestamp_seconds", "s", "Unix time of the newest event."),
+    Series("segstore.idle_seconds", "s", "Time since the newest event was committed."),
     Series("segstore.segments", "{segment}", "Segments that hold the events."),
     Series("segstore.segment_bytes", "By", "Encoded bytes of these segments."),
     Series("segstore.small_segments", "{segment}", "Segments that a compaction would join."),
@@ -74,7 +75,7 @@ _TABLE = (
     Series(
         "segstore.last_upkeep_timestamp_seconds", "s", "Unix time of the last upkeep; 0: never."
     ),
-    Series("segstore.damaged", "1", "How many things could not be read: `verify` names them all."),
+    Series("segstore.damaged", "1", "Metadata objects that can't be read; events are not read."),
     Series("segstore.published_lag_events", "{event}", "Events that a table lacks.", _TABLES),
     Series("segstore.expired_events", "{event}", "Events that lost values by expiry.", _EXPIRY),
     Series("segstore.expiry_lag_seconds", "s", "For how long values are past due.", _EXPIRY),
@@ -141,6 +142,8 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
         "last_upkeep_timestamp_seconds": upkeep.timestamp() if upkeep else 0,
         "damaged": len(metrics.damaged),
     }
+    if metrics.last_append is not None:
+        values["last_append_timestamp_seconds"] = metrics.last_append.timestamp()
     for name, value in values.items():
         yield sample(name, value, url)
     for table in metrics.published:

@@ -25,7 +25,7 @@ from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
-from segstore_ds.format.root import PartRef, Retired, Root
+from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
@@ -198,7 +198,11 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
         newest = any(names.staged_version(info.path) == root.version for info in objects)
         if raised == root and not newest:
             return NOTHING
-        return Change(replace(raised, operation=Operation.UPKEEP, client=context.client))
+        swept = root.upkeep.swept if root.upkeep else 0
+        last = LastUpkeep(slot.version, slot.time_us, swept)
+        return Change(
+            replace(raised, upkeep=last, operation=Operation.UPKEEP, client=context.client)
+        )
 
     # Where nothing changes, the log still asks whether the mirrors follow, before anything goes.
     return context.log.commit(build).root

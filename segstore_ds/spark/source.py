@@ -137,7 +137,7 @@ class SegstoreDataSource(DataSource):
             storage_of(self, options),
             options,
             schema,
-            client=client_of(self.bound_application),
+            client=client_of(self.bound_application, given.get("queryname")),
             overwrite=overwrite,
             checkpoint=given.get("checkpointlocation"),
         )

@@ -121,6 +121,8 @@ def _check_query(
         assert found["query_batch_seconds", "etl"] > 0
         assert found["events", target] == 20
         assert found["up", source.url] == found["up", target] == 1
+        *_, client = segstore.open(target).history().read_all()["client"].to_pylist()
+        assert " query/etl" in client
         data = reader.get_metrics_data()
         told = {
             metric.name: metric.data.data_points

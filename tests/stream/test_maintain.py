@@ -23,7 +23,9 @@ def neglected():
 def test_maintain_does_all_of_it_and_reports_totals() -> None:
     stream, storage = neglected()
     before = objects(storage, "segments")
+    assert stream.metrics().last_upkeep is None
     done = stream.maintain()
+    assert (stream.metrics().measured - stream.metrics().last_upkeep).total_seconds() < 60
     gone = len(before - objects(storage, "segments"))
     assert len(done.deleted) == gone == 3
     assert {item.why for item in done.deleted} == {

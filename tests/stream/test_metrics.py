@@ -76,6 +76,19 @@ def test_lag_of_a_reader_in_events_bytes_and_seconds():
     assert measure_lag(stream._context, 5) == found["half"]
 
 
+def test_idle_goes_by_the_newest_event_and_not_by_the_newest_commit():
+    stream, storage = make_stream(0)
+    assert stream.metrics().last_append is None
+    stream.append(numbers(0, 10), layout=STAGED)
+    appended = stream.metrics().last_append
+    wait(storage, 30)
+    stream.readers.register("slow", owner="test", start=0)
+    stream.truncate(10)
+    found = stream.metrics()
+    assert (found.last_append, found.idle_s) == (appended, 30.0)
+    assert found.last_commit > appended
+
+
 def test_a_lapsed_reader_is_not_live():
     stream, storage = make_stream(3)
     stream.readers.register("slow", owner="test", lapse_s=60)

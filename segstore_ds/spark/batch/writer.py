@@ -26,6 +26,8 @@ from segstore_ds.stream.connector.writes import (
     plan_write,
 )
 
+QUERY_LIMIT = 100  # characters of a query's name in a history
+
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
@@ -81,10 +83,12 @@ def build_request(
     )
 
 
-def client_of(application: str | None) -> str:
-    """Return what writes, for the history: Spark, and the application if it is known."""
-    suffix = f" app/{application}" if application else ""
-    return f"pyspark/{pyspark.__version__}{suffix}"
+def client_of(application: str | None, query: str | None = None) -> str:
+    """Return what writes, for the history: Spark, and the query's name and application if known."""
+    words = [f"pyspark/{pyspark.__version__}"]
+    if query:
+        words.append(f"query/{'_'.join(query.split())[:QUERY_LIMIT]}")
+    return " ".join([*words, f"app/{application}"] if application else words)
 
 
 @at_boundary

@@ -212,7 +212,8 @@ def test_followers(stream, tmp_path, capsys):
     assert main(["followers", stream.url, "--add", url]) == 0
     capsys.readouterr()
     assert main(["followers", stream.url, "--json"]) == 0
-    assert done(capsys) == {"url": f"file://{url}"}
+    lag = {"version": stream.refresh().version, "lag_versions": 0, "lag_events": 0}
+    assert done(capsys) == {"url": f"file://{url}", **lag}
     assert main(["followers", url, "--promote", "--yes", "--json"]) == 0
     assert done(capsys) == {"generation": 1}
     assert main(["followers", stream.url, "--remove", url]) == NOT_CONFIRMED

@@ -58,6 +58,19 @@ def test_history_shows_the_newest_commits(stream, capsys):
     assert [line.split()[0] for line in shown] == ["version", "0", "1", "2"]
 
 
+def test_history_leaves_out_what_only_names_a_reader(stream, capsys):
+    for name in ("a", "b", "c"):
+        stream.readers.register(name, owner="a")
+    for options, versions in (
+        (["-n", "1"], [1]),
+        ([], [0, 1]),
+        (["-n", "0"], [0, 1]),
+        (["-n", "2", "--all"], [3, 4]),
+    ):
+        assert main(["history", stream.url, "--json", *options]) == 0
+        assert [row["version"] for row in lines(capsys)] == versions
+
+
 def test_members_of_a_reader_are_shown_with_their_lag(stream, capsys):
     follow = stream.follow("billing", member="w1", lease="9s")
     next(follow)
@@ -99,6 +112,14 @@ def test_metrics_are_in_prometheus_text(stream, capsys):
     assert f'segstore_reader_lag_events{{reader="billing",{label}}} 2.0' in printed
     assert 'reader="old"' not in printed
     assert f'segstore_storage_objects{{{label},why="commits"}}' in printed
+
+
+def test_a_stream_that_can_not_be_measured_is_down_for_prometheus(stream, capsys):
+    segstore.drop(stream.url, confirm=stream.url)
+    assert main(["metrics", stream.url, "--prometheus"]) == 2
+    printed = capsys.readouterr()
+    assert f'\nsegstore_up{{stream="{stream.url}"}} 0.0\n' in printed.out
+    assert "SEG_NOT_FOUND" in printed.err
 
 
 def test_metrics_are_a_table_or_one_line_of_json(stream, capsys):

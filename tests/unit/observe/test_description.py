@@ -39,6 +39,14 @@ def test_a_large_segment_among_small_ones_keeps_its_own_bar():
     assert [(bar.start, bar.end) for bar in bars] == [(0, 1_000_020), (1_000_020, 1_000_040)]
 
 
+def test_commits_are_those_that_did_more_than_name_a_reader():
+    stream, _ = make_stream(3)
+    stream.readers.register("slow", owner="test", start=0)
+    commits = describe(stream._context, storage=False).commits
+    assert [row["operation"] for row in commits][-1] == "create"
+    assert len(commits) == stream.version
+
+
 def test_bars_are_the_segments_of_a_short_stream():
     stream, _ = make_stream(0)
     for size, layout in ((30, STAGED), (20, PARQUET), (10, STAGED)):

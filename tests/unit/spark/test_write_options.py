@@ -18,6 +18,7 @@ from source_kit import append, load, source
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
+from segstore_ds.spark.batch.writer import QUERY_LIMIT, client_of
 
 
 @pytest.fixture
@@ -192,3 +193,14 @@ def test_option_of_another_place_is_refused_in_a_query(url):
         sink = source(url, {option: 7})
         text = error(lambda sink=sink: sink.streamWriter(StructType(), overwrite=False))
         assert "not to a stream write" in text
+
+
+def test_a_query_is_named_in_the_history() -> None:
+    """By one word, whatever it is called; the application is another one."""
+    name = " ".join(["clicks  to"] + ["x"] * 99)
+    first, query, application = client_of("app-1", name).split(" ")
+    assert first.startswith("pyspark/")
+    assert query.startswith("query/clicks_to_x")
+    assert len(query) == len("query/") + QUERY_LIMIT
+    assert application == "app/app-1"
+    assert client_of(None) == first
