@@ -263,7 +263,8 @@ def _columns_of(context: StreamContext, codec: Codec, root: Root, *, strict: boo
     if not columns.names or (strict and columns.left_out):
         raise InvalidInputError(
             f"{codec.TITLE} has no type for some columns",
-            remedy="cast them, or publish without strict=True, which leaves them out",
+            remedy="cast them"
+            + (", or publish without strict=True, which leaves them out" if columns.names else ""),
             columns=columns.left_out,
         )
     return columns

@@ -19,6 +19,7 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options import quantities
 from segstore_ds.read.filters.conditions import Condition, Filters
@@ -32,6 +33,8 @@ from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
 EventTime = Sequence[Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
+_NS_RANGE = (-(1 << 63) // 1000 + 1, (1 << 63) // 1000 - 1)  # in microseconds: 1677 to 2262
 
 
 def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition, ...]:
@@ -82,6 +85,13 @@ def parse_moment(field: pa.Field, given: Any) -> Literal:
             given=given,
         )
     return parsed
+
+
+def moment_of(field: pa.Field | None, time_us: int) -> str:
+    """Return a time as a moment that the time column holds: its first or last if it is further."""
+    kind = None if field is None else field.type
+    first, last = _NS_RANGE if kind is not None and has_nanoseconds(kind) else (_FIRST_US, time_us)
+    return quantities.to_moment(max(first, min(last, time_us))).isoformat()
 
 
 def _fitting(data_type: pa.DataType, given: Any) -> Any:

@@ -31,8 +31,7 @@ from segstore_ds.format.schema.column_names import stored_names
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
-from segstore_ds.options.quantities import to_moment
-from segstore_ds.read.event_time import resolve_event_time, time_conditions
+from segstore_ds.read.event_time import moment_of, resolve_event_time, time_conditions
 from segstore_ds.read.filters.conditions import Condition, Filters, all_of
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.reader_records import store_now_us
@@ -173,7 +172,7 @@ def _due(
     field = find_time_field(root, schema)
     if field is None or not tells_age(field):
         return [(wanted, cut)]
-    old = Filters(time_conditions(field, (None, to_moment(until_us).isoformat())))
+    old = Filters(time_conditions(field, (None, moment_of(field, until_us))))
     none = Filters((Condition(field.name, "is null", None, field.type),))
     return [(all_of([wanted, old]), None), (all_of([wanted, none]), cut)]
 
@@ -184,7 +183,7 @@ def _clean_start(context: StreamContext, root: Root, until_us: int) -> int:
     field = find_time_field(root, epoch_schema(context.status, root.epoch))
     if field is None or not tells_age(field):
         return cut
-    moment = to_moment(until_us).isoformat()
+    moment = moment_of(field, until_us)
     return min(cut, resolve_event_time(context, root, moment, end=False))
 
 

@@ -33,12 +33,11 @@ from segstore_ds.format.policies import (
     parse_policy,
 )
 from segstore_ds.format.root import Root, Tag
-from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
 from segstore_ds.options.quantities import to_moment
-from segstore_ds.read.event_time import resolve_event_time
+from segstore_ds.read.event_time import moment_of, resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
     MOST_NAMED,
@@ -54,8 +53,6 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
 
 EVERY_S = 60.0
-_FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
-_FIRST_NS = 1000 - (1 << 63)  # of a column of nanoseconds, in the year 1677
 _LOG = logging.getLogger(__name__)
 
 
@@ -281,9 +278,7 @@ def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> 
         return root.head
     field = find_time_field(root, epoch_schema(context.status, root.epoch))
     check_event_age(field)
-    fine = field is not None and has_nanoseconds(field.type)
-    first_us = _FIRST_NS // 1000 if fine else _FIRST_US
-    moment = to_moment(max(now_us - policy.max_event_age * 1_000_000, first_us)).isoformat()
+    moment = moment_of(field, now_us - policy.max_event_age * 1_000_000)
     return resolve_event_time(context, root, moment, end=False)
 
 

@@ -74,7 +74,8 @@ class Scan:
 
     Nothing is read before a method asks for it, and each call reads anew. Threads may share a scan,
     and it is picklable. Whatever takes Arrow's C stream takes it: `pa.table(scan)`,
-    `pl.DataFrame(scan)`, DuckDB on a variable.
+    `pl.DataFrame(scan)`, DuckDB on a variable. These raise errors of their own that hold the text
+    of ours; the methods here raise ours.
 
     Raises:
         FormatError: Any method: metadata can't be read; a damaged segment raises while reading.
@@ -165,12 +166,26 @@ class Scan:
         Args:
             how: Arguments of pyarrow's `Table.to_pandas`, such as `types_mapper`.
 
+        Raises:
+            InvalidInputError: pandas has no such values, as times of day in nanoseconds.
+
         Examples:
             >>> stream.scan(limit=2).to_pandas()["n"].tolist()
             [1, 2]
         """
         load("pandas")
-        return self.to_reader().read_pandas(**how)
+        table = self.to_arrow()
+        try:
+            return table.to_pandas(**how)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, ArithmeticError) as error:
+            raise InvalidInputError(
+                "pandas can't hold the values of a column",
+                remedy="leave it out with columns=[...], or keep Arrow's types with "
+                "types_mapper=pandas.ArrowDtype",
+                cause=str(error),
+            ) from error
 
     def to_polars(self) -> "pl.LazyFrame":
         """Return the events as a LazyFrame of Polars, which reads when it is collected.

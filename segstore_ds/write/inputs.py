@@ -292,6 +292,11 @@ def schema_of(data: Any) -> pa.Schema:
 
 
 def _of_interface(data: Any) -> ArrowInput:
+    if hasattr(data, "appender"):
+        data = data.scan()  # of a stream
+    if hasattr(data, "to_reader"):  # a scan, whose errors lose their type in Arrow's C stream
+        reader = data.to_reader()
+        return ArrowInput(reader.schema, reader)
     if hasattr(data, "memory_usage") and hasattr(data, "columns"):
         table = from_pandas(data)
         return ArrowInput(table.schema, table.to_batches())

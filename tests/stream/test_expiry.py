@@ -496,3 +496,16 @@ def test_random_lives_leave_exactly_what_is_due() -> None:
                     gone for _, _, gone in model[stream.head :]
                 ], seed
         stream.verify().check()
+
+
+def test_values_of_nanoseconds_expire_when_the_clock_is_past_their_years() -> None:
+    """No column of nanoseconds holds a moment after 2262; all before it are due."""
+    clock = VirtualTime(1, now_us=9_300_000_000_000_000)  # in 2264
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
+    schema = pa.schema([("at", pa.timestamp("ns", "UTC")), ("s", pa.string())])
+    stream = create_on(storage, schema, time_column="at", clock=clock.clock)
+    stream.settings.update(expiry={"s": "5d"})
+    stream.append(pa.table([pa.array([10**18], schema.field(0).type), ["0"]], schema))
+    stream.maintain()
+    assert texts(stream) == [None]
+    assert stream.retain(max_event_age="5d", dry_run=True).head == 1

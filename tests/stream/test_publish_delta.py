@@ -225,6 +225,9 @@ def test_columns_are_added_widened_and_left_out(stream: Stream) -> None:
     with pytest.raises(InvalidInputError, match="took"):
         stream.publish("delta", strict=True)
     assert stream.publish("delta").left_out == {"took": "duration[us]"}
+    only = segstore.create(f"{stream.url}_only", pa.schema([("took", pa.duration("us"))]))
+    with pytest.raises(InvalidInputError, match=r"; cast them$"):  # it was not strict
+        only.publish("delta")
     assert query(stream, "select max(i) as i, count(*) as c from t") == [{"i": 2**40, "c": 40}]
 
 
