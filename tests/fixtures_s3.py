@@ -38,7 +38,8 @@ class S3Server:
 
         Kinds of misbehaving buckets: `ignoring` takes no notice of conditions, `conflicting`
         answers every conditional put with 409, `forgetful` does the first put of a key and
-        answers 500, `curt` answers 412 without naming the condition.
+        answers 500, `curt` answers 412 without naming the condition, `lacking` answers every
+        conditional put with 501, and `plain` every put with a checksum.
         """
         from s3fs.core import S3FileSystem
 
@@ -100,6 +101,11 @@ def serve(log: Path) -> None:
         if kind == "conflicting" and conditional:
             environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
             return refuse(start_response, "409 Conflict", "ConditionalRequestConflict")
+        summed = any(name.startswith(("HTTP_X_AMZ_CHECKSUM", "HTTP_X_AMZ_SDK")) for name in environ)
+        summed = summed and environ["REQUEST_METHOD"] == "PUT"
+        if (kind == "lacking" and conditional) or (kind == "plain" and summed):
+            environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            return refuse(start_response, "501 Not Implemented", "NotImplemented")
         if kind not in ("forgetful", "curt") or not conditional:
             return application(environ, start_response)
         status = []

@@ -19,6 +19,10 @@ _NO_KEYS = (
     "environment, profile, role of the machine"
 )
 _NOT_ABLE = "this filesystem can't do that: choose another location"
+_HEADERS = (
+    "the store does not support a header of the request; of S3's checksums: storage_options "
+    "config_kwargs={'request_checksum_calculation': 'when_required'} leaves them out"
+)
 NO_BUCKET = "the bucket or container does not exist: create it first, or check the location"
 _TOO_LONG = "use a shorter location"
 _QUOTA = "the quota is used up: free space or raise the quota, then repeat"
@@ -37,6 +41,7 @@ _BY_ERRNO: Mapping[int, str] = {
 }
 # Error codes of S3 and Azure, and exception classes of the clients.
 _BY_NAME: Mapping[str, str] = {
+    "NotImplemented": _HEADERS,
     "NoSuchBucket": NO_BUCKET,
     "ContainerNotFound": NO_BUCKET,
     "StorageErrorCode.CONTAINER_NOT_FOUND": NO_BUCKET,
@@ -107,11 +112,18 @@ def is_denied(cause: BaseException) -> bool:
     return any(isinstance(e, PermissionError) or _status(e) == _FORBIDDEN for e in linked)
 
 
+def is_unsupported(cause: BaseException) -> bool:
+    """Tell whether a store refused a request because it lacks what a header asks for."""
+    return any("NotImplemented" in _names(error) for error in chain(cause))
+
+
 def _is_slowed_down(linked: list[BaseException]) -> bool:
     return any(word in str(error).lower() for error in linked for word in _SLOW_DOWN)
 
 
 def _lasting(cause: BaseException, linked: list[BaseException]) -> str | None:
+    if any("x-amz-checksum" in str(e) or "x-amz-sdk-checksum" in str(e) for e in linked):
+        return _HEADERS
     # Names come first: clients set an errno on refusals too, which says less.
     for error in linked:
         for name in _names(error):

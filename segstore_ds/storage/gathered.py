@@ -1,12 +1,38 @@
 """Storages whose filesystem takes an object in one call: it is gathered in memory."""
 
+import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.storage.base import ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
+
+
+class Gate:
+    """A lock of this process; a child forked while it was held gets a new, free one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_ALONE = Gate()
+
+
+def create_alone(storage: CheckedStorage, full: str, data: bytes) -> bool:
+    """Look for an object, then write it: exclusive among the threads of one process only."""
+    with _ALONE.lock:
+        with suppress(FileNotFoundError):
+            storage._info(full)  # noqa: SLF001
+            return False
+        storage._put(full, data)  # noqa: SLF001
+    return True
 
 
 class GatheringStorage(CheckedStorage):

@@ -4,29 +4,15 @@ fsspec's exclusive mode checks and then writes; a lock makes that one step. Obje
 the process, and a forked child continues with its own copy.
 """
 
-import os
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.gathered import GatheringStorage
+from segstore_ds.storage.gathered import Gate, GatheringStorage
 
-
-class _Gate:
-    """The lock of `create`; a child forked while it was held gets a new, free one."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self.lock = threading.Lock()
-
-
-_GATE = _Gate()
+_GATE = Gate()
 
 
 class MemoryStorage(GatheringStorage):

@@ -13,9 +13,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
 from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
+from segstore_ds.storage.causes import is_unsupported
 from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.first_contact import FirstContact, has_answered
+from segstore_ds.storage.gathered import create_alone
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES
 from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, PartsWriter
@@ -123,6 +125,8 @@ class ObjectStorage(CheckedStorage):
         return size, _microseconds(when)
 
     def _create(self, full: str, data: bytes) -> bool:
+        if self.single_writer:  # promised where the store lacks the condition, or ignores it
+            return create_alone(self, full, data)
         try:
             self.fs.pipe_file(full, bytes(data), mode="create")
         except self._foreign() as cause:
@@ -249,6 +253,11 @@ class ObjectStorage(CheckedStorage):
             self._create(full, first)
             again = self._create(full, second)
             kept = self._store.read_whole(self.fs, full) == first
+        except self._foreign() as cause:
+            if not is_unsupported(cause):
+                raise
+            self._put(full, first)  # fails, too, if it is another header that the store refuses
+            again, kept = True, False
         finally:
             with suppress(*self._foreign()):
                 self._delete(full)

@@ -15,7 +15,7 @@ from fsspec.registry import known_implementations, registry
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage.credentials import resolve_storage_options
-from segstore_ds.storage.gathered import GatheringStorage
+from segstore_ds.storage.gathered import GatheringStorage, create_alone
 
 
 class SingleWriterStorage(GatheringStorage):
@@ -81,11 +81,7 @@ class SingleWriterStorage(GatheringStorage):
         return entry["size"], _microseconds(entry)
 
     def _create(self, full: str, data: bytes) -> bool:
-        with suppress(FileNotFoundError):
-            self._info(full)
-            return False
-        self._put(full, data)
-        return True
+        return create_alone(self, full, data)
 
     def _put(self, full: str, data: bytes) -> None:
         name = self._name(full)

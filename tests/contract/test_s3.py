@@ -3,6 +3,7 @@
 import pickle
 import secrets
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -124,6 +125,31 @@ def test_endpoint_that_ignores_the_condition_is_refused(s3_server, monkeypatch):
             storage.ensure_exclusive()
     assert S3FileSystem(**s3_server.options).find(storage.url) == []
     open_storage(location, s3_server.options, single_writer=True).ensure_exclusive()
+
+
+def test_endpoint_without_conditional_puts_is_for_one_writer(s3_server, monkeypatch):
+    """It answers 501; with `single_writer=True` no condition is sent, and threads still exclude."""
+    monkeypatch.setattr(objects, "_PROBED", set())
+    url, options = f"s3://{s3_server.new_bucket('lacking')}/s", s3_server.options
+    with pytest.raises(UnsafeFilesystemError, match="single_writer=True"):
+        segstore.create(url, pa.schema([("n", pa.int64())]), storage_options=options)
+    assert S3FileSystem(**options).find(url) == []
+    storage = open_storage(url, options, single_writer=True)
+    with ThreadPoolExecutor(8) as threads:
+        made = [*threads.map(lambda n: storage.create("log/1", b"%d" % n), range(8))]
+    assert sum(made) == 1
+    assert storage.get("log/1") == b"%d" % made.index(True)
+
+
+def test_endpoint_without_checksums_is_told_of_the_setting(s3_server, monkeypatch):
+    monkeypatch.setattr(objects, "_PROBED", set())
+    url, options = f"s3://{s3_server.new_bucket('plain')}/s", s3_server.options
+    with pytest.raises(StorageError, match="'request_checksum_calculation'") as caught:
+        open_storage(url, options).ensure_exclusive()
+    assert not isinstance(caught.value, UnsafeFilesystemError)
+    assert not caught.value.retryable
+    calm = {"config_kwargs": {"request_checksum_calculation": "when_required"}}
+    open_storage(url, {**options, **calm}).ensure_exclusive()
 
 
 @pytest.mark.parametrize("buffer_bytes", [6 << 20, 8 << 20])
