@@ -42,6 +42,11 @@ RESTORE_LOG = (
     "to restore them from a follower; without either, repair(url, allow_loss=True) continues "
     "from the newest commit that is left, as another generation"
 )
+# The remedy where a folder has segments, but no log at all.
+LOG_IS_GONE = (
+    "copy log/ here from a follower, or promote one with followers.promote(); without a follower "
+    "restore log/ from a backup"
+)
 
 
 class SegstoreError(Exception):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from segstore_ds.errors import (
+    LOG_IS_GONE,
     CorruptionError,
     FormatError,
     InvalidInputError,
@@ -23,13 +24,14 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, find_inner
 
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
 E = TypeVar("E", bound=SegstoreError)
 
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
+_ASKED = 20  # folders, one request each
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _SIDE_FOLDERS = frozenset(f"{folder}/" for folder in (*names.TABLE_FOLDERS, names.ASIDE_FOLDER))
 _DEEP = 4  # partition folders above the first file
@@ -102,7 +104,14 @@ def no_stream(storage: Storage) -> NotFoundError:
     """Return the error for a folder without a stream; it says what the folder holds instead."""
     try:
         found = storage.peek("", _LOOKED_AT) or ()
+        if f"{names.SEGMENTS_FOLDER}/" in found and _holds_segments(storage):
+            fact = "no stream here, but segments of one whose log is gone"
+            return NotFoundError(fact, remedy=LOG_IS_GONE, url=storage.url)
         foreign = sorted(name for name in found if not _is_own(storage, name))
+        if streams := [url for name in foreign[:_ASKED] if (url := _stream_in(storage, name))]:
+            remedy = "open one of these; segstore.list_streams(url) finds all"
+            fact = "no stream here, but in folders below"
+            return NotFoundError(fact, remedy=remedy, url=storage.url, streams=streams[:_TOLD])
     except InvalidInputError as error:  # it is a file
         foreign = [str(error.fields.get("file"))]
     except StorageError:
@@ -112,6 +121,25 @@ def no_stream(storage: Storage) -> NotFoundError:
         return NotFoundError("no stream here", remedy=remedy, url=storage.url)
     fact = "no stream here, but other data"
     return _foreign(NotFoundError, fact, storage, foreign, remedy="check the location")
+
+
+def _holds_segments(storage: Storage) -> bool:
+    """Tell whether segments of a stream are here; what copies have staged is of none."""
+    for token in (storage.peek(names.SEGMENTS_FOLDER, _LOOKED_AT) or ())[:_ASKED]:
+        folder = f"{names.SEGMENTS_FOLDER}/{token.rstrip('/')}"
+        inner = () if folder.startswith(COPIED) else storage.peek(folder, 1) or ()
+        if any(names.is_object(f"{folder}/{name}") for name in inner):
+            return True
+    return False
+
+
+def _stream_in(storage: Storage, name: str) -> str | None:
+    """Return the location of the stream in a folder of the root; None without a log there."""
+    folder = name.removesuffix("/")
+    with suppress(InvalidInputError, StorageError):  # a name may be no valid path
+        if folder != name and _holds_log(storage, f"{folder}/"):
+            return find_inner(storage.url, folder)
+    return None
 
 
 def _foreign(
@@ -143,7 +171,7 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
             # A new stream there would hide the events of the old one.
             return CorruptionError(
                 "folder holds segments of a stream but no log",
-                remedy="restore its log folder, or use another location",
+                remedy=f"{LOG_IS_GONE}; for another stream use another location",
                 url=storage.url,
                 segment=info.path,
             )
@@ -187,8 +215,8 @@ def _holds_hint(storage: Storage) -> bool:
     return True
 
 
-def _holds_log(storage: Storage) -> bool:
-    listed = storage.peek(names.LOG_FOLDER, _LOOKED_AT) or ()
+def _holds_log(storage: Storage, folder: str = "") -> bool:
+    listed = storage.peek(f"{folder}{names.LOG_FOLDER}", _LOOKED_AT) or ()
     return any(names.parse_log_name(name) is not None for name in listed)
 
 

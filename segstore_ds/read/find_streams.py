@@ -140,7 +140,7 @@ def _read_stream(folder: Storage) -> dict[str, Any] | None:
     try:
         root = log.open()
     except NotFoundError as error:
-        unfinished = any(True for name in _DELETED for _ in folder.list(name))
+        unfinished = any(names.is_object(i.path) for name in _DELETED for i in folder.list(name))
         gone = first_version(log.files) is not None and not unfinished
         return None if gone else _row_of_error(folder.url, error)
     except SegstoreError as error:

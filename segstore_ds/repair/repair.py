@@ -33,6 +33,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
+from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise
@@ -209,6 +210,8 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
         newest = max(newest, hinted if is_proof(hint, root) else 0)
         return root, range(number + 1, max(newest, number) + 1)
+    if not numbers:
+        raise no_stream(context.storage)
     raise NotFoundError(
         "no commit can be read",
         remedy="restore the files of log/ from a backup",

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.inline import frame_is_sound
@@ -22,6 +22,7 @@ from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
+from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.options.arguments import Progress, unheard
@@ -169,7 +170,7 @@ class _Verifier:
         hint = self._context.log.files.read_hint()
         numbers = self._context.log.files.numbers()
         if not numbers:
-            raise NotFoundError("no stream here", url=self._url)
+            raise no_stream(self._context.storage)
         if hint is not None and not hint.stream_id and hint.number > numbers[-1]:
             self._wrong(
                 names.HINT_PATH,

@@ -5,6 +5,7 @@ of segstore, without the values of the storage options. A storage pickles as its
 options, and opens again where it is unpickled.
 """
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,6 +34,7 @@ from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy, is_denied
 from segstore_ds.storage.credentials import (
     Redactor,
     digest_credentials,
+    read_variables,
     resolve_storage_options,
 )
 from segstore_ds.storage.locations import Location, find_outer, resolve_location
@@ -70,6 +72,10 @@ class CheckedStorage(Storage):
         self._opener = opener
         self._redactor: Redactor | None = None
         self._shared: dict[str, SharedRoot] = {}
+
+    def _session(self) -> tuple[object, ...]:
+        """Return what a connection is good for: this process, and what `env:NAME` options say."""
+        return os.getpid(), *read_variables(self._options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

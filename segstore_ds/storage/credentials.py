@@ -40,6 +40,18 @@ def resolve_storage_options(
     return {name: _read_value(value, name) for name, value in chosen.items()}
 
 
+def read_variables(options: Any) -> tuple[str | None, ...]:
+    """Return what the variables that options name hold now, in the options' order.
+
+    >>> read_variables({"key": "env:NO_SUCH_VARIABLE", "anon": False})
+    (None,)
+    """
+    if isinstance(options, Mapping):
+        return tuple(value for inner in options.values() for value in read_variables(inner))
+    named = isinstance(options, str) and options.startswith("env:")
+    return (os.environ.get(options.removeprefix("env:")),) if named else ()
+
+
 def digest_credentials(facts: Any) -> str | None:
     """Return a digest of resolved options, and of the credentials that the environment holds.
 

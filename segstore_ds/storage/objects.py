@@ -4,7 +4,6 @@ Exclusive create is the store's own conditional put. The name of a custom endpoi
 whether it honours the condition, so a writing process tries it first, once per endpoint.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,13 +44,14 @@ class ObjectStorage(CheckedStorage):
     ) -> None:
         super().__init__(location, options, single_writer=single_writer, opener=opener)
         self._store = STORES[location.scheme]
-        self._connected: tuple[int, Any] | None = None
+        self._connected: tuple[tuple[object, ...], Any] | None = None
         self._bucket_found = False
 
     @property
     def fs(self) -> Any:
-        """The filesystem of this process; a forked child connects again."""
-        if self._connected is None or self._connected[0] != os.getpid():
+        """The filesystem of this process; connects again in a forked child and with other keys."""
+        session = self._session()
+        if self._connected is None or self._connected[0] != session:
             options = resolve_storage_options(self._options, self.location)
             refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
             try:
@@ -62,7 +62,7 @@ class ObjectStorage(CheckedStorage):
                 text = self.redactor.describe(cause)
                 chained = self.redactor.cause(cause)
             else:
-                self._connected = (os.getpid(), fs)
+                self._connected, self._redactor = (session, fs), None
                 return fs
             raise InvalidInputError(
                 "storage options are not accepted",

@@ -4,7 +4,6 @@ These filesystems have no known exclusive create, so `create` looks and then wri
 only if no other process writes, which the caller has to promise.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,15 +20,16 @@ from segstore_ds.storage.gathered import GatheringStorage, create_alone
 class SingleWriterStorage(GatheringStorage):
     """Objects of a filesystem without exclusive create."""
 
-    _connected: tuple[int, Any, str] | None = None
+    _connected: tuple[tuple[object, ...], Any, str] | None = None
 
     @property
     def fs(self) -> Any:
-        """The filesystem of this process; a forked child connects again."""
+        """The filesystem of this process; connects again in a forked child and with other keys."""
         return self._connect()[1]
 
-    def _connect(self) -> tuple[int, Any, str]:
-        if self._connected is None or self._connected[0] != os.getpid():
+    def _connect(self) -> tuple[tuple[object, ...], Any, str]:
+        session = self._session()
+        if self._connected is None or self._connected[0] != session:
             options = resolve_storage_options(self._options, self.location)
             refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
             try:
@@ -44,7 +44,7 @@ class SingleWriterStorage(GatheringStorage):
                 text = self.redactor.describe(cause)
                 chained = self.redactor.cause(cause)
             else:
-                self._connected = (os.getpid(), fs, root)
+                self._connected, self._redactor = (session, fs, root), None
                 return self._connected
             raise InvalidInputError(
                 "storage options are not accepted", storage=self.url, cause=text

@@ -297,11 +297,25 @@ def test_leftovers_of_a_killed_create_are_no_obstacle(place: Folder) -> None:
     assert place.open().tail == 3
 
 
+def test_open_of_a_folder_above_streams_names_them(place: Folder) -> None:
+    """Whoever opens the folder of all streams learns what is in it."""
+    place.put_all({"log/app.log": b"x", "app/log/today": b"x", "app/status/1": b"x", "x.txt": b"x"})
+    stream = place.inner("clicks").create()
+    with pytest.raises(NotFoundError, match="in folders below") as caught:
+        place.open()
+    assert caught.value.fields["streams"] == [stream.url]
+    rows = segstore.streams(place.url, storage_options=place.options)
+    assert rows["url"].to_pylist() == [stream.url]
+
+
 def test_segments_without_a_log_may_be_all_that_is_left(place: Folder) -> None:
     """A new stream would hide their events; only a copy continues with its own leftovers."""
     place.put_all({f"segments/{0:020}-0123456789ab/0-0-0.arrow": b"x"})
     with pytest.raises(CorruptionError, match="segments of a stream but no log"):
         place.create()
+    for look in (segstore.open, segstore.verify, segstore.repair):
+        with pytest.raises(NotFoundError, match="copy log/ here from a follower"):
+            look(place.url, storage_options=place.options)
     source = place.inner("../source").create()
     source.append(EVENTS)
     with pytest.raises(CorruptionError, match="segments of a stream but no log"):

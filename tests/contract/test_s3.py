@@ -260,7 +260,9 @@ def test_environment_holds_the_keys(s3_server, monkeypatch):
     assert storage.create("x", b"x") is True
     assert s3_server.secret.encode() not in pickle.dumps(storage)
     again = pickle.loads(pickle.dumps(storage))  # noqa: S301
-    assert again.get("x") == b"x"
+    monkeypatch.setenv("TEST_S3_SECRET", "renewed")
+    assert again.get("x") == storage.get("x") == b"x"
+    assert {again.fs.secret, storage.fs.secret} == {"renewed"}
     monkeypatch.delenv("TEST_S3_SECRET")
     with pytest.raises(InvalidInputError, match="TEST_S3_SECRET"):
         pickle.loads(pickle.dumps(storage)).get("x")  # noqa: S301
