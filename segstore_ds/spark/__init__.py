@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from segstore_ds.spark.session import recommended_conf as recommended_conf
     from segstore_ds.spark.session import register as register
     from segstore_ds.spark.session import write as write
+    from segstore_ds.spark.session import write_batch as write_batch
 
 _MODULES = {
     "activated": "active",
@@ -35,6 +36,7 @@ _MODULES = {
     "redact": "jobs",
     "register": "session",
     "write": "session",
+    "write_batch": "session",
 }
 __all__ = list(_MODULES)
 

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.batch.planning import NO_PATH
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import as_location, as_texts
 
@@ -66,7 +67,11 @@ def create_view(
     if replace:
         spark.sql(f"DROP VIEW IF EXISTS {name}")
         spark.sql(f"DROP TABLE IF EXISTS {table}")
-    spark.catalog.createTable(table, source="segstore", schema=schema)
+    try:
+        spark.catalog.createTable(table, source="segstore", schema=schema)
+    except PySparkException as error:
+        if NO_PATH not in str(error):  # Spark Connect reads the table that it has made
+            raise
     kept = ", ".join(f"{key} = {_quote(value)}" for key, value in {"path": url, **given}.items())
     try:
         spark.sql(f"CREATE VIEW {name} AS SELECT * FROM {table} WITH ({kept})")  # noqa: S608 - quoted

@@ -1,5 +1,6 @@
 """Sessions: registering the format, the settings that make it fast, and one tuned write."""
 
+import json
 import logging
 import os
 import threading
@@ -168,6 +169,60 @@ def write(
     except SegstoreError as error:
         _LOG.warning("the write succeeded, but its commit can't be looked up: %s", error)
         return None
+
+
+@translate_errors
+def write_batch(
+    df: DataFrame,
+    batch_id: int,
+    url: str | os.PathLike[str],
+    *,
+    checkpoint: str,
+    name: str = "batches",
+    **options: Any,
+) -> Commit | None:
+    """Write a micro-batch from within `foreachBatch`; a batch that is run again changes nothing.
+
+    The writer is the query, by the id that its checkpoint holds, and the name. So a query with a
+    new checkpoint counts from its own start. It works through Spark Connect as well, which does not
+    tell the function which query runs it.
+
+    Args:
+        df: The rows, as Spark gives them to the function, or what you make of them.
+        batch_id: The batch's number, as Spark gives it to the function.
+        url: The stream.
+        checkpoint: The query's `checkpointLocation`.
+        name: Of this write, if one query writes several times to one stream.
+        options: As of `write`, other than ``writerId`` and ``batchId``.
+
+    Returns:
+        The commit, as `write` returns it.
+
+    Raises:
+        InvalidInputError: The folder is no checkpoint of a query.
+        pyspark.errors.PySparkException: The write failed; the text names our error and the remedy.
+
+    Examples:
+        >>> target, at = f"{stream.url}-kept", f"{stream.url}-at"
+        >>> def keep(batch, batch_id):
+        ...     segstore.spark.write_batch(batch, batch_id, target, checkpoint=at)
+        >>> rows = spark.readStream.format("segstore").load(stream.url)
+        >>> query = rows.writeStream.foreachBatch(keep).option("checkpointLocation", at)
+        >>> query.trigger(availableNow=True).start().awaitTermination()
+        >>> segstore.open(target).tail
+        3
+    """
+    try:
+        told = json.loads(df.sparkSession.read.text(f"{checkpoint}/metadata").collect()[0].value)[
+            "id"
+        ]
+    except (AnalysisException, ValueError, LookupError, TypeError) as error:
+        raise InvalidInputError(
+            "the folder is no checkpoint of a streaming query",
+            remedy="give the checkpointLocation of the query that calls this",
+            checkpoint=checkpoint,
+        ) from error
+    return write(df, url, writerId=f"{name}-{told}", batchId=batch_id, **options)
 
 
 def save(df: DataFrame, location: str, mode: str, texts: Mapping[str, str]) -> None:

@@ -93,6 +93,37 @@ def test_views_and_tables(connect, url):
         connect.sql("DROP TABLE t")
 
 
+def test_a_view_of_its_own_names_a_stream(connect, url):
+    segstore.spark.register(connect)
+    segstore.create(url, pa.schema([("id", pa.int64())])).append(pa.table({"id": [1, 2]}))
+    try:
+        segstore.spark.create_view(connect, "late", url, startCut=1)
+        assert [row.id for row in connect.table("late").collect()] == [2]
+        assert "ALREADY_EXISTS" in error(lambda: segstore.spark.create_view(connect, "late", url))
+    finally:
+        connect.sql("DROP VIEW IF EXISTS late")
+        connect.sql("DROP TABLE IF EXISTS late__columns")
+
+
+def test_batches_are_written_once_by_a_function(connect, url, tmp_path):
+    segstore.spark.register(connect)
+    source, at = f"{url}-source", str(tmp_path / "at")
+    segstore.create(source, pa.schema([("id", pa.int64())])).append(pa.table({"id": [1, 2]}))
+
+    def keep(batch, number):
+        for _ in range(2):
+            segstore.spark.write_batch(batch, number, url, checkpoint=at)
+
+    rows = connect.readStream.format("segstore").load(source)
+    query = rows.writeStream.foreachBatch(keep).option("checkpointLocation", at)
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    (writer,) = segstore.open(url).metadata("writers").read_all().to_pylist()
+    assert (segstore.open(url).tail, writer["writer_id"]) == (2, f"batches-{query.id}")
+    with pytest.raises(segstore.errors.InvalidInputError, match="no checkpoint"):
+        segstore.spark.write_batch(connect.range(1), 0, url, checkpoint=str(tmp_path))
+
+
 def test_snapshot_and_filters(connect, url):
     segstore.spark.register(connect)
     stream = segstore.create(url, pa.schema([("id", pa.int64())]))

@@ -400,10 +400,9 @@ def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
     sink.extend(6)
 
     def write(df: DataFrame, batch: int) -> None:
-        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         for _ in range(2):
-            one = df.write.format("segstore").mode("append")
-            one.option("writerId", f"etl-{query}").option("batchId", batch).save(sink.url)
+            at = str(sink.checkpoint)
+            segstore.spark.write_batch(df, batch, sink.url, checkpoint=at, name="etl")
 
     def run(**options: object) -> None:
         query = sink.follow(maxRowsPerTrigger=4, **options).writeStream.foreachBatch(write)
