@@ -39,6 +39,7 @@ Where = Annotated[
 
 # An argument of Python in an error's text, but not inside of a call.
 _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|(['\"])(?P<text>.*?)\2)")
+_NAME = re.compile(r"(?<![\w.(])(?<!, )[a-z]+(?:_[a-z]+)+\b(?![=(])")
 
 
 def spell_flags(text: str, options: Iterable[Any]) -> str:
@@ -50,6 +51,8 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
     'move it with --move, or set copy=True'
     """
     known = {option.name: option.opts[0] for option in options}
+    # Names of several words are no English: they stand for the argument wherever they are.
+    text = _NAME.sub(lambda found: known.get(found[0], found[0]), text)
 
     def spell(found: re.Match[str]) -> str:
         flag, value = known.get(found["name"]), found["text"]

@@ -10,7 +10,9 @@ from segstore_ds.cli.arguments import DryRun, End, Url, Yes
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask, shown
 from segstore_ds.cli.status import DAMAGED
+from segstore_ds.options.arguments import check_size
 from segstore_ds.options.quantities import with_unit
+from segstore_ds.options.table import TARGET_ROWS
 
 
 def maintain(
@@ -56,11 +58,20 @@ def compact(
     start: Annotated[str | None, "CUT: Where to begin."] = None,
     end: End = "tail",
     mode: Annotated[str, "merge, stitch or split."] = "merge",
+    target_rows: Annotated[int, "N: Most events of a segment."] = TARGET_ROWS,
+    target_bytes: Annotated[str, "SIZE: Most bytes of a segment."] = "128m",
 ) -> None:
     """Replace runs of small segments by a few large ones; events and offsets stay."""
     stream = run.change(url)
     with shown("compacting") as progress:
-        done = stream.compact(start, end, mode=mode, progress=progress)
+        done = stream.compact(
+            start,
+            end,
+            mode=mode,
+            target_rows=target_rows,
+            target_bytes=check_size("target_bytes", target_bytes) or 0,
+            progress=progress,
+        )
     merged = f"compacted {done.segments_before:,} segments into {done.segments_after:,}"
     text = f"{merged}, in version {done.version}" if done.commits else "nothing to compact"
     run.report(done, text)

@@ -248,9 +248,7 @@ def _prefix_formulas(rows: Any) -> Any:
 
     def prefixed(cells: Any) -> Any:
         kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
-        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-        kind = plain.get(kind, kind)
-        if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        if kind != pa.string():
             return cells
         cells = cells.cast(kind)
         is_formula = pc.match_substring_regex(cells, _FORMULA)

@@ -17,8 +17,8 @@ import typer
 from segstore_ds.cli.status import NOT_CONFIRMED
 from segstore_ds.options.printable import printable, printable_json
 
-_WIDE = 10_000  # of what is no terminal: nothing is cut
-_CELL = 60
+_WIDE = 1 << 62  # of what is no terminal: nothing is cut
+_LEAST = 8  # of a cell of text on a narrow terminal
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _AT_ONCE = 1000  # rows: what is printed while the rest is read
 
@@ -205,27 +205,48 @@ def _print_rows(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], widths: dict[str, int]
 ) -> None:
     """Print some rows, with a header if there are no widths of columns yet."""
+    from rich.cells import cell_len, set_cell_size
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    table = Table(box=None, show_header=not widths, padding=(0, 2, 0, 0), pad_edge=False)
-    for name, *column in zip(names, *cells, strict=True):
-        widest = widths.setdefault(name, max(map(len, (name, *column))))
-        right = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(
-            Text(printable(name), style="bold"),
-            justify="right" if right else "left",
-            min_width=min(widest, _CELL),
-            no_wrap=True,
+    console = Console(highlight=False)
+    heads = [] if widths else [[printable(name) for name in names]]
+    lines = [*heads, *([_cell(row.get(name)) for name in names] for row in rows)]
+    numbers = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    wanted = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    wanted = [max(widths.setdefault(*pair), pair[1]) for pair in zip(names, wanted, strict=True)]
+    most = _most_text(wanted, numbers, console.width if sys.stdout.isatty() else _WIDE)
+
+    def fitted(text: str, width: int, number: bool) -> str:
+        if number:  # and flags, which mean something else when they are cut
+            return " " * (width - cell_len(text)) + text
+        width = min(width, most)
+        return (
+            set_cell_size(text, width)
+            if cell_len(text) <= width
+            else (set_cell_size(text, width - 1) + "…")
         )
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+
     with console.capture() as printed:  # rich ends the process if nobody reads any more
-        console.print(table)
+        for place, line in enumerate(lines):
+            cells = map(fitted, line, wanted, numbers)
+            style = "bold" if place < len(heads) else ""
+            console.print(Text("  ".join(cells).rstrip(), style), soft_wrap=True)
     sys.stdout.write(printed.get())
+
+
+def _most_text(widths: Sequence[int], numbers: Sequence[bool], room: int) -> int:
+    """Return how wide cells of text may be, so that a row fits a terminal with its numbers whole.
+
+    >>> _most_text([30, 6, 12], [False, True, False], 40), _most_text([9, 60], [False, True], 40)
+    (18, 8)
+    """
+    texts = [width for width, number in zip(widths, numbers, strict=True) if not number]
+    room -= sum(widths) - sum(texts) + 2 * (len(widths) - 1)
+    if sum(texts) <= room:
+        return max(texts, default=0)
+    fits = (most for most in range(room, _LEAST, -1) if sum(min(w, most) for w in texts) <= room)
+    return next(fits, _LEAST)
 
 
 def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type

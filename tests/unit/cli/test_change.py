@@ -221,9 +221,17 @@ def test_followers(stream, tmp_path, capsys):
 
 def test_compact_and_rescue(stream, tmp_path, capsys):
     stream.append(EVENTS)
+    for few in (["--target-rows", "5"], ["--target-bytes", "1k"]):
+        assert main(["compact", stream.url, "--json", *few]) == 0
+        assert done(capsys)["commits"] == 0
     assert main(["compact", stream.url, "--json"]) == 0
     row = done(capsys)
     assert (row["segments_before"], row["segments_after"]) == (2, 1)
+    split = ["--mode", "split", "--target-rows", "2"]
+    assert main(["compact", stream.url, "--json", *split]) == 0
+    assert done(capsys)["segments_after"] == 3
+    assert main(["compact", stream.url, "--target-bytes", "much"]) == 2
+    assert "--target-bytes" in capsys.readouterr().err
     assert main(["verify", stream.url, "--json"]) == 0
     assert (done(capsys)["rows"]) == 6
     assert main(["repair", stream.url, "--json"]) == 0

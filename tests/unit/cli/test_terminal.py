@@ -181,7 +181,6 @@ def exported(stream, tmp_path, *flags):
         pa.string(),
         pa.large_string(),
         pa.string_view(),
-        pa.binary(),
         pa.dictionary(pa.int32(), pa.string()),
     ],
     ids=str,
@@ -196,3 +195,27 @@ def test_csv_prefixes_what_a_spreadsheet_would_run(tmp_path, kind):
     safe += [[text or "", "-1"] for text in HARMLESS]
     assert exported(stream, tmp_path) == safe
     assert exported(stream, tmp_path, "--raw") == exact
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_a_narrow_terminal_cuts_texts_and_no_number_or_flag(terminal, tmp_path, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    large, text = [7, 9_007_199_254_740_993], ["x" * 100, "short"]
+    table = pa.table({"text": text, "n": large, "m": large, "flag": [True, None], "more": text})
+    stream = segstore.create(tmp_path / "s", table.schema)
+    stream.append(table)
+    status, shown = terminal("cat", stream.url)
+    _, *lines = shown.splitlines()
+    assert status == 0
+    assert [line.count("9,007,199,254,740,993") for line in lines] == [0, 2]
+    assert ["yes" in line for line in lines] == [True, False]
+    assert lines[0].count("x…") == 2
+    assert max(map(len, lines)) < 80
+
+
+def test_what_is_no_terminal_gets_all_of_a_cell(tmp_path, capsys):
+    table = pa.table({"text": ["x" * 20_000], "n": [1]})
+    stream = segstore.create(tmp_path / "s", table.schema)
+    stream.append(table)
+    assert main(["cat", stream.url]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["x" * 20_000, "1"]
