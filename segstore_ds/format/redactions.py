@@ -32,6 +32,8 @@ class Redaction:
     # Of values that expire: before which offset, and up to which time, nothing is left.
     start: Annotated[int | None, ABSENT] = None
     until_us: Annotated[TimeUs | None, ABSENT] = None
+    # Of a rule with filters: the version on which it last went through its events.
+    checked: Annotated[int | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

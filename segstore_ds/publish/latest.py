@@ -24,6 +24,7 @@ from segstore_ds.errors import (
     SegstoreError,
     SnapshotExpiredError,
 )
+from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.record import build_json, to_json
 from segstore_ds.format.redactions import redacted_since
@@ -48,7 +49,6 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import delete_staged
 
-PROPERTY = "latest"  # On disk: the rule, in the source. Never change; add a new one.
 SOURCE = "latest_of"  # On disk: the id of the source, in the stream beside it. Never change.
 WRITER = "latest"  # On disk: the id under which rounds commit to it. Never change.
 OFFSET = "_offset"  # On disk: the column with the offsets in the source. Never change.
@@ -72,7 +72,7 @@ class LatestRule:
 
 def rule_of(root: Root) -> LatestRule | None:
     """Return a stream's rule, by the columns' names; CorruptionError if it can't be read."""
-    found = property_of(root, PROPERTY, LatestRule)
+    found = property_of(root, LATEST_PROPERTY, LatestRule)
     return None if found is None else _renamed(found, root.epoch.names)
 
 

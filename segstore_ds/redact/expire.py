@@ -4,7 +4,8 @@ An event's age is that of its time, if the time column says moments, and else th
 so is that of an event without a time. The record of a rule tells before which offset nothing is
 left that it takes: a round begins there, and bounds of times and counts of nulls leave the segments
 that hold newly due values. Ages count in steps of a thirty-second, so that a segment whose events
-come of age one by one is rewritten that often at most.
+come of age one by one is rewritten that often at most. A rule with filters begins anew after other
+redactions of their columns, which may let older events match.
 
 A round may be killed anywhere: what it has committed stays, and the next one goes on.
 """
@@ -15,7 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    SegstoreError,
+)
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, due_rules, expiry_of
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
@@ -27,7 +33,7 @@ from segstore_ds.format.redactions import (
     with_redaction,
 )
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.column_names import stored_names
+from segstore_ds.format.schema.column_names import named_schema, stored_names
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
@@ -40,7 +46,7 @@ from segstore_ds.redact.rewrite import find_matches
 from segstore_ds.redact.run import Progress, note_of, work_here
 from segstore_ds.retention.retain import tail_at, tells_age
 from segstore_ds.retention.upkeep import Round, deadline
-from segstore_ds.status.epochs import epoch_schema, stream_schema
+from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slot import Slot
 
 COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes and syncs in a second
@@ -106,19 +112,27 @@ def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:
     """Carry out what is due of the stream's rules; return how many events lost values.
 
     Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
-    begins no further commit; the next round goes on there.
+    begins no further commit; the next round goes on there. The error of a rule that can't be
+    carried out is raised after all others were.
     """
-    late = deadline(context, budget_s)
+    late, count, errors = deadline(context, budget_s), 0, list[SegstoreError]()
     root = context.log.refresh()
     if root.dropped or not expiry_of(root):
         return 0
-    return sum([_expire(context, *due, late) for due in due_rules(root, store_now_us(context))])
+    for rule, until_us in _due_rules(context, root, store_now_us(context)):
+        try:
+            count += _expire(context, rule, until_us, late)
+        except SegstoreError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return count
 
 
 def count_expired(context: StreamContext) -> int:
     """Return how many values a round would set to null now, rule by rule; changes nothing."""
     root, count = context.log.refresh(), 0
-    for rule, until_us in due_rules(root, context.clock.wall_us()):
+    for rule, until_us in _due_rules(context, root, context.clock.wall_us()):
         for progress in _passes(context, rule, until_us):
             job = progress.plan(root)
             for placed in progress.candidates(root, job):
@@ -127,9 +141,15 @@ def count_expired(context: StreamContext) -> int:
     return count
 
 
+def _due_rules(context: StreamContext, root: Root, now_us: int) -> list[tuple[Expiry, int]]:
+    """Return the rules that are due, of columns that some epoch has."""
+    known = {name for epoch in root.epochs for name in epoch_schema(context.status, epoch).names}
+    return [due for due in due_rules(root, now_us) if due[0].column in known]
+
+
 def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[[], bool]) -> int:
     root = context.log.refresh()
-    record = _record(root, rule)
+    record = _record(context, root, rule)
     before = record.rows
     start = max(_clean_start(context, root, until_us), record.start or 0)
     for progress in _passes(context, rule, until_us):
@@ -143,21 +163,47 @@ def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[
         record = progress.record
         if late() or context.log.root.epoch != root.epoch:
             return record.rows - before
-    _finish(context, replace(record, start=start, until_us=until_us))
+    checked = root.version if rule.filters else None
+    _finish(context, replace(record, start=start, until_us=until_us, checked=checked))
     return record.rows - before
 
 
-def _record(root: Root, rule: Expiry) -> Redaction:
-    known = redactions_of(root).get(rule.redact_id)
+def _record(context: StreamContext, root: Root, rule: Expiry) -> Redaction:
+    """Return a rule's record; it begins anew if another redaction may let older events match."""
+    known = redactions_of(root)
     reason = f"expiry of {rule.column}"[:MOST_REASON]
-    begun = known or Redaction(rule.redact_id, 0, 0, reason=reason, start=0, until_us=0)
-    return replace(begun, tail=max(begun.tail, root.tail), done=False)
+    new = Redaction(rule.redact_id, 0, 0, reason=reason, start=0, until_us=0)
+    found = known.get(rule.redact_id, new)
+    asked = {*_filters(context, root, rule).columns}
+    others = {each.redact_id for each in expiry_of(root) if each.column not in asked}
+    if asked and any(
+        each.version > (found.checked or 0)
+        for name, each in known.items()
+        if name != rule.redact_id and name not in others
+    ):
+        found = replace(found, start=0)
+    return replace(found, tail=max(found.tail, root.tail), done=False)
+
+
+def _filters(context: StreamContext, root: Root, rule: Expiry) -> Filters:
+    """Return a rule's filters, by stored names."""
+    schema = epoch_schema(context.status, root.epoch)
+    try:
+        found = parse_filters(rule.filters, named_schema(schema, root.epoch.names))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            "the filters of a rule of expiry don't fit the stream's columns any more",
+            remedy="change the rule with stream.settings.update(expiry=...)",
+            column=root.epoch.names.get(rule.column) or rule.column,
+            filters=rule.filters,
+        ) from error
+    return found.renamed(stored_names(schema, root.epoch.names))
 
 
 def _passes(context: StreamContext, rule: Expiry, until_us: int) -> Iterator[Progress]:
     """Yield what to look for: events that have come of age by their times, and by their commits."""
     for filters, end in _due(context, rule, until_us):
-        record = _record(context.log.root, rule)
+        record = _record(context, context.log.root, rule)
         request = RedactRequest(filters, [rule.column], "", rule.redact_id, every=True)
         yield Progress(context, request, record, start=record.start or 0, end=end)
 
@@ -167,8 +213,7 @@ def _due(
 ) -> Sequence[tuple[Filters, int | None]]:
     root = context.log.root
     schema, cut = epoch_schema(context.status, root.epoch), tail_at(context, until_us)
-    wanted = parse_filters(rule.filters, stream_schema(context.status, root))
-    wanted = wanted.renamed(stored_names(schema, root.epoch.names))
+    wanted = _filters(context, root, rule)
     field = find_time_field(root, schema)
     if field is None or not tells_age(field):
         return [(wanted, cut)]
@@ -199,6 +244,7 @@ def _finish(context: StreamContext, record: Redaction) -> None:
             tail=max(known.tail, record.tail),
             start=record.start,
             until_us=record.until_us,
+            checked=record.checked,
             time_us=slot.time_us,
             done=True,
         )

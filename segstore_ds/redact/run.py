@@ -21,6 +21,7 @@ from segstore_ds.compact.commit import Replacement, check_outputs, listed_runs, 
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
 from segstore_ds.format.root import PartRef, Root, Writer
@@ -180,7 +181,8 @@ class Progress:
         job = plan_job(self._context, root, rules, layout, stages=True)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request)
-        refuse_time_column(self._request.columns, job.time_column)
+        time = find_time_field(root, epoch_schema(self._context.status, root.epoch))
+        refuse_time_column(self._request.columns, time and time.name)
         return RedactJob(job, self._wanted, self.record.tail if self._end is None else self._end)
 
     def candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:

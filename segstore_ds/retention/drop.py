@@ -23,6 +23,7 @@ from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import pins_of
+from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema
@@ -34,7 +35,6 @@ from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
-from segstore_ds.publish.latest import PROPERTY as LATEST
 from segstore_ds.publish.latest import SOURCE, latest_storage
 from segstore_ds.publish.life import remove_tables
 from segstore_ds.status.history import begin_history
@@ -122,7 +122,7 @@ def run_drop(
     if before.dropped and taken is None:
         copied = frozenset()  # it was dropped before they were listed
     deleted = 0
-    if LATEST in log.root.properties:
+    if LATEST_PROPERTY in log.root.properties:
         deleted += drop_latest(storage, log.root, clock=clock, client=client)
     objects, kept = _delete_objects(log, copied)
     deleted += objects

@@ -16,6 +16,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
+from segstore_ds.status.epochs import with_epochs
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit
@@ -87,6 +88,9 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
         planned = plan_restore(root, old, listed, slot, allow_redacted=allow_redacted)
         if planned is None:
             return NOTHING
+        if planned.epoch != root.epoch:
+            followed = with_epochs(root, context.status, planned.epochs)
+            planned = replace(planned, epochs=followed.epochs, properties=followed.properties)
         # The events of inline segments get an object: they are no longer the newest small commits.
         outlined = context.status.outline(replace(planned, client=context.client))
         return Change(context.status.tidy(outlined, slot))

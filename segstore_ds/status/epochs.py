@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
-from segstore_ds.format.indexed_columns import refuse_lost_keys
+from segstore_ds.format.indexed_columns import follow_columns, refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
 from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
@@ -247,7 +247,26 @@ def with_columns_changed(
         spark = json.dumps({"type": "struct", "fields": fields}) if fields else None
     facts = (root.version, len(root.epochs), root.tail, encode_schema(schema), spark)
     epoch = status.put_epoch(*facts, names=names, beside=root.epochs)
-    return with_features(replace(root, epochs=(*root.epochs, epoch)))
+    return with_epochs(root, status, (*root.epochs, epoch))
+
+
+def with_epochs(
+    root: Root, status: SchemaTexts, epochs: Sequence[Epoch], schemas: Iterable[pa.Schema] = ()
+) -> Root:
+    """Return a root with newer epochs, and with the features and properties that they need.
+
+    A stored name that stood for another name is not given out again. `schemas` are new ones.
+
+    Raises:
+        InvalidInputError: A setting would take another column for its own.
+    """
+    newest = epochs[-1]
+    after = called_columns(status, newest)
+    gone = {one: None for one in root.epoch.names if one not in after and one not in newest.names}
+    newest = replace(newest, names={**newest.names, **gone})
+    properties = follow_columns(root.properties, called_columns(status, root.epoch), after)
+    changed = replace(root, epochs=(*epochs[:-1], newest), properties=properties)
+    return with_features(changed, schemas)
 
 
 def with_features(root: Root, schemas: Iterable[pa.Schema] = ()) -> Root:

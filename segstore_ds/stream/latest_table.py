@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.redactions import Redaction
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.auto import EVERY_US
 from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.latest import (
-    PROPERTY,
     WRITER,
     LatestRule,
     as_latest,
@@ -83,7 +83,7 @@ def _set_rule(
     formats = {*(known or wanted).formats, add} - {without, ""}
     rule = replace(wanted, formats=tuple(sorted(formats)))
     if rule != known:
-        run_set_properties(context, {PROPERTY: build_rule(rule, context.log.root)})
+        run_set_properties(context, {LATEST_PROPERTY: build_rule(rule, context.log.root)})
     return rule
 
 
@@ -110,7 +110,7 @@ def _beside(context: StreamContext) -> StreamContext:
 
 def _is_wanted(context: StreamContext) -> bool:
     try:
-        return PROPERTY in context.log.refresh().properties
+        return LATEST_PROPERTY in context.log.refresh().properties
     except NotFoundError:
         return False
 
@@ -145,14 +145,14 @@ def run_latest(context: StreamContext, *, at_once: bool = False) -> None:
 
 
 LATEST = Round(
-    "publishing newest events", may_publish_latest, lambda own, _: run_latest(own), PROPERTY
+    "publishing newest events", may_publish_latest, lambda own, _: run_latest(own), LATEST_PROPERTY
 )
 
 
 def remove_latest(context: StreamContext) -> int:
     """Remove the tables of the newest events with all that they hold; return how many objects."""
     root = context.log.refresh()
-    run_set_properties(context, {PROPERTY: None})
+    run_set_properties(context, {LATEST_PROPERTY: None})
     return _drop(context, root)
 
 

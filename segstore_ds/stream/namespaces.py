@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from segstore_ds.compact.merges import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, InvalidInputError
+from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.copies import Pin, pins_of
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
 from segstore_ds.format.indexed_columns import (
@@ -20,6 +23,7 @@ from segstore_ds.format.indexed_columns import (
     build_time_column,
     find_time_field,
     key_columns_of,
+    time_column_of,
 )
 from segstore_ds.format.policies import (
     DEFAULT_POLICY,
@@ -31,7 +35,7 @@ from segstore_ds.format.policies import (
     build_upkeep,
     upkeep_of,
 )
-from segstore_ds.format.root import TIME_COLUMN, Tag
+from segstore_ds.format.root import TIME_COLUMN, Root, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.table import TABLE_FORMATS, TableFormat
 from segstore_ds.publish.auto import (
@@ -353,6 +357,14 @@ class PublishedTables(Mapping[TableFormat, Published]):
 _SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
 
 
+def _without_time(
+    root: Root, field: pa.Field | None, rules: Sequence[Expiry]
+) -> dict[str, str | None]:
+    """Return what ends a time column that is none any more, and must not be one again."""
+    ended = field is None and time_column_of(root) in {rule.column for rule in rules}
+    return {TIME_COLUMN: None} if ended else {}
+
+
 class Settings:
     """The rules of a stream, for all of its writers."""
 
@@ -365,8 +377,14 @@ class Settings:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns by whose values events are looked up."""
-        return tuple(map(self._called, key_columns_of(self._context.log.root)))
+        """The columns by whose values events are looked up, as far as a new schema left them."""
+        root = self._context.log.root
+        schema = epoch_schema(self._context.status, root.epoch)
+        return tuple(
+            self._called(name)
+            for name in key_columns_of(root)
+            if name in schema.names and has_filter(schema.field(name).type)
+        )
 
     @property
     def time_column(self) -> str | None:
@@ -466,6 +484,7 @@ class Settings:
             given = parse_rules(expiry or {}, schema)
             rules = tuple([replace(rule, column=own[rule.column]) for rule in given])
             texts[EXPIRY_PROPERTY] = build_expiry(rules)
+            texts |= _without_time(root, field, rules)
         refuse_time_column([rule.column for rule in rules], field and field.name)
         if upkeep is not KEEP:
             if not isinstance(upkeep, UpkeepPolicy | None):

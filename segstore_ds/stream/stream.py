@@ -292,11 +292,13 @@ class Stream(Writes):
             progress=progress,
         )
         if keep is None and grace is None:
-            expired = (count_expired if dry_run else run_expiry)(self._context)
+            try:
+                expired = (count_expired if dry_run else run_expiry)(self._context)
+            finally:
+                if not dry_run:
+                    run_auto_publish(self._context, at_once=True)
+                    run_latest(self._context, at_once=True)
             done = replace(done, expired=expired, version=self._context.log.root.version)
-            if not dry_run:
-                run_auto_publish(self._context, at_once=True)
-                run_latest(self._context, at_once=True)
         return done
 
     def compact(

@@ -30,7 +30,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, StagedSegment, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.status.epochs import plan_epochs, with_features
+from segstore_ds.status.epochs import plan_epochs, with_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
@@ -292,7 +292,7 @@ class Appender:
                 return Change(None, None)
             base = root
             if epochs is not root.epochs:
-                base = with_features(root.changed(epochs=epochs), [job.change.schema])
+                base = with_epochs(root, self._context.status, epochs, [job.change.schema])
             appended = plan_append(base, plan, epoch, slot)
             return Change(self._context.status.tidy(appended, slot), None, note)
 
