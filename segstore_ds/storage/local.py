@@ -8,7 +8,7 @@ crash in between leaves a file whose name starts with '.'; only `temporaries` li
 """
 
 # pathlib has neither fsync nor pread, and is slower on the commit path.
-# ruff: noqa: PTH105, PTH106, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH112, PTH116, PTH119, PTH120
 
 import errno
 import os
@@ -392,6 +392,10 @@ def _write_hint(full: str, data: bytes) -> None:
         return
     with suppress(FileNotFoundError):
         os.unlink(full)
+    folder = os.path.dirname(full)
+    if os.path.basename(folder).startswith("_"):  # only hints lie in it, so nothing else makes it
+        with suppress(FileExistsError):
+            os.mkdir(folder)
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, data)

@@ -417,6 +417,18 @@ def test_reader_whose_records_are_deleted_while_it_publishes_does_not_go_back():
         behind.publish(4)
 
 
+def test_deleted_newest_record_is_noticed_on_disk(tmp_path):
+    """The note that proves it lies in a folder of its own."""
+    stream = create_on(tmp_path / "s", SCHEMA)
+    stream.append(numbers(0, 10))
+    stream.readers.register("etl").publish(5)
+    max(tmp_path.glob("s/readers/etl/*")).unlink()
+    (problem,) = open_on(tmp_path / "s").verify().problems
+    assert problem.where == "readers/etl"
+    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
+        stream.readers.register("etl")
+
+
 def test_late_note_of_a_readers_newest_record_is_no_alarm():
     """The note is written after the record, so it may be older, missing or another stream's."""
     stream, storage = make_stream(1)
