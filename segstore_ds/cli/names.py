@@ -87,6 +87,7 @@ def followers(
     add: Annotated[str | None, "FOLDER: Keep a second copy in this folder."] = None,
     remove: Annotated[str | None, "FOLDER: Continue without this one; it stays."] = None,
     promote: Annotated[bool, "Make URL, a follower, the primary."] = False,
+    allow_promoted: Annotated[bool, "Remove it even if it may be the primary now."] = False,
     yes: Yes = False,
 ) -> None:
     """List the folders that hold a second copy, with what each lacks; or change them."""
@@ -98,7 +99,7 @@ def followers(
         run.report({"followers": stream.followers}, f"added {add}")
     elif remove:
         ask(f"Continue {stream.url} without {remove}?", yes=yes)
-        stream.followers.remove(remove)
+        stream.followers.remove(remove, allow_promoted=allow_promoted)
         run.report({"followers": stream.followers}, f"removed {remove}; its folder stays")
     elif promote:
         ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)

@@ -178,15 +178,24 @@ def copy_object(source: Storage, target: Storage, path: str) -> None:
         pass
 
 
-def copy_objects(objects: Iterable[CopiedObject]) -> Iterator[str]:
-    """Copy objects as `copy_object` does, several at a time; yield their names in order."""
+def copy_objects(objects: Iterable[CopiedObject], *, skip_damaged: bool = False) -> Iterator[str]:
+    """Copy objects as `copy_object` does, several at a time; yield their names in order.
+
+    Those with an `entry` are verified, so the store does not copy them by itself. With
+    `skip_damaged` one that is damaged or gone is left out, with a warning.
+    """
     with Transfer() as transfer:
 
         def copy(copied: CopiedObject) -> str:
-            source, name = copied.source, copied.name
-            if not copied.target.copy_from(source, name, copied.to, replace=True):
-                transfer.copy(copied)
-            return copied.to
+            source, name, to = copied.source, copied.name, copied.to
+            try:
+                if copied.entry or not copied.target.copy_from(source, name, to, replace=True):
+                    transfer.copy(copied)
+            except FormatError as error:
+                if not skip_damaged:
+                    raise
+                _LOG.warning("%s is not copied: %s", copied.where, error)
+            return to
 
         with closing(map_ahead(copy, iter(objects), threads=OBJECTS)) as names:
             yield from names

@@ -1,8 +1,9 @@
-"""Writes the hint of a burst of commits once more: when the burst is over, or the process ends.
+"""When hints are written: after each commit, or once a burst of commits is over.
 
 On an object store a commit writes the hint at most once a second, so that a burst leaves an older
-one behind. Nobody waits for the late hint, and a failure changes nothing: a hint only shortens the
-next open, and shows it when the newest commits are gone.
+one behind: it is written once more when the burst is over, or the process ends. Nobody waits for
+the late hint, and a failure changes nothing: a hint only shortens the next open, and shows it when
+the newest commits are gone.
 """
 
 import atexit
@@ -13,7 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from segstore_ds.errors import SegstoreError
+from segstore_ds.log.clock import Clock
+from segstore_ds.storage import Storage
 
+HINT_EVERY_S = 1.0
 _WAIT_S = 0.05  # hints that are due at nearly the same time are written in one go
 
 
@@ -68,6 +72,34 @@ class LateHints:
 
 
 LATE_HINTS = LateHints()
+
+
+class HintPace:
+    """How often the hint of one log is written by one handle."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage, self._clock = storage, clock
+        self._last_s = float("-inf")
+
+    def write(
+        self, write: Callable[[], None], late: Callable[[], None], *, writers: int = 1
+    ) -> None:
+        """Write the hint, or let `late` write a newer one later; never raises what they do not."""
+        if not self._storage.trust_s:
+            # On local disk a hint takes less time than to remember that one is due.
+            write()
+            return
+        now_s, url = self._clock.boot_s(), self._storage.url
+        wait_s = self._last_s + HINT_EVERY_S * writers - now_s
+        if wait_s <= 0:
+            self._last_s = now_s
+            LATE_HINTS.forget(url)
+            write()
+        else:
+            due_s = time.monotonic() + wait_s
+            LATE_HINTS.note(url, due_s, late, background=self._clock.background)
+
+
 # A forked child has neither the thread nor a free lock, and the hints are its parent's.
 os.register_at_fork(after_in_child=LATE_HINTS.__init__)  # type: ignore[misc]
 atexit.register(LATE_HINTS.flush)

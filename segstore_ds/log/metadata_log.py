@@ -307,14 +307,17 @@ class MetadataLog(Generic[T]):
         """Return a batch's file as stored, or None where there is none."""
         return self._read(self.path(number))
 
-    def decode(self, number: int, data: bytes) -> T:
+    def decode(self, number: int, data: bytes, *, reread: bool = True) -> T:
         """Return the batch that a file holds; raises FormatError as `get`.
 
         The file is read again if bytes behind the body are wrong: a bit that flipped on the way
-        must not get into later batches. A file that is damaged itself is returned as it is.
+        must not get into later batches. A file that is damaged itself is returned as it is. Without
+        `reread` only these bytes count.
         """
         path = self.path(number)
         batch = self._decode(data, path)
+        if not reread:
+            return batch
         if self._codec.is_sound(batch) or (again := self._read(path)) in (None, data):
             return batch
         found = self._decode(again, path)

@@ -49,6 +49,18 @@ class Seam:
         """Return the newest version, up to a root, that may have been acknowledged."""
         return root.version
 
+    def catch_up(self, base: Root, *, allow_promoted: bool) -> list[str] | None:  # noqa: ARG002
+        """Take commits from the folder that this one follows; None where it has or reaches none.
+
+        Returns the files. Raises where this folder took commits of its own or, unless that is
+        allowed, may have.
+        """
+        return None
+
+    def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:  # noqa: ARG002
+        """Give a mirror of the newest root the commits that it lacks; raises as `catch_up`."""
+        return []
+
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:  # noqa: ARG002
         """Return a root without mirrors for a repair that loses commits, and what to tell.
 
@@ -136,6 +148,16 @@ class Seams:
     def acknowledged(self, root: Root) -> int:
         """Return the newest version, up to a root, that no mirror lacks."""
         return min([root.version, *(room.acknowledged(root) for room in self._of(root))])
+
+    def catch_up(self, base: Root, *, allow_promoted: bool) -> list[str] | None:
+        """Take commits from the folder that this one follows; see `Seam.catch_up`."""
+        rooms = (room.catch_up(base, allow_promoted=allow_promoted) for room in self._of(base))
+        return next((found for found in rooms if found is not None), None)
+
+    def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:
+        """Give a mirror the commits that it lacks; see `Seam.mend`."""
+        found = [room.mend(root, url, allow_promoted=allow_promoted) for room in self._of(root)]
+        return [path for paths in found for path in paths]
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
         """Return a root without mirrors, and what to tell; raises as `Seam.alone`."""

@@ -14,7 +14,6 @@ Invariants of a commit; breaking any one of them can lose data:
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -42,7 +41,7 @@ from segstore_ds.log.commit import (
     complete_root,
     log_commit,
 )
-from segstore_ds.log.late_hints import LATE_HINTS
+from segstore_ds.log.late_hints import HintPace
 from segstore_ds.log.lost_attempts import discard_lost
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import (
@@ -69,7 +68,6 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.storage import Storage
 
 REOPEN_ATTEMPTS = 10
-HINT_EVERY_S = 1.0
 LOOKS = 16  # of a writer that waits for its turn
 
 T = TypeVar("T")
@@ -112,8 +110,8 @@ class StreamLog:
         self.seams = Seams(self.files, clock)
         self._base: Base | None = None
         self._seen: Seen | None = None  # kept when an unknown outcome clears the base
-        self._hinted_s = float("-inf")
         self._compared: dict[int, InlineFrame] = {}  # by id: frames of the last base
+        self._hints = HintPace(storage, clock)
         self._skew = Skew(clock)
         self._turns = Turns(clock)
         self._own_locks = _Locks()
@@ -492,25 +490,14 @@ class StreamLog:
                 self._rebase_on(replace(base, root=self.root), following, look.version)
 
     def _hint(self, root: Root) -> None:
-        if not self.storage.trust_s:
-            # On local disk a hint takes less time than to remember that one is due.
-            self.write_hint(root)
-            return
-        now_s, url = self.clock.boot_s(), self.storage.url
-        wait_s = self._hinted_s + HINT_EVERY_S * self._turns.writers - now_s
-        if wait_s <= 0:
-            self._hinted_s = now_s
-            LATE_HINTS.forget(url)
-            self.write_hint(root)
-        else:
-            due_s = time.monotonic() + wait_s
-            LATE_HINTS.note(url, due_s, self._hint_newest, background=self.clock.background)
+        self._hints.write(
+            partial(self.write_hint, root), self._hint_newest, writers=self._turns.writers
+        )
 
     def _hint_newest(self) -> None:
         base = self._base
         # In a folder that was restored meanwhile, a hint of what was there would close the stream.
         if base is not None and stands(self.files, base):
-            self._hinted_s = self.clock.boot_s()
             self.write_hint(base.root)
 
     # --- the base ----------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from dataclasses import dataclass, field, replace
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
+    FencedError,
     FormatError,
     InternalError,
     InvalidInputError,
     NotFoundError,
+    StorageError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
@@ -35,11 +37,12 @@ from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
+from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise
 from segstore_ds.repair.copies import restore_commits, restore_frames, restore_objects
 from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
-from segstore_ds.repair.status import repair_status
+from segstore_ds.repair.status import Findings, repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
@@ -83,7 +86,11 @@ def run_repair(
     base, _ = newest_readable(context)
     report.repaired += _set_aside(context, base)
     _refuse_strays(context, base)
-    report.repaired += restore_commits(context, base)
+    taken = context.log.seams.catch_up(base, allow_promoted=allow_promoted)
+    if taken is None:
+        report.repaired += restore_commits(context, base)
+    else:
+        report.repaired += [f"{path} from the primary" for path in taken]
     base, lost = newest_readable(context)
     lost = _with_witnessed(context, base, lost)
     if lost:
@@ -110,18 +117,44 @@ def run_repair(
         for known in (redactions_of(base).values() if lost else ())
         if not known.done
     ]
-    report.repaired += _forget_before_gaps(context) if allow_loss else []
+    report.repaired += _forget_before_gaps(context) if allow_loss and taken is None else []
     frames = restore_frames(context, context.log.reopen())
     report.repaired += frames.repaired
     root = context.log.reopen()
     report.repaired += restore_objects(context, root)
-    found = repair_status(context, root, allow_loss=allow_loss)
+    try:
+        found = repair_status(context, root, allow_loss=allow_loss)
+    except FencedError as error:  # a mirror commits nothing: the other folder has to
+        found = Findings(damaged=[str(error)])
     report.repaired += found.repaired
     report.damaged += frames.damaged + found.damaged
     _repair_hint(context, report)
     report.damaged = _list_damage(context, report.damaged)
     report.version, report.generation = context.log.root.version, context.log.root.generation
+    if taken is None:
+        _repair_mirrors(context, report, allow_promoted=allow_promoted)
     return report
+
+
+def _repair_mirrors(context: StreamContext, report: RepairReport, *, allow_promoted: bool) -> None:
+    """Repair the mirrors of a folder that takes commits; add what was done to the report."""
+    root, seams = context.log.root, context.log.seams
+    try:
+        seams.before_staging(root)
+    except FencedError:
+        return
+    for files in seams.copies(root):
+        url, log = files.storage.url, StreamLog(files.storage, clock=context.clock, damaged=True)
+        try:
+            report.repaired += [
+                f"{url}/{path}" for path in seams.mend(root, url, allow_promoted=allow_promoted)
+            ]
+            found = run_repair(StreamContext.of(log), allow_loss=False)
+        except (FencedError, FormatError, NotFoundError, StorageError) as error:
+            report.damaged.append(f"{url}: {error}")
+            continue
+        report.repaired += [f"{url}: {line}" for line in found.repaired]
+        report.damaged += [f"{url}: {line}" for line in found.damaged]
 
 
 def _forget_before_gaps(context: StreamContext) -> list[str]:
@@ -214,7 +247,8 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         raise no_stream(context.storage)
     raise NotFoundError(
         "no commit can be read",
-        remedy="restore the files of log/ from a backup",
+        remedy="restore the files of log/ from a backup; or repair the stream that this folder "
+        "replicates, if it does",
         url=context.storage.url,
         versions=numbers[:20],
     )

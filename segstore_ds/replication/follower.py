@@ -17,6 +17,7 @@ from segstore_ds.format import names
 from segstore_ds.format.record import build_json, to_json
 from segstore_ds.format.root import Root, property_of
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.late_hints import HintPace
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
@@ -24,6 +25,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
 
 PROPERTY = "replication"  # On disk. Never change.
+_REPAIR = "call segstore.repair(url) of the primary, which copies to the follower what it lacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +49,10 @@ def replication_of(root: Root) -> Replication | None:
     return property_of(root, PROPERTY, Replication)
 
 
-def follows(theirs: Root, url: str, *, of: str) -> bool:
-    """Tell whether a root of the folder `url` says that it follows the folder `of`, or with it."""
-    known = replication_of(theirs)
-    named = () if known is None else (known.primary, *known.followers)
-    return of in named and url in named[1:]
-
-
 def followers_of(root: Root) -> tuple[str, ...]:
     """Return the locations of the followers that a root names."""
     known = replication_of(root) if PROPERTY in root.properties else None
     return known.followers if known else ()
-
-
-HINT_EVERY = 16
 
 
 class Follower:
@@ -73,6 +65,7 @@ class Follower:
         self.files = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.known: Root | None = None  # the newest root that it was seen to hold
         self._put = ""  # the transaction of the commit file that was put last
+        self._hints = HintPace(storage, clock)
 
     def holds(self, root: Root) -> bool:
         """Tell whether it holds a root, or recently did; also False where it can't be reached."""
@@ -89,7 +82,9 @@ class Follower:
 
         The stream's root alone proves nothing: it may be crafted.
         """
-        return follows(theirs, self.url, of=self._of)
+        known = replication_of(theirs)
+        named = () if known is None else (known.primary, *known.followers)
+        return self._of in named and self.url in named[1:]
 
     def held(self, root: Root) -> Root:
         """Return the newest root that it holds, asked of its store; raises as `newest`."""
@@ -127,12 +122,7 @@ class Follower:
             if same is not None and same.transaction != root.transaction:
                 raise self.fenced(root)
         if found.transaction == self._put and not self.files.holds_added(found.version):
-            raise CorruptionError(
-                "a follower's commit file differs from the one that was sent",
-                remedy="call followers.remove(url), then add a follower in an empty folder",
-                follower=self.url,
-                version=found.version,
-            )
+            raise self.differs(found.version)
         self.known = found
         return found
 
@@ -161,12 +151,7 @@ class Follower:
         numbers = self.files.numbers()
         found = self.files.get(numbers[-1]) if numbers else None
         if found is None or found.stream_id != root.stream_id:
-            raise MissingObjectError(
-                "the follower's folder does not hold this stream",
-                remedy="call followers.remove(url), then add a follower in an empty folder",
-                follower=self.url,
-                stream=root.stream_id,
-            )
+            raise self.absent(root)
         begins = max(root.log_start, found.log_start)
         if numbers[0] > begins and found.generation <= root.generation:
             raise self._holed(numbers[0])
@@ -198,8 +183,12 @@ class Follower:
         if not all(before):
             raise self._holed(root.version)
         self.known, self._put = root, root.transaction
-        if root.version % HINT_EVERY == 0:
-            self.files.write_hint(hint_of(root))
+        self._hints.write(partial(self.files.write_hint, hint_of(root)), self._hint_known)
+
+    def _hint_known(self) -> None:
+        known = self.known
+        if known is not None and self.files.holds_added(known.version):
+            self.files.write_hint(hint_of(known))
 
     def _has_two(self, known: Root, root: Root) -> bool:
         """Tell whether the file of a root is there, and the one before unless it was purged.
@@ -214,7 +203,26 @@ class Follower:
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(
             "a version is missing in a follower's log",
-            remedy="call followers.remove(url), then add a follower in an empty folder",
+            remedy=_REPAIR,
+            follower=self.url,
+            version=version,
+        )
+
+    def absent(self, root: Root) -> MissingObjectError:
+        """Return the error for a folder without this stream."""
+        return MissingObjectError(
+            "the follower's folder does not hold this stream",
+            remedy="bring its disk or its files back; if it is empty for good, call "
+            "followers.add(url) again, or followers.remove(url)",
+            follower=self.url,
+            stream=root.stream_id,
+        )
+
+    def differs(self, version: int) -> CorruptionError:
+        """Return the error for a commit file that is not the primary's."""
+        return CorruptionError(
+            "a follower's commit file differs from the one that was sent",
+            remedy=_REPAIR,
             follower=self.url,
             version=version,
         )

@@ -2,13 +2,14 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
-from segstore_ds.copy.transfer import CopiedObject, copy_objects
 from segstore_ds.errors import (
     AlreadyExistsError,
     FencedError,
     FormatError,
     InvalidInputError,
+    MissingObjectError,
     StorageError,
 )
 from segstore_ds.format import names
@@ -24,10 +25,12 @@ from segstore_ds.replication.follower import (
     followers_of,
     replication_of,
 )
-from segstore_ds.replication.objects import copy_small, has_same_end
+from segstore_ds.replication.mend import mend
 from segstore_ds.replication.replicas import replicas_of
+from segstore_ds.replication.seed import seed
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import compare_names, find_overlap, refuse_overlap
+from segstore_ds.storage.at_once import at_once
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,6 +45,13 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
     root = context.log.refresh()
     _refuse_clone(root)
+    # A folder that takes no commits would refuse the last step, after everything was copied.
+    replicas = replicas_of(context.log)
+    replicas.before_staging(root)
+    known = [each for each in replicas.of(root) if each.url != target.url]
+    for each in known:
+        each.known = None  # what is remembered would hide a promotion until the next commit
+    at_once([partial(replicas.ready, each, root) for each in known])
     follower = Follower(target, context.clock, of=storage.url)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/") is not None
     # One folder under two names would be one copy, and promote would fence nobody.
@@ -55,11 +65,10 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
             url=follower.url,
         )
     if empty:
-        _seed(context, follower)
+        seed(context, follower)
     else:
         _check_same(context, follower)
-
-    replicas_of(context.log).invite(target.url)
+    replicas.invite(target.url)
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         followers = followers_of(root)
@@ -71,8 +80,13 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     return context.log.commit(build)
 
 
-def run_remove_follower(context: StreamContext, url: str) -> Committed[None]:
-    """Continue without a follower, whose folder stays as it is; safe to repeat."""
+def run_remove_follower(
+    context: StreamContext, url: str, *, allow_promoted: bool = False
+) -> Committed[None]:
+    """Continue without a follower, whose folder stays as it is; safe to repeat.
+
+    It is asked whether it was promoted: this folder would acknowledge commits beside it.
+    """
     gone = {url, context.storage.sibling(url).url}
 
     def build(root: Root, _slot: Slot) -> Change[None]:
@@ -80,6 +94,8 @@ def run_remove_follower(context: StreamContext, url: str) -> Committed[None]:
         if known is None or gone.isdisjoint(known.followers):
             return NOTHING
         kept = tuple(follower for follower in known.followers if follower not in gone)
+        for follower in () if allow_promoted else gone.intersection(known.followers):
+            replicas_of(context.log).ask(follower, root)
         return Change(_following(root, known.primary, kept, context.client))
 
     return context.log.commit(build)
@@ -90,7 +106,7 @@ def run_promote(context: StreamContext) -> Committed[None]:
 
     After it returns, no commit of the old primary is acknowledged any more.
     """
-    context.log.reopen()
+    context.log.open()  # by the hint, which tells if the newest commits are gone
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
@@ -153,34 +169,18 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
 def _check_same(context: StreamContext, follower: Follower) -> None:
     """Check that a folder's log belongs to this stream; shipping then continues from there."""
     root = context.log.refresh()
-    # It is the same stream if a version that both have is the same.
-    found = follower.files.latest()
-    ours = context.log.files.get(found[0]) if found and found[0] <= root.version else None
-    if found is None or ours is None or ours.transaction != found[1].transaction:
-        raise AlreadyExistsError(
-            "the folder holds another stream, or a diverged copy of this one",
-            remedy="give an empty folder",
-            url=follower.url,
-        )
-
-
-def _seed(context: StreamContext, follower: Follower) -> None:
-    """Copy a stream into a folder: objects first, then its log in order."""
-    root = context.log.refresh()
-    source, target = context.storage, follower.storage
-    there = {info.path: info.size for info in target.list(names.STATUS_FOLDER)}
-    for info in source.list(names.STATUS_FOLDER):
-        if there.get(info.path) != info.size:
-            copy_small(source, target, info.path)
-    sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
-    missing = (
-        CopiedObject(source, info.path, target, info.path, size=info.size)
-        for info in source.list(names.SEGMENTS_FOLDER)
-        if sizes.get(info.path) != info.size or not has_same_end(source, target, info)
-    )
-    for _ in copy_objects(missing):
-        pass
-    for version in context.log.files.numbers():
-        if root.log_start <= version <= root.version:
-            path = context.log.files.path(version)
-            target.create(path, source.get(path))  # never replaced: that would undo a fence
+    try:
+        mend(context.log.files, follower, root, root.log_start)
+        # It is the same stream if a version that both have is the same.
+        found = follower.files.latest()
+        ours = context.log.files.get(found[0]) if found and found[0] <= root.version else None
+        if found and ours and ours.transaction == found[1].transaction:
+            return
+        failure = None
+    except (FencedError, MissingObjectError) as error:
+        failure = error
+    raise AlreadyExistsError(
+        "the folder holds another stream, or a diverged copy of this one",
+        remedy="give an empty folder",
+        url=follower.url,
+    ) from failure

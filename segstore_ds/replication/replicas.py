@@ -27,9 +27,11 @@ from segstore_ds.errors import (
     FencedError,
     FormatError,
     MissingObjectError,
+    NotFoundError,
     SegstoreError,
     StorageError,
     UnderReplicatedError,
+    UnsupportedVersionError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -40,6 +42,7 @@ from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import PROPERTY, Follower, followers_of, replication_of
+from segstore_ds.replication.mend import find_wrong, frames_are_sound, mend, read_whole
 from segstore_ds.replication.objects import copy_small, new_segments, new_status, whole_segments
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.status.table_status import TableStatus
@@ -67,8 +70,10 @@ class Replicas(Seam):
 
     def mirrors(self, root: Root) -> FollowerMirrors | None:
         """Return the folders of a root's followers; sends no request."""
-        urls = followers_of(root)
-        return FollowerMirrors(root.stream_id, root.version, urls) if urls else None
+        known = replication_of(root) if PROPERTY in root.properties else None
+        if known is None:
+            return None
+        return FollowerMirrors(root.stream_id, root.version, known.primary, known.followers)
 
     def invite(self, url: str) -> None:
         """Let a folder be shipped to that does not say yet that it follows: the caller does."""
@@ -82,7 +87,7 @@ class Replicas(Seam):
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
         if not urls and storage.mirrors is None:
             return storage
-        mirrors = FollowerMirrors(root.stream_id, root.version, urls)
+        mirrors = FollowerMirrors(root.stream_id, root.version, self._storage.url, urls)
         return storage.mirrored(mirrors if urls else None)
 
     def before_staging(self, root: Root) -> None:
@@ -120,21 +125,22 @@ class Replicas(Seam):
         staged = {path: one for path, one in found.items() if not names.is_outlined(one.path)}
         whole: dict[str, frozenset[str]] = {}
 
-        def bring_up(follower: Follower) -> None:
-            with _or_nothing(follower, base):
-                self._bring_up(follower, base)
-            self._refuse_lost(follower, base)
-
         def ship(follower: Follower) -> None:
             with _or_nothing(follower, base):
                 self._copy_segments(follower, staged, whole.get(follower.url))
 
-        looks = [partial(bring_up, follower) for follower in followers]
+        looks = [partial(self.ready, follower, base) for follower in followers]
         if staged:
             looks += [partial(_note_whole, whole, follower, staged) for follower in followers]
         at_once(looks)
         at_once([partial(ship, follower) for follower in followers if staged])
         self._prepared = planned.transaction, frozenset(staged)
+
+    def ready(self, follower: Follower, base: Root) -> None:
+        """Bring a follower up to a base; raises as `before_put`."""
+        with _or_nothing(follower, base):
+            self._bring_up(follower, base)
+        self._refuse_lost(follower, base)
 
     def _refuse_lost(self, follower: Follower, base: Root) -> None:
         ahead = follower.known.version if follower.known else 0
@@ -202,8 +208,11 @@ class Replicas(Seam):
 
     def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
         """Return a root without followers, and what to do with their folders."""
+        known, own = replication_of(base), self._storage.url
         unasked: dict[str, Exception | None] = {}
-        for follower in self.of(base):
+        for follower in map(self._open, (known.primary, *known.followers) if known else ()):
+            if follower.url == own:
+                continue
             try:
                 found = follower.files.latest()
             except (FormatError, StorageError) as error:
@@ -214,6 +223,8 @@ class Replicas(Seam):
                 unasked[follower.url] = None  # an unmounted disk looks like an empty folder
             elif theirs.generation > base.generation:
                 raise follower.fenced(base)
+            elif known and follower.url == known.primary:
+                self.before_staging(base)  # a follower goes on alone only without its primary
         if unasked and not allow_promoted:
             raise StorageError(
                 "a follower can't be asked whether it was promoted, so nothing was changed",
@@ -227,8 +238,51 @@ class Replicas(Seam):
         notes = [
             f"it has no followers any more: empty {url}, then add it again"
             for url in followers_of(base)
+            if url != own
         ]
         return replace(base, properties=kept), notes
+
+    def catch_up(self, base: Root, *, allow_promoted: bool) -> list[str] | None:
+        """Take commits from the primary, if this folder follows one; see `Seam.catch_up`."""
+        known = replication_of(base)
+        if known is None or known.primary == self._storage.url:
+            return None
+        try:
+            log = StreamLog(self._storage.sibling(known.primary), clock=self._clock)
+            root = log.open()
+            if self._storage.url not in followers_of(root) or root.stream_id != base.stream_id:
+                _LOG.warning("%s does not name %s a follower", known.primary, self._storage.url)
+                return None
+        except (FormatError, NotFoundError, StorageError) as error:
+            _LOG.warning("the primary %s can't restore commits: %s", known.primary, error)
+            return None
+        return replicas_of(log).mend(root, self._storage.url, allow_promoted=allow_promoted)
+
+    def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:
+        """Copy to a follower the commits that are damaged or missing there; see `Seam.mend`."""
+        follower = self._open(url)
+        mended = mend(self._files, follower, root, root.log_start, sure=allow_promoted)
+        before = follower.newest(root)
+        self._bring_up(follower, root)
+        shipped = range(before.version + 1, root.version + 1)
+        return mended + [self._files.path(version) for version in shipped]
+
+    def ask(self, url: str, root: Root) -> None:
+        """Raise if a follower was promoted, or holds commits that this log lacks.
+
+        One that can't be reached, or is empty, is passed over. Raises as `find_wrong`.
+        """
+        try:
+            find_wrong(self._files, self._open(url), root, root.version)
+        except FencedError as error:
+            error.refuse_retry(
+                "to give it up, and go on here, call followers.remove(url, allow_promoted=True)"
+            )
+            raise
+        except (MissingObjectError, StorageError) as error:
+            if "seen" in error.fields:  # by the follower: commits that are lost here
+                raise
+            _LOG.warning("follower %s was not asked whether it was promoted: %s", url, error)
 
     def _open(self, url: str) -> Follower:
         if url not in self._followers:
@@ -245,7 +299,13 @@ class Replicas(Seam):
         *,
         asked: bool = False,
     ) -> None:
-        before = follower.newest(root, asked=asked)
+        try:
+            before = follower.newest(root, asked=asked)
+        except (MissingObjectError, UnsupportedVersionError):
+            raise
+        except FormatError:
+            mend(self._files, follower, root, max(root.version - 1, root.log_start))
+            before = follower.newest(root)
         if follower.url not in self._invited and not follower.says_so(before):
             raise MissingObjectError(
                 "the follower's folder is not marked as a follower of this one",
@@ -289,7 +349,8 @@ class Replicas(Seam):
     def _lacking(self, follower: Follower, before: Root, root: Root) -> Iterator[Root]:
         """Yield the commits from the newest that a follower holds to a root, every one of them."""
         try:
-            yield from self._files.get_range(before.version + 1, root.version)
+            for version in range(before.version + 1, root.version):
+                yield read_whole(self._files, version)[0]
         except MissingObjectError as error:
             raise MissingObjectError(
                 "a version that a follower lacks was forgotten",
@@ -297,7 +358,7 @@ class Replicas(Seam):
                 follower=follower.url,
                 version=error.fields.get("version"),
             ) from error
-        yield root
+        yield root if frames_are_sound(root) else read_whole(self._files, root.version)[0]
 
     def _check_ours(self, follower: Follower, theirs: Root, root: Root) -> None:
         if theirs.version == root.version - 1:
@@ -324,12 +385,14 @@ def _or_nothing(follower: Follower, base: Root) -> Iterator[None]:
     except FencedError:
         raise
     except (StorageError, FormatError) as error:
-        raise StorageError(
+        failure = StorageError(
             "a follower can't be brought up to date, so nothing was committed",
             remedy="repair the follower, or remove it with followers.remove(url)",
             follower=follower.url,
             version=base.version,
-        ) from error
+        )
+        failure.retryable = error.retryable
+        raise failure from error
 
 
 def _refuse_drop(root: Root) -> None:

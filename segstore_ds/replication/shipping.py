@@ -21,7 +21,7 @@ from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
-from segstore_ds.replication.follower import follows
+from segstore_ds.replication.follower import replication_of
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class FollowerMirrors:
 
     stream_id: str
     version: int
+    primary: str
     urls: tuple[str, ...]
 
     def leaving(self, url: str) -> str:
@@ -50,27 +51,30 @@ class FollowerMirrors:
         return channels
 
     def folders(self, storage: Storage) -> Iterator[Storage]:
-        """Yield the folders of those that say themselves that they follow the stream's.
+        """Yield the other folders of the stream that name this one and themselves, primary first.
 
         Each is asked when its turn comes; one that can't be asked is left out.
         """
-        for url in self.urls:
+        for url in dict.fromkeys((self.primary, *self.urls)):
+            if url == storage.url:
+                continue
             files = MetadataLog(storage.sibling(url), names.LOG_FOLDER, ROOT_CODEC)
             try:
                 if self._agrees(files, storage.url):
                     yield files.storage
                 else:
-                    _LOG.warning("%s is not marked as a follower of this stream", url)
+                    _LOG.warning("%s does not say that it holds this stream for this folder", url)
             except (FormatError, StorageError) as error:
-                _LOG.warning("follower %s can't be asked: %s", url, error)
+                _LOG.warning("%s can't be asked: %s", url, error)
 
-    def _agrees(self, files: MetadataLog[Root], primary: str) -> bool:
-        """Tell whether a log says that it follows the stream; one request, or a few more."""
+    def _agrees(self, files: MetadataLog[Root], url: str) -> bool:
+        """Tell whether a log names its folder and this one; one request, or a few more."""
 
         def says_so(theirs: Root | None) -> bool:
-            if theirs is None or theirs.stream_id != self.stream_id:
+            known = None if theirs is None else replication_of(theirs)
+            if theirs is None or known is None or theirs.stream_id != self.stream_id:
                 return False
-            return follows(theirs, files.storage.url, of=primary)
+            return {url, files.storage.url} <= {known.primary, *known.followers}
 
         return says_so(files.get(self.version)) or says_so((files.latest() or (0, None))[1])
 

@@ -60,7 +60,8 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        with suppress(OSError):  # what was read was read
+            os.close(self._descriptor)
 
     def copy(self, start: int, descriptor: int) -> int:
         """Copy from `start` to the target's current position; return the bytes copied."""

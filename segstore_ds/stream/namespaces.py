@@ -224,9 +224,9 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
             AlreadyExistsError: The folder holds another stream.
             InvalidInputError: The stream's own folder under any name, one inside or around it, or
                 one that can't be opened.
-            FencedError: This folder is a follower itself.
-            FormatError: An object that must be copied is damaged; where the store copies by itself,
-                it is copied as it is.
+            FencedError: This folder is a follower itself, or one of its followers was promoted.
+            StorageError: Also if another follower can't be brought up to date.
+            FormatError: An object that must be copied is damaged.
 
         Examples:
             >>> stream.followers.add("second")
@@ -235,14 +235,26 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
         """
         run_add_follower(self._context, url)
 
-    def remove(self, url: str) -> None:
+    def remove(self, url: str, *, allow_promoted: bool = False) -> None:
         """Continue without a follower, even if it is lost; its folder stays. Safe to repeat.
+
+        A follower that can be reached is asked first: if it was promoted, this stream would take
+        commits beside it.
+
+        Args:
+            url: The follower.
+            allow_promoted: Do not ask it. If it was promoted, two streams go on under one id.
+
+        Raises:
+            FencedError: It was promoted.
+            MissingObjectError: It holds commits that this stream has lost: repair the stream first.
+            CorruptionError: It is so damaged that it does not say whether it was promoted.
 
         Examples:
             >>> stream.followers.add("second")
             >>> stream.followers.remove("second")
         """
-        run_remove_follower(self._context, url)
+        run_remove_follower(self._context, url, allow_promoted=allow_promoted)
 
     def promote(self) -> int:
         """Make this follower a primary, when the old one is lost or given up. Safe to repeat.

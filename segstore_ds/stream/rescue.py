@@ -32,12 +32,14 @@ def repair(
 
     A file in the log that is no commit of the stream is moved to ``aside/``.
 
-    A lost hint is written again. Events that are damaged in one commit file are copied from another
-    one that holds them. Lost status and history objects are rebuilt from mirrors, kept versions,
-    the history and the segments themselves. Nothing is guessed. At the end the whole stream is
-    verified, and what stays damaged is listed with the command for it. A newest commit that can't
-    be read is left behind only with `allow_loss`: the stream goes on from the commit before, as
-    another generation. Stop writers first. Safe to repeat.
+    What is lost here is copied from folders that replicate this one, and what they lack is copied
+    to them; a replica takes it from the folder that it replicates. A lost hint is written again.
+    Events that are damaged in one commit file are copied from another one that holds them. Lost
+    status and history objects are rebuilt from kept versions, the history and the segments. Nothing
+    is guessed. At the end the whole stream is verified, and what stays damaged is listed with the
+    command for it. A newest commit that can't be read is left behind only with `allow_loss`: the
+    stream goes on from the commit before, as another generation. Stop writers first. Safe to
+    repeat.
 
     Args:
         url: The stream.
@@ -45,7 +47,8 @@ def repair(
             unknown; drop Spark's own types of a schema that only segments hold, and owners and
             fingerprints of writers that only the history holds.
         allow_promoted: With `allow_loss`: go on even if a folder that replicates this one can't be
-            asked whether it was promoted. If it was, two streams go on under one id and generation.
+            asked whether it was promoted. Also replace a damaged commit file there that may hide a
+            promotion. If there was one, two streams go on under one id.
         allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
             Its values come back until it is called again.
         storage_options: As in `open`.
@@ -55,7 +58,8 @@ def repair(
     Raises:
         NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and another folder was promoted in place of this one.
+        FencedError: Another folder was promoted in place of this one; or this one is a replica
+            whose commits can't be read, and the other one goes on.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: A redaction may be lost, and that is not allowed.

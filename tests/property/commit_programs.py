@@ -39,7 +39,7 @@ def open_log(
 ) -> StreamLog:
     log = log_class(actor.storage, clock=actor.clock)
     if not hints:
-        log._hinted_s = float("inf")
+        log._hints._last_s = float("inf")
     log.files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
     return log
 
@@ -189,7 +189,7 @@ def dropper(*stream_ids: str, purges: Callable[[DroppableLog], object] = purge_d
         with suppress(CommitUnknownError, NotFoundError, StorageError):
             for stream_id in stream_ids:
                 log = DroppableLog(actor.storage, clock=actor.clock, damaged=True)
-                log._hinted_s = float("inf")
+                log._hints._last_s = float("inf")
                 log.reopen()
                 commit_drop(log, "")
                 purges(log)

@@ -156,10 +156,8 @@ def _no_room(follower: str, url: str, verb: str, path: str) -> None:
         raise StorageError("no room", url=url)
 
 
-@pytest.mark.parametrize("one_store", [False, True])
-def test_segments_are_in_the_follower_before_the_commit_is_put(one_store):
+def test_segments_are_in_the_follower_before_the_commit_is_put(pair):
     """A follower that has no room for what a root would name keeps it out of the log."""
-    pair = Pair(one_store=one_store)
     pair.stream.followers.add(pair.follower)
     before = content(pair.primary)
     pair.world.watch = partial(_no_room, pair.follower)
@@ -176,20 +174,19 @@ def test_segments_are_in_the_follower_before_the_commit_is_put(one_store):
     pair.world.watch = fail_staging_alone
     pair.stream.append(numbers(0, 10), layout=STAGED)
     puts = [n for n, (_, verb, path) in enumerate(calls) if (verb, path[:4]) == ("create", "log/")]
-    sent = "copy_from" if one_store else "open_scattered"
-    sends = [n for n, (url, verb, _) in enumerate(calls) if (url, verb) == (pair.follower, sent)]
+    call = (pair.follower, "open_scattered")
+    sends = [n for n, (url, verb, _) in enumerate(calls) if (url, verb) == call]
     assert sends
     assert max(sends) < min(puts)
     assert content(pair.primary) == content(pair.follower)
 
 
-@pytest.mark.parametrize("one_store", [False, True])
-def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
+def test_crashed_shipping_removes_nothing_of_other_writers():
     """Two writers find the same objects missing; the slower one dies after any of its calls."""
     stops_at = 0
     while True:
         stops_at += 1
-        pair = Pair(one_store=one_store)
+        pair = Pair()
         pair.stream.append(numbers(0, 10), layout=STAGED)
         pair.stream.followers.add(pair.follower)
         pair.world.lose_before(pair.follower, "create log/")
@@ -216,8 +213,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
         taken.followers.promote()
         assert found(taken) == list(range(30)), calls
         assert taken.verify().ok
-    sent = "copy_from" if one_store else "open_scattered"
-    assert any(call.startswith(f"{sent} segments/") for call in calls)
+    assert any(call.startswith("open_scattered segments/") for call in calls)
 
 
 def test_what_arrived_in_a_follower_is_not_sent_again(pair):

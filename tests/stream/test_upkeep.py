@@ -398,7 +398,7 @@ def test_append_does_not_wait_for_a_round() -> None:
     plain = stream._log.clock
     clock = Clock(plain.wall_us, plain.boot_s, plain.sleep, plain.random, plain.new_id)
     handle = open_on(blocked, clock=clock)
-    handle._log._hinted_s = plain.boot_s() + 1e9
+    handle._log._hints._last_s = plain.boot_s() + 1e9
     handle._log.write_hint = lambda _root: None
     time.advance(1)
     commit = handle.append(numbers(40, 41))
