@@ -50,11 +50,17 @@ def test_notebook_prints_what_it_shows(notebook, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _RUNNER, str(codes)],
         cwd=folder,
-        env={**os.environ, **spark_environment(PYTHONPATH=str(ROOT)), "MPLBACKEND": "agg"},
+        env={
+            **os.environ,
+            **spark_environment(PYTHONPATH=str(ROOT)),
+            "MPLBACKEND": "agg",
+            "TMPDIR": str(tmp_path),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert not [*folder.iterdir()]  # so that a second run is like the first
     printed = json.loads(codes.read_text())
     assert printed == [printed_by(cell) for cell in cells(notebook)]

@@ -1,9 +1,12 @@
 """Commands that look, and those to learn by: ls, info, history, metrics, show, docs, demo."""
 
+import inspect
+import itertools
+import pydoc
 import re
 import sys
 import webbrowser
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -22,6 +25,8 @@ from segstore_ds.storage import resolve_location
 from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20
+SECTIONS_SHOWN = 20
+_SHOWN = (int, float, str, type(None))  # of defaults
 _LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
 _COMMIT = ("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id")
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
@@ -234,11 +239,12 @@ def docs(
     page: Annotated[
         str | None,
         typer.Argument(
-            metavar="PAGE", help="A page's name or an error's code; leave it out to list the pages."
+            metavar="PAGE",
+            help="A page, an error's code, or words to search for; leave it out to list the pages.",
         ),
     ] = None,
 ) -> None:
-    """Read the documentation that is installed."""
+    """Read or search the documentation that is installed."""
     root = resources.files("segstore_ds")
     paths = [*root.joinpath("docs").iterdir(), *map(root.joinpath, _PAGES)]
     names = (path.name.lower().removesuffix(".md") for path in paths)
@@ -251,10 +257,16 @@ def docs(
         titles = {name: text.split("\n", 1)[0].lstrip("# ") for name, text in texts.items()}
         run.table([[{"page": name, "title": title} for name, title in titles.items()]])
         return
+    if page not in texts.keys() - {"reference"}:
+        texts["reference"] = _rendered(texts["reference"])
     text = texts.get(page) or _find_entry(texts["runbook"], page)
+    if text is None and (sections := _search(texts, page.casefold().split())):
+        run.table([sections[:SECTIONS_SHOWN]])
+        return
     if text is None:
         raise typer.BadParameter(
-            f"no page {page}: give one of {', '.join(texts)}, or an error's code"
+            f"no page is {page} or has these words: give one of {', '.join(texts)}, or an error's "
+            "code"
         )
     if run.as_json:
         print_json({"page": page, "text": text})
@@ -273,6 +285,64 @@ def _find_entry(runbook: str, code: str) -> str | None:
     """Return what the runbook says about an error's code, or None."""
     found = re.search(rf"^### {re.escape(code)}\n.*?(?=^##|\Z)", runbook, re.MULTILINE | re.DOTALL)
     return found and found[0].rstrip() + "\n"
+
+
+def _search(texts: Mapping[str, str], words: Sequence[str]) -> list[dict[str, str]]:
+    """Return the sections that have all words, those that have them in their titles first."""
+    found = []
+    background = [path.rpartition("/")[2].lower().removesuffix(".md") for path in _PAGES]
+    for page, text in texts.items():
+        for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+            title, _, body = section.partition("\n")
+            if all(word in section.casefold() for word in words):
+                named = sum(word in title.casefold() for word in words)
+                lines = (line for line in body.splitlines() if words[0] in line.casefold())
+                row = {"page": page, "section": title.lstrip("# "), "line": next(lines, "")[:100]}
+                found.append(((-named, page in background), row))
+    return [row for _, row in sorted(found, key=lambda each: each[0])]
+
+
+def _rendered(reference: str) -> str:
+    """Return the reference with what the site shows for the names in it."""
+    return re.sub(r"^::: (\S+)$", _described, reference, flags=re.MULTILINE)
+
+
+def _described(name: re.Match[str]) -> str:
+    """Return a name's signature and docstring, and those of the methods that it has, if a class."""
+    try:
+        found = pydoc.locate(name[1])
+    except pydoc.ErrorDuringImport:  # Spark is not installed
+        return f"### {name[1]}"
+    shown = {name[1].removeprefix("segstore_ds."): found}
+    if inspect.isclass(found):
+        ours = [cls for cls in found.__mro__[::-1] if cls.__module__.startswith("segstore_ds")]
+        own = {key: each for cls in ours for key, each in vars(cls).items()}
+        shown |= {
+            f"{found.__name__}.{key}": getattr(found, key)
+            for key, each in own.items()
+            if key[0] != "_" and (inspect.isroutine(each) or isinstance(each, property))
+        }
+    return "\n\n".join(itertools.starmap(_entry, shown.items()))
+
+
+def _entry(name: str, each: Any) -> str:
+    call = _call(inspect.signature(each)) if inspect.isroutine(each) else ""
+    return f"### {name}\n\n```text\n{name}{call}\n\n{inspect.getdoc(each) or ''}\n```"
+
+
+def _call(signature: inspect.Signature) -> str:
+    """Return names and defaults: the docstring says what they are."""
+    plain = [
+        each.replace(
+            annotation=each.empty,
+            default=each.default
+            if each.default is each.empty or isinstance(each.default, _SHOWN)
+            else ...,
+        )
+        for each in signature.parameters.values()
+    ]
+    shown = signature.replace(parameters=plain, return_annotation=signature.empty)
+    return str(shown).replace("Ellipsis", "...")
 
 
 def demo(

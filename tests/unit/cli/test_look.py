@@ -144,7 +144,32 @@ def test_docs_lists_pages_and_prints_one(capsys):
     assert (pages["glossary"], pages["command_line"]) == ("Glossary", "Command line")
     assert main(["docs", "glossary"]) == 0
     assert capsys.readouterr().out.startswith("# Glossary")
-    assert main(["docs", "nowhere"]) == 2
+    assert main(["docs", "qwertyuiop"]) == 2
+
+
+def test_docs_has_the_reference_with_docstrings(capsys):
+    assert main(["docs", "reference"]) == 0
+    text = capsys.readouterr().out
+    assert "\n:::" not in text
+    for name in ("create", "Stream.append", "spark.write", "SegstoreError"):
+        assert f"\n### {name}\n" in text
+    assert "Append events: all of them in one commit, or none." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("GDPR", "maintenance"),
+        ("describe history", "kafka"),
+        ("reset offsets", "kafka"),
+        ("consumer group", "kafka"),
+        ("time travel", "kafka"),
+        ("web service", "python"),
+    ],
+)
+def test_docs_finds_what_people_of_other_systems_call_it(words, page, capsys):
+    assert main(["docs", words, "--json"]) == 0
+    assert page in [row["page"] for row in lines(capsys)]
 
 
 def test_docs_shows_what_to_do_about_an_error(capsys):
