@@ -5,7 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from segstore_ds.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
+from segstore_ds.errors import (
+    FencedError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    SegstoreError,
+    SnapshotExpiredError,
+    StorageError,
+)
 from segstore_ds.format.copies import (
     CLONE,
     Origin,
@@ -30,6 +38,7 @@ from segstore_ds.status.slot import Slot
 
 _LOG = logging.getLogger(__name__)
 MOST_PINS = 64
+MOST_MOVES = 4  # of an origin from one folder to the next
 
 
 def run_pin(
@@ -128,7 +137,7 @@ def run_unpin(context: StreamContext, name: str) -> None:
 def unpin_origins(context: StreamContext, root: Root) -> None:
     """Remove the pins of a dropped clone and skip origins that are gone; safe to repeat."""
     for origin, there in _origins(context, root):
-        _change(there, origin.pin, lambda _pin, _slot: None, held_by=root.stream_id)
+        _tell(context, there, origin, lambda _pin, _slot: None)
 
 
 def release_origins(context: StreamContext, root: Root) -> None:
@@ -137,11 +146,11 @@ def release_origins(context: StreamContext, root: Root) -> None:
     Readers of the clone's older versions may still need them during the grace.
     """
     for origin, there in _origins(context, root):
-        _change(
+        _tell(
+            context,
             there,
-            origin.pin,
+            origin,
             lambda pin, slot: replace(pin, released_us=pin.released_us or slot.time_us),
-            held_by=root.stream_id,
         )
 
 
@@ -159,6 +168,35 @@ def last_sharing(newest: Root) -> Root:
             origin = Origin(made.source, made.origin or "", name, made.version)
             origins[made.source] = to_json(origin)
     return replace(newest, origins=origins)
+
+
+def _tell(
+    context: StreamContext,
+    there: StreamContext,
+    origin: Origin,
+    change: Callable[[Pin, Slot], Pin | None],
+) -> None:
+    """Change the pin of a clone in its origin, or in the stream that took the origin's place.
+
+    The clone doesn't depend on it, so one that can't be told is left with its pin.
+    """
+    for _ in range(MOST_MOVES):
+        try:
+            _change(there, origin.pin, change, held_by=context.log.root.stream_id)
+        except FencedError as error:
+            failure: SegstoreError = error
+            url = str(error.fields["primary"])
+        else:
+            return
+        try:
+            log = StreamLog(context.storage.sibling(url), clock=context.clock)
+            if log.open().stream_id != origin.stream_id:
+                break
+        except (FormatError, NotFoundError, StorageError) as error:
+            failure = error
+            break
+        there = StreamContext.of(log, client=context.client)
+    _LOG.warning("pin %r of %s is left: %s", origin.pin, origin.url, failure)
 
 
 def _origins(context: StreamContext, root: Root) -> list[tuple[Origin, StreamContext]]:

@@ -232,7 +232,7 @@ class Follower:
         return FencedError(
             "a follower was promoted, so this folder is no longer the primary",
             remedy="write to the promoted stream; it lacks commits that were not acknowledged here",
-            follower=self.url,
+            primary=self.url,
             version=root.version,
             transaction=root.transaction,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import (
     ConflictError,
+    FencedError,
     InvalidInputError,
     SchemaMismatchError,
     SealedError,
@@ -131,9 +132,9 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     root = context.log.refresh() if request.overwrite else context.log.recent()
     try:
         repeated, staged, called = _admit(context, root, request)
-    except (ConflictError, SchemaMismatchError):
-        # Since this handle refreshed, another one may have written, taken the writer over, or
-        # extended the schema.
+    except (ConflictError, FencedError, SchemaMismatchError):
+        # Since this handle refreshed, another one may have written, taken the writer over, extended
+        # the schema, or made this folder the primary.
         root = context.log.refresh()
         repeated, staged, called = _admit(context, root, request)
     check_arguments(request, called or staged.names)

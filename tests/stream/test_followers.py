@@ -1,12 +1,13 @@
 """Followers: what they hold, who may commit, what an acknowledgement means, and taking over."""
 
 import shutil
+import uuid
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from follower_kit import EVERY, Pair, content, found, strikes
-from stream_kit import SCHEMA, numbers
+from stream_kit import SCHEMA, STAGED, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -165,6 +166,38 @@ def test_promote_fences_the_old_primary(pair):
         taken.read(position)
     with pytest.raises(AlreadyExistsError):
         taken.followers.add(pair.primary)  # it went its own way
+
+
+def test_open_handle_commits_as_soon_as_its_folder_is_promoted(pair):
+    """Within the minute for which it would rely on the root that it saw."""
+    pair.stream.followers.add(pair.follower)
+    handles = [pair.reopen(pair.follower) for _ in range(4)]
+    pair.reopen(pair.follower).followers.promote()
+    handles[0].append(numbers(0, 1), layout=STAGED)
+    handles[1].tags.set("here", 0)
+    handles[2].settings.update(upkeep=None)
+    handles[3].seal()
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(2, 3))
+
+
+def test_clone_of_a_superseded_primary_is_materialized_and_dropped(pair):
+    """It reads the old folder, and tells the promoted one."""
+    from segstore_ds.retention.drop import run_drop
+
+    pair.stream.append(numbers(0, 10), layout=STAGED)
+    pair.stream.followers.add(pair.follower)
+    clones = [open_storage(f"memory://{uuid.uuid4().hex}").url for _ in range(2)]
+    for url in clones:
+        pair.stream.copy_to(url, copy_id=url[-6:], mode="clone")
+    taken = pair.reopen(pair.follower)
+    taken.followers.promote()
+    first, second = map(pair.reopen, clones)
+    run_drop(first._log.storage, confirm=clones[0], clock=pair.time.clock, client="test")
+    assert all(path.startswith("log/") for path in content(clones[0]))
+    second.materialize()
+    assert found(second) == list(range(10))
+    assert not taken.refresh().pins
 
 
 def test_commit_during_a_promotion_is_not_acknowledged(pair):
