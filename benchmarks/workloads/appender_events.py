@@ -1,6 +1,8 @@
-"""Events of 100 bytes, one call each, through a long-lived appender."""
+"""Events of 100 bytes, one call each or ten in a batch, through a long-lived appender."""
 
 import statistics
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +21,10 @@ GOAL = 200_000
     tiny_rows=500,
 )
 def appender_events(settings: Settings) -> Found:
-    """Append events of 100 bytes, one call each, through appender(): events/s, bytes per write."""
+    """Append events of 100 bytes, one call each, through appender(): events/s, bytes per write.
+
+    Then ten a call, as batches, and how much of that it takes to copy them.
+    """
     texts = [f"{n:084d}" for n in range(1000)]
     given = [{"id": n, "at": n * 7, "text": texts[n % 1000]} for n in range(settings.rows)]
     rows = []
@@ -41,5 +46,22 @@ def appender_events(settings: Settings) -> Found:
                     "bytes/write": round(counters.bytes_per_write),
                 }
             )
-    rate = statistics.median(float(row["events/s"]) for row in rows)
+        rows.append(_batches(scratch, settings.rows))
+    rate = statistics.median(float(row["events/s"]) for row in rows[:-1])
     return Found(rows, [Ratio(f"events/s / {GOAL:,}", rate / GOAL, 1)])
+
+
+def _batches(scratch: Path, rows: int) -> dict[str, Any]:
+    """Append in batches of ten, whose memory the caller could fill again after each call."""
+    table = pa.table([range(rows), range(rows), ["x" * 84] * rows], schema=SCHEMA)
+    batches = table.to_batches(max_chunksize=10)
+    with segstore.create(scratch / "batches", SCHEMA).appender() as appender:
+        seconds = timed(lambda: [appender.append(batch) for batch in batches])
+        seconds += timed(appender.flush)
+    copies = timed(lambda: all(pa.concat_batches([batch]).num_rows for batch in batches))
+    return {
+        "round": "batches of 10",
+        "events/s": round(rows / seconds),
+        "us/event": round(seconds / rows * 1e6, 2),
+        "of that in copies": round(copies / rows * 1e6, 2),
+    }

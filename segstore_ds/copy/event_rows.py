@@ -53,7 +53,7 @@ class RowsCopy:
         check = OffsetCheck(column or "", self.span)
         rows = map(check.take, batches) if column else batches
         # All attempts of all jobs of a copy share one folder.
-        staged = self.job.stage(task, secrets.token_hex(6), rows)
+        staged = self.job.open_task(task, secrets.token_hex(6)).stage(rows)
         return staged, (check.first, check.last)
 
     def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:

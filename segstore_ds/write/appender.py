@@ -138,7 +138,8 @@ class LiveAppender:
 
         Args:
             data: One event as a mapping of column names to values, where a missing column is
-                null; or Arrow data as for `Stream.append`.
+                null; or data as for `Stream.append`. The caller may change its memory as soon as
+                this returns, or a generator's before each next batch.
 
         Returns:
             The place of the first of these events.
@@ -159,8 +160,8 @@ class LiveAppender:
         if type(data) is dict or isinstance(data, Mapping):
             event = data if type(data) is dict else dict(data)
         else:
-            given = as_input(data)
-            batches = list(given)
+            given = as_input(data, lambda: self._ends.schema)
+            batches = self._taken(given)
         with self._here():
             self._check()
             place = self._next
@@ -175,7 +176,7 @@ class LiveAppender:
                 if group.rows.full:
                     self._keeping(group.stage_rows)
             else:
-                self._append_batches(given, batches, group)
+                self._append_batches(batches, group)
             self._next = group.end
             if group.due_s is None and self._limits.seconds is not None and group.count:
                 group.due_s = self._clock.boot_s() + self._limits.seconds
@@ -399,6 +400,19 @@ class LiveAppender:
             )
         return self._lock
 
+    def _taken(self, given: ArrowInput) -> list[pa.RecordBatch]:
+        """Return all rows, under the columns of the stream, or raise and take none of them."""
+        stored = self._ends.schema
+        try:
+            # The rules of `Stream.append`: `conform` alone would read a missing column as null.
+            if not given.schema.equals(stored, check_metadata=True):
+                plan_schema(stored, in_units_of(stored, given.schema), merge=False)
+            pieces = (piece for batch in given for piece in conform_pieces(batch, stored))
+            return [pa.concat_batches([piece]) for piece in pieces] if given.lent else [*pieces]
+        except SegstoreError as error:
+            given.explain(error)
+            raise
+
     # Everything below runs with the lock held.
 
     def _plan(self) -> EventGroup:
@@ -411,23 +425,10 @@ class LiveAppender:
         """Return the groups that are not flushed, in the order of their places."""
         return [group for group in (self._flying, self._open) if group is not None]
 
-    def _append_batches(
-        self, given: ArrowInput, taken: list[pa.RecordBatch], group: EventGroup
-    ) -> None:
-        try:
-            # The rules of `Stream.append`: `conform` alone would read a missing column as null.
-            stored = self._ends.schema
-            plan_schema(stored, in_units_of(stored, given.schema), merge=False)
-            # Conform all batches before staging any: all are taken, or none.
-            batches = [
-                piece for batch in taken for piece in conform_pieces(batch, group.task.schema)
-            ]
-        except SegstoreError as error:
-            given.explain(error)
-            raise
+    def _append_batches(self, batches: list[pa.RecordBatch], group: EventGroup) -> None:
         self._keeping(group.stage_rows)
         for batch in batches:
-            self._keeping(partial(group.task.take, batch))
+            self._keeping(partial(group.task.take, batch, lent=True))
             group.staged_bytes += batch.nbytes
             group.count += batch.num_rows
 

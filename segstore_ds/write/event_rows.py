@@ -11,6 +11,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -114,6 +115,17 @@ def table_of(events: Sequence[Any]) -> pa.Table:
     names = dict.fromkeys(chain.from_iterable(check_events(events)))
     columns = [_to_array(name, [event.get(name) for event in events]) for name in names]
     return pa.table(columns, names=[*names])
+
+
+def own_copy(value: Any) -> Any:
+    """Return a value whose parts that can be filled again are copies, at every level."""
+    if isinstance(value, Mapping):
+        return {key: own_copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(own_copy, value))
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return deepcopy(value) if isinstance(value, np.ndarray | set) else value
 
 
 def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:

@@ -39,10 +39,12 @@ class FrameRows:
         self.bytes += size_of(piece)
         self._fresh += 1
 
-    def detach(self) -> None:
-        """Copy the slices among the pieces that were added last, so that their batch is freed."""
+    def detach(self, *, lent: bool) -> None:
+        """Copy what was added last: all of it if it is lent, else slices of much larger batches."""
         for place in range(len(self.batches) - self._fresh, len(self.batches)):
-            self.batches[place] = _without_parent(self.batches[place])
+            piece = self.batches[place]
+            if lent or _holds_much(piece):
+                self.batches[place] = pa.concat_batches([piece])
         self._fresh = 0
 
     def take(self) -> pa.RecordBatch | None:
@@ -67,9 +69,7 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
         )
 
 
-def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a slice if it would keep much more memory alive than its own."""
-    held = piece.get_total_buffer_size()
-    if held <= FEW_BYTES or held <= HELD_TIMES * piece.nbytes:
-        return piece
-    return pa.concat_batches([piece])
+def _holds_much(piece: pa.RecordBatch) -> bool:
+    """Tell whether a slice would keep much more memory alive than its own."""
+    held: int = piece.get_total_buffer_size()
+    return held > FEW_BYTES and held > HELD_TIMES * piece.nbytes

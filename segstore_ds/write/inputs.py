@@ -3,8 +3,9 @@
 import os
 import re
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
+from types import GeneratorType
 from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from segstore_ds.write.dataframes import from_pandas, refuse_objects
 from segstore_ds.write.event_rows import (
     EventRows,
     check_events,
+    own_copy,
     table_of,
     with_new_columns,
     with_wider_columns,
@@ -83,6 +85,7 @@ _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 # Readers and generators that an append took batches from, by identity. Other iterators (a `map`)
 # can't be weakly referenced; once exhausted, they are refused as empty.
 _TAKEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_NOTHING = object()
 _ONCE = "a reader or generator can be read only once: pass the data again"
 
 
@@ -104,6 +107,11 @@ class ArrowInput:
         self._source, self._taken = source, True
         return self
 
+    @property
+    def lent(self) -> bool:
+        """True if a batch's memory may change once the next is asked for, as by a generator."""
+        return not isinstance(self._batches, list)
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches, once; all must be RecordBatches with the columns of the first."""
         self._taken = True
@@ -117,7 +125,7 @@ class ArrowInput:
                     batch=place,
                     type=type(batch).__name__,
                 )
-            if set(batch.schema.names) != names:
+            if not batch.schema.equals(self.schema) and set(batch.schema.names) != names:
                 raise SchemaMismatchError(
                     "batches have different columns",
                     remedy="give batches of one schema",
@@ -211,8 +219,9 @@ def as_input(
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
     `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or an
     iterable of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
-    columns that it lacks. Nothing is taken from a reader. The first batch is taken from a
-    generator, because only that batch has the schema.
+    columns that it lacks. An empty list, tuple or new generator is no events of that schema.
+    Nothing is taken from a reader. The first batch is taken from a generator, because only that
+    batch has the schema.
     """
     # Not through Arrow's C interface: it refuses deep nesting without an explanation.
     if isinstance(data, pa.RecordBatch | pa.Table):
@@ -230,12 +239,16 @@ def as_input(
         return ArrowInput(data.schema, data, source=data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
+    held = isinstance(data, list | tuple)
+    # Only a generator tells whether it was read: another empty iterator may have been.
+    unread = held or (isinstance(data, GeneratorType) and data.gi_frame is not None)
     items = iter(data) if isinstance(data, Iterable) else iter(())
     source = data if items is data else None
-    first = next(items, None)
-    if isinstance(first, Mapping):
+    first = next(items, _NOTHING)
+    if isinstance(first, Mapping) or (first is _NOTHING and unread and events_schema is not None):
         _remember(source)
-        found = _of_events([first, *items], events_schema, new_columns=new_columns)
+        events = chain([] if first is _NOTHING else [first], items)
+        found = _of_events(data if held else events, events_schema, new_columns=new_columns)
         return found.once(source)
     if not isinstance(first, pa.RecordBatch):
         raise _not_arrow(data)
@@ -249,14 +262,15 @@ def is_lazy(data: Any) -> bool:
 
 
 def _of_events(
-    events: Sequence[Any], events_schema: Callable[[], pa.Schema] | None, *, new_columns: bool
+    events: Iterable[Any], events_schema: Callable[[], pa.Schema] | None, *, new_columns: bool
 ) -> ArrowInput:
+    if events_schema is not None and not new_columns:
+        return _of_rows(events, events_schema())
+    # All values of a column are needed for its type: what a generator may fill again is copied.
+    events = events if isinstance(events, list | tuple) else [*map(own_copy, events)]
     if events_schema is None:
         return ArrowInput((table := table_of(events)).schema, table.to_batches())
-    schema = events_schema()
-    if not new_columns:
-        return _of_rows(events, schema)
-    schema = with_new_columns(schema, events)
+    schema = with_new_columns(events_schema(), events)
     try:
         return _of_rows(events, schema)
     except SchemaMismatchError:

@@ -100,8 +100,11 @@ class WriteJob:
         return TaskWriter(self.target, task, attempt, readable=readable, counters=counters)
 
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
-        """Stage all rows of a task; if that fails, nothing is left of the attempt."""
-        return self.open_task(task, attempt).stage(batches)
+        """Stage all rows of a task; if that fails, nothing is left of the attempt.
+
+        The memory of a batch may change once the next one is asked for.
+        """
+        return self.open_task(task, attempt).stage(batches, lent=True)
 
     def stage_all(self, data: ArrowInput) -> list[StagedTask]:
         """Stage all rows of the job here, as tasks of their own if they are many and in memory.
@@ -114,9 +117,11 @@ class WriteJob:
             return [inline]
         parts = data.parts(STAGE_THREADS)
         if len(parts) == 1:
-            return [self.stage(0, "0", data)]
+            return [self.open_task(0, "0").stage(data, lent=data.lent)]
         with ThreadPoolExecutor(len(parts), thread_name_prefix="segstore-stage") as pool:
-            staging = [pool.submit(self.stage, n, "0", part) for n, part in enumerate(parts)]
+            staging = [
+                pool.submit(self.open_task(n, "0").stage, part) for n, part in enumerate(parts)
+            ]
         errors = [error for task in staging if (error := task.exception()) is not None]
         if not errors:
             return [task.result() for task in staging]

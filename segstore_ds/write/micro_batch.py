@@ -52,7 +52,7 @@ class BatchPlan:
         for this attempt.
         """
         if self.job is not None and not self._has_nothing_to_stage(storage, request.writer):
-            return self.job.stage(*task, batches)
+            return self.job.open_task(*task).stage(batches)
         nowhere = Target(storage, normalise_schema(request.schema), request.layout, token=None)
         if self.job is not None and self.job.names:  # facts of batches go by stored names
             nowhere = replace(nowhere, schema=self.job.schema, names=self.job.names)

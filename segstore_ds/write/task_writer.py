@@ -28,7 +28,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts, batch_facts, gather
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.format.rows import slice_for_readers
-from segstore_ds.format.schema.conversion import conform, conform_pieces
+from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
@@ -74,6 +74,7 @@ class TaskWriter:
         self._target = target
         self._stored, self._given = target.schema, target.given
         self._as_given = not target.names
+        self._decimals = may_hold_decimals(target.given)
         self._task = task
         self._attempt = attempt
         self._readable = readable
@@ -112,11 +113,11 @@ class TaskWriter:
         """True once `finish` has succeeded: a commit may name what was staged."""
         return self._finished
 
-    def stage(self, pieces: Iterable[pa.RecordBatch | Frame]) -> StagedTask:
-        """Append all pieces and finish; if that fails, nothing is left of the attempt."""
+    def stage(self, pieces: Iterable[pa.RecordBatch | Frame], *, lent: bool = False) -> StagedTask:
+        """Take all pieces and finish; if that fails, nothing is left of the attempt."""
         try:
             for piece in pieces:
-                self.take(piece)
+                self.take(piece, lent=lent)
             return self.finish()
         except BaseException:
             self.abort()
@@ -125,7 +126,8 @@ class TaskWriter:
     def append(self, piece: pa.RecordBatch | Frame) -> None:
         """Take rows, which are converted to the schema, or an encoded Arrow frame as it is.
 
-        Encodes and writes when a frame is full.
+        Encodes and writes when a frame is full. The caller may change the memory of the rows
+        as soon as it returns.
 
         Raises:
             SchemaMismatchError: A column or a value does not fit.
@@ -135,24 +137,28 @@ class TaskWriter:
         """
         if isinstance(piece, pa.RecordBatch):
             check_batch(piece, 0)
-        self.take(piece)
+        self.take(piece, lent=True)
 
-    def take(self, piece: pa.RecordBatch | Frame) -> None:
-        """Take what is known to be sound, otherwise as `append`."""
+    def take(self, piece: pa.RecordBatch | Frame, *, lent: bool = False) -> None:
+        """Take what is known to be sound, otherwise as `append`.
+
+        The memory of rows that are not `lent` must never change again.
+        """
         self._check_open()
         if isinstance(piece, Frame):
             self._rows += piece.rows
             self._encode(full=True)
             self._place(piece, more=True)
             return
-        for given in conform_pieces(piece, self._given):
+        fits = not self._decimals and piece.schema.equals(self._given, check_metadata=True)
+        for given in (piece,) if fits else conform_pieces(piece, self._given):
             batch = given if self._as_given else _under(given, self._stored)
             self._rows += batch.num_rows
             if self._counted is not None:
                 facts = batch_facts(batch, self._stats_columns)
                 self._counted = gather_facts([self._counted, facts])
             else:
-                self._gather(batch)
+                self._gather(batch, lent=lent)
 
     def finish(self) -> StagedTask:
         """Write the remaining rows and make everything durable; raises as `append`.
@@ -205,7 +211,7 @@ class TaskWriter:
         for inline in self._inline:
             yield inline.rows, partial(decode_inline, inline, self._stored)
         for batch in self._gathered.batches:
-            yield batch.num_rows, partial(_itself, batch)
+            yield batch.num_rows, partial(pa.concat_batches, [batch])  # a reader may write to it
 
     def _facts(self) -> BatchFacts:
         if self._counted is not None:
@@ -219,19 +225,20 @@ class TaskWriter:
 
     # --- rows to frames -----------------------------------------------------------------------
 
-    def _gather(self, batch: pa.RecordBatch) -> None:
+    def _gather(self, batch: pa.RecordBatch, *, lent: bool) -> None:
         pieces = self._gathered.cut(batch)
-        for piece in pieces:
-            try:
-                if not self._gathered.has_room(piece):
-                    self._encode(full=True)
-            except BaseException:
-                for unwritten in (piece, *pieces):
-                    self._gathered.add(unwritten)  # for `read`
-                raise
-            self._gathered.add(piece)
-        # Detach only the pieces that stay gathered: the others are encoded already.
-        self._gathered.detach()
+        try:
+            for piece in pieces:
+                try:
+                    if not self._gathered.has_room(piece):
+                        self._encode(full=True)
+                finally:
+                    self._gathered.add(piece)
+        finally:
+            for unwritten in pieces:
+                self._gathered.add(unwritten)  # for `read`
+            # Detach only the pieces that stay gathered: the others are encoded already.
+            self._gathered.detach(lent=lent)
 
     def _encode(self, *, full: bool) -> None:
         """Encode the gathered rows; `full` says that more follow, so the task is not small."""
@@ -407,10 +414,6 @@ class TaskWriter:
     def _free_buffers(self) -> None:
         if self._pool is not None:
             self._pool.close()
-
-
-def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def _under(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

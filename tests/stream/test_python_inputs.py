@@ -72,7 +72,7 @@ def test_events_come_from_a_generator_once():
         ({"n": [1], "s": ["columns are no event"]}, SchemaMismatchError, "is one event"),
         ({"m": 1}, SchemaMismatchError, "unknown columns"),
         ([{"n": 1}, 2], InvalidInputError, "not an event"),
-        ([], InvalidInputError, "not Arrow data"),
+        ([None], InvalidInputError, "not Arrow data"),
     ],
 )
 def test_events_that_do_not_fit_are_refused_whole(events, error, why):

@@ -57,7 +57,7 @@ def held_by(job: WriteJob, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Return what a task holds after it has taken batches."""
     writer = job.open_task(0, "a")
     for batch in batches:
-        writer.append(batch)
+        writer.take(batch)
     held = list(writer._gathered.batches)
     writer.abort()
     return held
@@ -90,7 +90,7 @@ def test_slices_let_their_batches_go(stream: segstore.Stream) -> None:
 
 
 def test_what_a_task_holds_is_little_more_than_its_rows(stream: segstore.Stream) -> None:
-    """For slices of every length; nothing is copied that would not be worth it."""
+    """For slices of every length; memory that never changes is copied only where it is worth it."""
     batch = large(0)
     job = stream.plan_write(SCHEMA)
     for rows in (1, 10, ROWS // 3, 2 * ROWS // 3, ROWS):

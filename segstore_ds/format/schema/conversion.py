@@ -87,9 +87,14 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
         yield from halve_until(batch.slice(start, end - start), convert)
 
 
-def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+def may_hold_decimals(schema: pa.Schema) -> bool:
+    """Tell whether a batch of a schema in normal form may hold a decimal of too many digits."""
     # To hash a schema takes longer than to ask the types of a few columns.
-    if _WITH_DECIMALS.isdisjoint([kind.id for kind in batch.schema.types]):
+    return not _WITH_DECIMALS.isdisjoint([kind.id for kind in schema.types])
+
+
+def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not may_hold_decimals(batch.schema):
         return batch
     overlong = find_overlong(batch, decimal_columns(batch.schema))
     if overlong is not None:

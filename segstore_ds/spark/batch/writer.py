@@ -60,7 +60,8 @@ def _stage(
     job: WriteJob, context: TaskContext, batches: Iterator[pa.RecordBatch]
 ) -> tuple[StagedTask, int]:
     # A task attempt's id is unique within an application, and the token belongs to one job.
-    staged = job.stage(context.partitionId(), str(context.taskAttemptId()), batches)
+    task = job.open_task(context.partitionId(), str(context.taskAttemptId()))
+    staged = task.stage(batches)
     return staged, staged.rows
 
 
