@@ -347,12 +347,20 @@ def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, in
     """Return since when metadata and manifest lists have been followed by a newer version."""
     found = ((paths.parse_iceberg_path(info.path), info.modified_us) for info in objects)
     written = {number: time_us for number, time_us in found if number is not None}
+    named = {*_lists(table)}
     old = ((_version_of(info.path), info) for info in objects)
     return {
         info.path: written.get(number + 1, info.modified_us)
         for number, info in old
-        if number is not None and number < table.version
+        if number is not None and number < table.version and info.path not in named
     }
+
+
+def _lists(table: Table) -> Iterator[str]:
+    """Yield the paths of the manifest lists that a table's metadata names."""
+    metadata = table.state.metadata
+    form = Form("", metadata.get("location", ""))
+    yield from (form.path(each["manifest-list"]) for each in metadata.get("snapshots", ()))
 
 
 def _version_of(path: str) -> int | None:
@@ -361,8 +369,13 @@ def _version_of(path: str) -> int | None:
 
 
 def parts(storage: Storage, table: Table) -> Collection[str]:
-    """Return the paths of the current snapshot's manifests."""
-    return {manifest.path for manifest in _with_manifests(storage, table).state.manifests}
+    """Return the paths of the manifests of all named snapshots."""
+    found, form = [*_with_manifests(storage, table).state.manifests], Form("", storage.url)
+    for path in _lists(table):
+        if path != table.mark:
+            with suppress(MissingObjectError):
+                found += decode_list(read_sealed(storage, path), form)
+    return {manifest.path for manifest in found}
 
 
 def stale(
@@ -391,10 +404,9 @@ def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple
         yield commit_path(version), partial(read_version, storage, version)
     avro = {path for path in objects if path.endswith(".avro")}
     with suppress(FormatError):  # what is damaged is found anyway
-        metadata = newest(storage).state.metadata
-        form = Form("", metadata.get("location", ""))
-        for snapshot in metadata.get("snapshots", ()):
-            path = form.path(snapshot["manifest-list"])
+        table = newest(storage)
+        form = Form("", table.state.metadata.get("location", ""))
+        for path in _lists(table):
             avro.add(path)
             avro |= {m.path for m in decode_list(read_sealed(storage, path), form)}
     for path in avro:

@@ -31,6 +31,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
+from segstore_ds.log.transition import GRACE_S
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
@@ -62,7 +63,7 @@ from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.storage import Storage
+from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.layout import Layout
 
 CLEAN_EVERY = 10  # commits of the table
@@ -74,11 +75,15 @@ _KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is ne
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """How to publish; after it, no snapshot from before version `clean` is named."""
+    """How to publish; after it, no snapshot from before version `clean` is named.
+
+    What the table shows of versions below `since` is not clean.
+    """
 
     settle: bool = False
     strict: bool = False
     clean: int | None = None
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,14 @@ def run_publish(
     strict: bool = False,
     catalog: Any = None,
     table: str | None = None,
+    since: int = 0,
 ) -> Published:
     """Bring the stream's table up to its newest version; make the table if there is none.
 
     With `settle` all events are published, and with `strict` no column may be left out. The table
-    `table` of a catalog is told.
+    `table` of a catalog is told. Versions below `since` had values that the stream has no more.
     """
-    codec, order = codec_of(kind), _Order(settle=settle, strict=strict)
+    codec, order = codec_of(kind), _Order(settle=settle, strict=strict, since=since)
     if catalog is None and table is None:
         return _publish(context, codec, order)
     if not codec.POINTED:
@@ -218,9 +224,12 @@ def _bring_up(
     # What a table has shown stays in it: readers of changes would take its rows for deleted.
     least = root.tail if order.settle else table.note.tail if table.note else 0
     listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
-    dropped: Collection[int] = ()
-    if order.clean is not None:
-        dropped = codec.unclean(table, partial(_is_clean, root, order.clean))
+    clean, dropped = order.clean, set[int]()
+    since = max(order.since, redacted_since(root))
+    if clean is None and table.note is not None and table.note.version < since:
+        clean = since  # older metadata has bounds of values from before
+    if clean is not None:
+        dropped = {*codec.unclean(table, partial(_is_clean, root, clean))}
     if not dropped and not table.moved and not _is_due(table.note, root, listing):
         if not table.hinted:
             _announce(storage, codec, table)
@@ -232,9 +241,8 @@ def _bring_up(
         if committed is None:
             return None
         table, size = committed
-        if size > codec.LARGE_BYTES or (
-            table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
-        ):
+        nth = table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
+        if clean is not None or nth or size > codec.LARGE_BYTES:
             codec.checkpoint(storage, table)
             own = {file.key for file in listing.files if file.is_wanted}
             delete_unused(storage, codec, table, own, log_grace_s=context.log.grace_s)
@@ -429,6 +437,27 @@ def _not_published(storage: Storage) -> InvalidInputError:
     )
 
 
+def clean_tables(context: StreamContext) -> None:
+    """Delete what nothing needs any more of a stream's tables; does not publish them."""
+    storage = context.storage
+    for codec in CODECS.values():
+        if any(paths.is_published(info.path) for info in list_table(storage, codec)):
+            table = codec.newest(storage)
+            ours = table.note is not None and table.note.stream_id == context.log.root.stream_id
+            if ours and not table.moved:
+                _clean(context, codec, table, now_us=store_now_us(context))
+
+
+def _clean(
+    context: StreamContext, codec: Codec, table: Table, *, now_us: int, grace_s: float = GRACE_S
+) -> tuple[Mapping[str, int], Mapping[ObjectInfo, int]]:
+    storage, log_grace_s = context.storage, context.log.grace_s
+    own = codec.read_files(storage, table)[1] if table.note is not None and table.note.own else ()
+    return delete_unused(
+        storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
+    )
+
+
 def _is_clean(root: Root, version: int, note: Note) -> bool:
     """Tell whether what a commit shows has no values from before a version of the stream."""
     return note.generation == root.generation and note.version >= version
@@ -468,14 +497,11 @@ def _forget(
         raise _not_published(storage)
     _publish(context, codec, _Order(clean=record.version))
     table = codec.newest(storage)
-    own = codec.read_files(storage, table)[1] if table.note is not None and table.note.own else ()
     clean = partial(_is_clean, context.log.root, record.version)
     objects = list_table(storage, codec)
     if not {*codec.stale(storage, objects, clean)} <= codec.superseded(objects, table).keys():
         codec.checkpoint(storage, table)
-    ended, unused = delete_unused(
-        storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
-    )
+    ended, unused = _clean(context, codec, table, now_us=now_us, grace_s=grace_s)
     for path in codec.stale(storage, list_table(storage, codec), clean):
         # One that another handle's checkpoint has superseded meanwhile has the whole grace.
         yield ended.get(path, now_us + int(log_grace_s * 1e6))

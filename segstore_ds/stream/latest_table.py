@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format.indexed_columns import LATEST_PROPERTY
-from segstore_ds.format.redactions import Redaction
+from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.auto import EVERY_US
@@ -29,7 +29,7 @@ from segstore_ds.publish.latest import (
     find_latest,
     rule_of,
 )
-from segstore_ds.publish.life import forget_tables, run_publish
+from segstore_ds.publish.life import clean_tables, forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key
 from segstore_ds.redact.forget import forget_before
@@ -90,7 +90,11 @@ def _set_rule(
 def _publish(context: StreamContext, rule: LatestRule, kind: str, **how: Any) -> Published:
     beside = _beside(context)
     bring_up(context, beside, rule)
-    done = run_publish(beside, kind, settle=True, **how)
+    since = redacted_since(context.log.root)
+    clean = _clean_from(beside, beside.log.refresh(), since) if since else 0
+    done = run_publish(beside, kind, settle=True, since=clean, **how)
+    if since:
+        clean_tables(beside)
     _keep_up(beside)
     return as_latest(context, beside, rule, done)
 
@@ -177,18 +181,18 @@ def forget_published(
         yield "the table of newest events", str(error), "published.remove_latest()", 0
         return
     root = beside.log.refresh()
-    mine = replace(record, version=_clean_from(beside, root, record), time_us=root.time_us)
+    mine = replace(record, version=_clean_from(beside, root, record.version), time_us=root.time_us)
     done = forget_before(beside, mine, forget_tables, grace_s)
     due_us = int(done.due.timestamp() * 1e6) if done.due else 0
     for left in done.left:
         yield f"{left.what} in {left.where}", left.why, left.call, due_us
 
 
-def _clean_from(beside: StreamContext, root: Root, record: Redaction) -> int:
-    """Return the first version of newest events that a redaction does not matter to."""
+def _clean_from(beside: StreamContext, root: Root, version: int) -> int:
+    """Return the first version of newest events that has none from before a version."""
     for batch in beside.log.history.batches(root):
         ours = pc.equal(batch["writer_id"], WRITER)
-        clean = pc.and_(ours, pc.greater_equal(batch["batch_id"], record.version))
+        clean = pc.and_(ours, pc.greater_equal(batch["batch_id"], version))
         found = batch["version"].filter(clean)
         if len(found):
             return int(found[0].as_py())

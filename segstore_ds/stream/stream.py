@@ -19,7 +19,7 @@ from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS, TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.latest import refuse_latest
-from segstore_ds.publish.life import run_publish
+from segstore_ds.publish.life import clean_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filters.given import FilterLike
@@ -298,6 +298,7 @@ class Stream(Writes):
                 if not dry_run:
                     run_auto_publish(self._context, at_once=True)
                     run_latest(self._context, at_once=True)
+                    clean_tables(self._context)
             done = replace(done, expired=expired, version=self._context.log.root.version)
         return done
 

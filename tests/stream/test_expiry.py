@@ -458,6 +458,25 @@ def test_old_values_are_gone_after_the_grace(tmp_path: Path) -> None:
     assert not [*holders(stream.url)]
 
 
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_old_values_leave_tables_that_are_published_by_hand(table: str) -> None:
+    """Bounds in metadata, too, a grace after the next publication."""
+    stream, storage = make_stream(0)
+    stream.settings.update(upkeep=segstore.UpkeepPolicy(), expiry={"s": "1d"})
+    layout = Layout(inline_bytes=0, segment_format="parquet")
+    stream.append(pa.table({"n": [1], "s": [NEEDLE]}), layout=layout)
+    for _ in range(2):
+        stream.publish(table)
+        wait(storage, 2 * DAY)
+        stream.maintain()
+    assert [*holders(stream.url)]
+    wait(storage, 8 * DAY)
+    stream.maintain()
+    assert not [*holders(stream.url)]
+    assert stream.published[table].lag == 0
+    stream.verify().check()
+
+
 def test_random_lives_leave_exactly_what_is_due() -> None:
     """Against a model: appends of all ages, truncations, compactions, rounds, in any order."""
     for seed in range(12):

@@ -93,7 +93,7 @@ def test_forgotten_values_leave_the_published_table(
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 def test_tables_of_newer_versions_are_cleaned_too(table: Table) -> None:
-    """A table that was published since is clean; what it showed before is not."""
+    """A table that was published since is clean, and what it showed before goes with the rest."""
     stream, storage = make_stream(0)
     _publish_often(stream, storage, table)
     stream.redact([["s", "==", NEEDLE]], columns=["s"], redact_id="r")
@@ -101,12 +101,8 @@ def test_tables_of_newer_versions_are_cleaned_too(table: Table) -> None:
         wait(storage, 60)
         stream.append(_events(ROWS * place).set_column(1, "s", pa.nulls(ROWS, pa.string())))
         table.publish(stream)
+    assert _held(stream, storage, table)
     wait(storage, 8 * DAY)
-    report = _forget(stream)
-    held = _held(stream, storage, table)
-    (left,) = report.left
-    assert int(left.what.rpartition(" ")[2]) >= len(held) > 1
-    _until(storage, report)
     assert _forget(stream).done
     assert holders(stream.url) == []
 
