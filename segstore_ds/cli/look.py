@@ -7,6 +7,7 @@ import re
 import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -75,7 +76,7 @@ def info(
         print_json({"url": stream.url, **known, "published": tables, "columns": columns})
         return
     writers = stream.metadata("writers").read_all().to_pylist() if stream.tail else []
-    named = [f"{row['writer_id']} (batch {row['batch_id']})" for row in writers[:SHOWN_WRITERS]]
+    named = [_writer(stream, row) for row in writers[:SHOWN_WRITERS]]
     if len(writers) > len(named):
         named.append(f"and {len(writers) - len(named):,} more")
     (newest,) = stream.history(known["version"], known["version"] + 1).read_all().to_pylist()
@@ -93,6 +94,16 @@ def info(
     }
     say(*(f"{name:9} {fact}" for name, fact in facts.items() if fact))
     say(*(f"{'column':9} {name}: {kind}" for name, kind in columns.items()))
+
+
+def _writer(stream: "segstore.Stream", row: Mapping[str, Any]) -> str:
+    """Return a writer's id, with its query's name if the history has it, and its last batch."""
+    query = None
+    with suppress(segstore.SegstoreError):
+        (commit,) = stream.history(row["version"], row["version"] + 1).read_all().to_pylist()
+        query = re.search(r"\bquery/(\S+)", commit["client"] or "")
+    name = f"{row['writer_id']} of query {query[1]}" if query else row["writer_id"]
+    return f"{name} (batch {row['batch_id']})"
 
 
 def _expiry(rule: "segstore.reports.Expiry") -> str:

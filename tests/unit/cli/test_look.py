@@ -10,6 +10,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.cli.status import DAMAGED, FAILED
+from segstore_ds.status.writers import WriterKey
 
 RULES = {"format", "pieces", "tables", "redaction", "repair", "replication", "readers"}
 EVENTS = pa.table({"user": ["ada", "b\x1b[31m", None], "n": [1, 2, 3]})
@@ -47,6 +48,15 @@ def test_info_for_programs_has_the_numbers_and_the_columns(stream, capsys):
     (row,) = lines(capsys)
     assert (row["events"], row["columns"]) == (3, {"user": "string", "n": "int64"})
     assert row["time"].endswith("Z")
+
+
+def test_info_names_writers_and_their_queries(stream, capsys):
+    key = WriterKey("4fc1", 2)
+    job = stream.plan_write(EVENTS.schema, writer=key, client="pyspark/4 query/etl app/a")
+    stream.commit(job, [job.open_task(0, "0").finish()])
+    assert main(["info", stream.url]) == 0
+    shown = capsys.readouterr().out
+    assert "writers   4fc1 of query etl (batch 2), etl (batch 7)\n" in shown
 
 
 def test_history_shows_the_newest_commits(stream, capsys):
