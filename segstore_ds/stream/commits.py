@@ -64,7 +64,7 @@ class Commits:
         segments, ours = staged, list[StagedSegment]()
         try:
             check_stream(self._context.log.root, job.stream_id)
-            self.appender.check_visible(tasks)
+            self.appender.check_visible(tasks, job)
             frame = self.appender.join_inline(tasks, job)
             if frame is None:
                 segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)

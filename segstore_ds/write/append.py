@@ -241,11 +241,12 @@ class Appender:
             frame = layout.encode(pa.concat_batches(batches), chosen)
         return frame if frame.data.size <= FRAME_MOST_BYTES else None
 
-    def check_visible(self, tasks: Sequence[StagedTask]) -> None:
+    def check_visible(self, tasks: Sequence[StagedTask], job: WriteJob | None = None) -> None:
         """Raise InvalidInputError if a local staged object is missing in this process.
 
-        Then the tasks wrote to disks that this process does not share. Only local files are
-        checked, where a stat costs nothing.
+        Then the tasks wrote to disks that this process does not share, unless the newest root says
+        why the objects of `job` are gone: their batch is committed, or the error is the one that
+        the commit would raise. Only local files are checked, where a stat costs nothing.
         """
         if not self._context.storage.url.startswith("file:"):
             return
@@ -257,6 +258,11 @@ class Appender:
                 except MissingObjectError:
                     size = -1
                 if size != segment.bytes:
+                    if job is not None:
+                        root, key = self._context.log.refresh(), job.request.writer
+                        if key and find_repeated(self._context.status, root, key, batch=None):
+                            return
+                        check_floor(root, job.token)
                     raise InvalidInputError(
                         "staged segment is not visible to the driver",
                         remedy="use storage that all nodes share",

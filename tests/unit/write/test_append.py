@@ -11,12 +11,14 @@ from faults import Fault, FaultStorage
 from stream_kit import snapshot
 from virtual_time import TimedStorage, VirtualTime
 
+import segstore_ds as segstore
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
     ConflictError,
     InternalError,
     InvalidInputError,
+    NotFoundError,
     PositionError,
     SchemaMismatchError,
     SealedError,
@@ -673,6 +675,38 @@ def test_missing_staged_object_is_noticed_on_local_disk(tmp_path):
     ):
         stream.commit(job, done)
     assert ns(stream) == []
+
+
+@pytest.mark.parametrize("place", ["memory", "local"])
+def test_staged_objects_that_were_deleted_rightly_are_no_fault_of_the_storage(place, tmp_path):
+    """They expired, a commit of their batch was merged, or the stream was dropped or made anew."""
+
+    def prepared(**options):
+        name = uuid.uuid4().hex
+        url = f"memory://{name}" if place == "memory" else str(tmp_path / name)
+        stream = create_on(open_storage(url), SCHEMA)
+        return (stream, url, *staged(stream, 1, **options))
+
+    stream, url, job, done = prepared()
+    other = segstore.open(url)
+    other.append(numbers(9))
+    other.maintain(grace="0s", short_grace=True)
+    other.maintain(grace="0s", short_grace=True)
+    with pytest.raises(StagedExpiredError, match="write the data again"):
+        stream.commit(job, done)
+    stream, url, job, done = prepared(writer=WriterKey("w", 1))
+    segstore.open(url).append(numbers(1), writer_id="w", batch_id=1)
+    stream._log.storage.delete(f"segments/{done[0].segments[0].path}")
+    assert stream.commit(job, done).repeated
+    stream, url, job, done = prepared()
+    drop(url, confirm=url)
+    with pytest.raises(NotFoundError, match="dropped"):
+        stream.commit(job, done)
+    stream, url, job, done = prepared()
+    drop(url, confirm=url)
+    segstore.create(url, SCHEMA)
+    with pytest.raises(NotFoundError, match="in its place"):
+        stream.commit(job, done)
 
 
 def test_a_task_that_was_finished_or_aborted_takes_no_more(stream):
