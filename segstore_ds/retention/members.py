@@ -30,7 +30,7 @@ class MemberReader(NamedReader):
     """A named reader's handle of one member; `offset` and `end` are those of its own range.
 
     Below `offset` the member has done its range. Attributes `member` and `settled` say who it is,
-    and up to where everything was done when it last looked.
+    and up to where everything was done when it last looked; `left` whether it has no lease.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class MemberReader(NamedReader):
         self._lease = seen.record.members[member]
         self._watched: dict[str, tuple[tuple[str, int], float]] = {}
         self._looked_s = confirmed_s
-        self._left = False
+        self.left = False
 
     @property
     def offset(self) -> int:
@@ -115,7 +115,7 @@ class MemberReader(NamedReader):
 
         self._write(make)
         if (mine := self._seen.record.members.get(self.member)) is not None:
-            self._lease, self._left = mine, False
+            self._lease, self.left = mine, False
 
     def _held(self, record: ReaderRecord, at: Progress) -> ReaderRecord:
         """Return the record with this member in it, if it has lost nothing that it has read."""
@@ -129,7 +129,7 @@ class MemberReader(NamedReader):
                 reader=self.name,
                 member=self.member,
             )
-        if at.read > self.offset or not (record.members or self._left):
+        if at.read > self.offset or not (record.members or self.left):
             start, others = self.offset, record.members.items()
             self._give_up(at.read)
             raise LeaseLostError(
@@ -158,7 +158,7 @@ class MemberReader(NamedReader):
         )
 
     def _give_up(self, offset: int) -> None:
-        self._lease, self._left = replace(self._lease, start=offset, end=offset), True
+        self._lease, self.left = replace(self._lease, start=offset, end=offset), True
 
 
 def join_reader(
@@ -170,9 +170,10 @@ def join_reader(
     lease: Duration,
     start: int | None,
 ) -> MemberReader:
-    """Join the members of a reader, or register it; `start` counts for a new reader alone.
+    """Join the members of a reader, or register it.
 
-    A process that joins under a member's name takes its place and its range.
+    `start` counts for a new reader, and for one whose next events are gone. A process that joins
+    under a member's name takes its place and its range.
     """
     names.check_label(member, what="member")
     lease_s, token = check_duration("lease", lease), context.clock.new_id()[:16]
@@ -191,5 +192,11 @@ def join_reader(
         start = record.members[member].start
         return advanced(record, member, Progress(start, start, context.log.root.tail), number)
 
-    seen, confirmed_s = claim_name(context, name, Asked(owner, start, shared=True), join)
+    def undo(record: ReaderRecord) -> ReaderRecord | None:
+        mine = record.members.get(member)
+        held = mine is not None and mine.token == token
+        return left(record, frozenset({member})) if held else None
+
+    asked = Asked(owner, start, shared=True)
+    seen, confirmed_s = claim_name(context, name, asked, join, undo)
     return MemberReader(context, seen, confirmed_s, member)

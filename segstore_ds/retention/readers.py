@@ -10,6 +10,7 @@ its time has passed since its last record) registers again before it relies on b
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     PositionError,
     ReaderConflictError,
+    SegstoreError,
     TruncatedError,
     UnsupportedVersionError,
 )
@@ -221,7 +223,10 @@ def register_reader(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How a reader registers, as `register_reader` says; `start` moves no reader that is shared."""
+    """How a reader registers, as `register_reader` says.
+
+    `start` moves a reader that is shared only over events that are gone.
+    """
 
     owner: str
     start: int | None
@@ -236,11 +241,13 @@ def claim_name(
     name: str,
     asked: Asked,
     join: Callable[[ReaderRecord, Mapping[str, Lease], int], ReaderRecord],
+    undo: Callable[[ReaderRecord], ReaderRecord | None] | None = None,
 ) -> tuple[SeenReader, float]:
     """Write a record that registers a reader, and announce it.
 
     `join` returns the record; it is given one without members, the members that may still live, and
-    the record's number. Returned are the record, and a time of the boot clock from before it.
+    the record's number. `undo` returns one that takes it back, or None; it is called if the
+    announcement fails. Returned are the record, and a time of the boot clock from before it.
     """
     _check_asked(asked.owner, asked.lapse_s)
     root, began = context.log.refresh(), context.clock.boot_s()
@@ -256,12 +263,21 @@ def claim_name(
         mine = seen.record if seen is not None and taken else None
         passed_s = quiet_s if seen is newest else 0
         members = mine.members if mine is not None else {}
-        living = {name: each for name, each in members.items() if each.lease_s >= passed_s}
-        goes_on = asked.shared and mine is not None
+        start = asked.start
+        if asked.shared and mine is not None and not mine.offset < root.head:
+            start = None
+        offset = _start_of(context, root, start, mine)
+        if offset < root.head:
+            raise _lost(name, offset, root)
+        living = {
+            name: replace(each, start=max(each.start, offset), end=max(each.end, offset))
+            for name, each in members.items()
+            if each.lease_s >= passed_s
+        }
         record = ReaderRecord(
             root.stream_id,
             root.generation,
-            _start_of(context, root, None if goes_on else asked.start, mine),
+            mine.offset if mine is not None and asked.shared else offset,
             asked.owner,
             asked.lapse_s,
             provisional=bool(asked.provisional),
@@ -270,11 +286,18 @@ def claim_name(
             done=mine.done if mine is not None and asked.shared else [],
             extra=seen.record.extra if seen is not None else {},
         )
+        record = add_done(record, Span(record.offset, offset)) if asked.shared else record
         return join(record, living, 0 if seen is None else seen.number + 1)
 
     seen = add_record(context, newest, claim)
-    _announce(context, seen)
-    return seen, began
+    try:
+        stands = _announce(context, seen)
+    except SegstoreError:
+        if undo is not None:
+            with suppress(SegstoreError):
+                add_record(context, seen, lambda newest: undo((newest or seen).record))
+        raise
+    return (seen, began) if stands else claim_name(context, name, asked, join, undo)
 
 
 def release_reader(context: StreamContext, name: str) -> bool:
@@ -353,8 +376,11 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
         )
 
 
-def _announce(context: StreamContext, seen: SeenReader) -> None:
-    """Commit that a reader exists, so that a running retention looks again; check the head."""
+def _announce(context: StreamContext, seen: SeenReader) -> bool:
+    """Commit that a reader exists, so that a running retention looks again; check the head.
+
+    False if the head has passed the record, but not the reader: others did the events meanwhile.
+    """
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         return Change(
@@ -363,15 +389,22 @@ def _announce(context: StreamContext, seen: SeenReader) -> None:
 
     root = context.log.commit(build).root
     _check_generation(root, seen.record)
-    offset = seen.record.offset
-    if root.head > offset:
-        raise TruncatedError(
-            "events that the reader needs are gone",
-            remedy="register it with start='head' to continue without them",
-            reader=seen.name,
-            lost=f"[{offset}, {root.head})",
-            head=root.head,
-        )
+    if seen.record.offset >= root.head:
+        return True
+    newest = find_reader(context, seen.name) or seen
+    if newest.record.offset < root.head:
+        raise _lost(seen.name, newest.record.offset, root)
+    return False
+
+
+def _lost(name: str, offset: int, root: Root) -> TruncatedError:
+    return TruncatedError(
+        "events that the reader needs are gone",
+        remedy="register it, or follow, with start='head' to continue without them",
+        reader=name,
+        lost=f"[{offset}, {root.head})",
+        head=root.head,
+    )
 
 
 def _unborn(root: Root, name: str, seen_s: float) -> SeenReader:

@@ -5,12 +5,15 @@ to `poll_s`, and begins anew after events. A member of a reader reads the range 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Self
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from segstore_ds.errors import InvalidInputError, LeaseLostError
+from segstore_ds.errors import ConflictError, InvalidInputError, LeaseLostError, SegstoreError
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.quantities import Duration
@@ -25,6 +28,7 @@ from segstore_ds.retention.readers import NamedReader, register_reader
 POLL_S = 0.05
 _FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
+T = TypeVar("T")
 
 
 class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
@@ -34,8 +38,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
     Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
     one: only then a named reader's position passes it. A member leaves its reader when the loop has
-    ended; `close`, or a `with`, does so before. After an error the next batch is the first one that
-    was not returned: no event is lost.
+    ended, and when nothing refers to this object any more, as after a `break` out of
+    ``for batch in stream.follow(...)``; `close`, or a `with`, does so before. After an error the
+    next batch is the first one that was not returned: no event is lost.
 
     Attributes:
         offset: Where the events begin that are not done yet, of a member those that it reads.
@@ -55,6 +60,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         poll_s: float,
         timeout_s: float | None,
         least_rows: int | None,
+        most_rows: int | None,
         delay_s: float,
         replicated: bool,
     ) -> None:
@@ -65,7 +71,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._poll_s, self._timeout_s = poll_s, timeout_s
         self._heard_s = context.clock.boot_s()  # when the last batch was returned
         self._waiting = Waiting(context, least_rows, delay_s)
-        self._replicated = replicated
+        self._replicated, self._most_rows = replicated, most_rows
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
@@ -82,12 +88,12 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
                 raise InvalidInputError(
                     "a member needs a reader to share", remedy="give the reader's name as well"
                 )
-            self.reader = self._member = join_reader(
-                context, name, owner=owner, member=member, lease=lease, start=offset
-            )
+            join = partial(join_reader, owner=owner, member=member, lease=lease, start=offset)
+            self.reader = self._member = _retry(partial(join, context, name))
             offset = self.reader.offset
         elif name is not None:
-            self.reader = register_reader(context, name, owner=owner, start=offset)
+            register = partial(register_reader, owner=owner, start=offset)
+            self.reader = _retry(partial(register, context, name))
             offset = self.reader.offset
         self._next = self._upto = self.offset = offset or 0
 
@@ -141,7 +147,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         if self.reader is None or not (self.reader.offset < self.offset or self.reader.lapses):
             return
         try:
-            self.reader.publish(self.offset)
+            _retry(partial(self.reader.publish, self.offset))
         except LeaseLostError:
             self._batches = None
             raise
@@ -150,7 +156,15 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
     def renew(self) -> None:
         """Keep a member's lease while the batch that was returned last takes longer than that."""
         if self._member is not None:
-            self._member.renew(self._next)
+            _retry(partial(self._member.renew, self._next))
+
+    def __del__(self) -> None:
+        """Leave the reader as `close` does, without waiting."""
+        own: MemberReader | None = getattr(self, "_member", None)
+        if own is None or own.left or sys.is_finalizing():
+            return
+        with suppress(RuntimeError):  # no thread starts at the end of a process
+            self._context.clock.start(partial(_leave, own), "segstore-leave")
 
     def close(self) -> None:
         """Leave the reader, if this is a member: others get at once what is not done yet."""
@@ -170,7 +184,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         """Return up to where events may be read."""
         if self._member is None:
             return root.tail
-        self._member.take(root.tail)
+        _retry(partial(self._member.take, root.tail))
         self._go_on()
         return min(self._member.end, root.tail)
 
@@ -214,7 +228,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         start = Position.of(before, self._next)
         reading = plan_reading(self._context, root, start, end, **self._how)
         tasks = split_reading(self._context, reading, root=root)
-        self._batches, self._upto = iter(open_reader(reading, tasks)), end
+        self._batches, self._upto = _pieces(open_reader(reading, tasks), self._most_rows), end
         return self._batches
 
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -233,3 +247,24 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         wait_s = min(self._wait_s, self._poll_s)
         self._wait_s = 2 * wait_s
         return wait_s
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = most or batch.num_rows
+        yield from (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+
+
+def _retry(call: Callable[[], T]) -> T:
+    """Repeat a call for as long as others come first: one of them goes on each time."""
+    while True:
+        try:
+            return call()
+        except ConflictError as error:
+            if isinstance(error, LeaseLostError) or not error.retryable:
+                raise
+
+
+def _leave(member: MemberReader) -> None:
+    with suppress(SegstoreError):  # its lease ends by itself
+        member.leave()

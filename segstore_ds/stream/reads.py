@@ -329,6 +329,7 @@ class Reads:
         poll_s: float = POLL_S,
         timeout: Duration | None = None,
         min_rows: int | None = None,
+        max_rows: int | None = None,
         max_delay: Duration = "15m",
         replicated: bool = False,
     ) -> Follow:
@@ -349,7 +350,8 @@ class Reads:
             lease: Seconds, a timedelta or a text: after so long without a batch or a poll others
                 get the member's events. A batch has to take less.
             start: The first event; None for the position published last, or the head, and without
-                a name for the tail. Members start where the others are.
+                a name for the tail. Members start where the others are, unless those events are
+                gone.
             columns: As for `scan`, like the next four.
             filters: Which events.
             event_time: Of which times.
@@ -359,6 +361,7 @@ class Reads:
             timeout: End when nothing came for so long: seconds, a timedelta or a text such as
                 '30s'; None waits for ever.
             min_rows: Wait until so many events are new, before filters.
+            max_rows: Most events of a batch: what is repeated after a kill.
             max_delay: With `min_rows`: but no longer, counted from the commit of the first of them.
             replicated: Wait with each event until every follower has it, as for `scan`.
 
@@ -393,6 +396,7 @@ class Reads:
             poll_s=poll_s,
             timeout_s=check_timeout("timeout", timeout),
             least_rows=check_whole("min_rows", min_rows, least=1, optional=True),
+            most_rows=check_whole("max_rows", max_rows, least=1, optional=True),
             delay_s=check_duration("max_delay", max_delay) or 0,
             replicated=replicated,
         )

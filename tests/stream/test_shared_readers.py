@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from stream_kit import make_stream, numbers, objects, wait
+from stream_kit import Meddling, make_stream, numbers, objects, wait
 
 from segstore_ds.errors import (
     InvalidInputError,
@@ -22,6 +22,7 @@ from segstore_ds.format.reader_record import (
     decode_record,
     encode_record,
 )
+from segstore_ds.read import reader_records
 from segstore_ds.retention import leases
 from segstore_ds.retention.leases import Progress, add_done, advanced, free_range
 from segstore_ds.stream.opening import open as open_on
@@ -53,6 +54,10 @@ def drain(*follows):
 def record(stream):
     (seen,) = stream.readers
     return seen.record
+
+
+def next_commit(stream):
+    return f"create log/{stream.refresh().version + 1:020}"
 
 
 def requests(storage):
@@ -224,6 +229,127 @@ def test_a_loop_that_ends_leaves():
     assert (record(stream).members, record(stream).offset) == ({}, 12)
 
 
+def test_a_loop_that_is_broken_off_leaves():
+    """By `break` or an error, if nothing else refers to what `follow` returned."""
+    stream, _ = make_stream(2)
+    for batch in join(stream, "w1"):
+        assert batch.num_rows == 10
+        break
+    assert record(stream).members == {}
+
+    def failing():
+        for _ in join(stream, "w2"):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert (record(stream).members, record(stream).offset) == ({}, 0)
+    assert drain(join(stream, "w3")) == [list(range(20))]
+
+
+def test_batches_are_as_small_as_asked_for():
+    """Each is done by itself, so no more than one is repeated."""
+    stream, storage = make_stream(2)
+    dead = join(stream, "w1", max_rows=4)
+    assert [poll(dead) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    wait(storage, LEASE_S + 1)
+    assert drain(join(stream, "w2", max_rows=7)) == [list(range(8, 20))]
+    filtered = stream.follow(start="head", filters=[["n", ">=", 15]], max_rows=2)
+    assert [poll(filtered) for _ in range(3)] == [[15, 16], [17, 18], [19]]
+    with pytest.raises(InvalidInputError, match="max_rows"):
+        join(stream, "w3", max_rows=0)
+
+
+def test_joining_while_others_finish_and_retention_runs_loses_nothing():
+    """Between the joiner's record and its commit the head passes what was to be done before."""
+    stream, storage = make_stream(1)
+    first = join(stream, "w1", timeout=0)
+    assert poll(first) == list(range(10))
+
+    def finish():
+        assert poll(first) is None
+        stream.append(numbers(10, 11))
+        assert stream.refresh().retain(max_bytes=0).head == 10
+
+    slow = Meddling(storage, next_commit(stream), finish)
+    second = join(open_on(slow, clock=stream._log.clock), "w2")
+    assert sorted(record(stream).members) == ["w1", "w2"]
+    first.close()
+    assert drain(second) == [[10]]
+
+
+@pytest.mark.parametrize("kind", ["publish", "plain"])
+def test_publishing_while_another_goes_on_and_retention_runs_loses_nothing(kind):
+    """The same for two handles of one owner, when one registers or may have lapsed."""
+    stream, storage = make_stream(2)
+    other = stream.readers.register("billing")
+
+    def finish():
+        other.publish(20)
+        assert stream.refresh().retain(max_bytes=0).head == 20
+
+    slow = Meddling(storage, next_commit(stream), finish)
+    handle = open_on(slow, clock=stream._log.clock)
+    if kind == "plain":
+        assert poll(handle.follow("billing", timeout=0)) is None
+    else:
+        slow.met = True
+        reader = handle.readers.register("billing", lapse_s=100)
+        slow.met = False
+        slow._call = next_commit(stream)
+        wait(storage, 90)
+        reader.publish(10)
+        assert stream.position("reader:billing").offset == 20
+
+
+def test_members_go_on_at_the_head_where_events_are_gone():
+    """Who was refused is no member, and the remedy in the error works, for all of them."""
+    stream, _ = make_stream(4)
+    first = join(stream, "w1")
+    assert poll(first) == list(range(10))
+    assert poll(first) == list(range(10, 20))
+    stream.truncate(25)
+    with pytest.raises(TruncatedError, match=r"lost='\[10, 25\)'.*start='head'"):
+        join(stream, "w2")
+    assert sorted(record(stream).members) == ["w1"]
+    second = join(stream, "w2", start="head")
+    assert record(stream).offset == 25
+    assert sorted(chain.from_iterable(drain(first, second))) == list(range(25, 40))
+    with pytest.raises(ReaderConflictError, match=r"members=\['w1', 'w2'\]"):
+        stream.follow("billing", start="head")
+
+
+def test_a_joiner_whose_announcement_fails_is_no_member():
+    stream, storage = make_stream(1)
+
+    def truncate():
+        stream.truncate(5)
+
+    slow = Meddling(storage, next_commit(stream), truncate)
+    with pytest.raises(TruncatedError):
+        join(open_on(slow, clock=stream._log.clock), "w1")
+    assert record(stream).members == {}
+
+
+def test_a_busy_group_ends_no_loop(monkeypatch):
+    """Where each race is lost, it goes on when one is not."""
+    stream, storage = make_stream(2)
+    monkeypatch.setattr(reader_records, "_ATTEMPTS", 2)
+    other, lost = join(stream, "w1"), []
+
+    def come_first():
+        other.renew()
+        lost.append(1)
+        slow.met = len(lost) % 5 == 0
+
+    slow = Meddling(storage, "create readers/", come_first)
+    busy = join(open_on(slow, clock=stream._log.clock), "w2")
+    assert len(lost) == 5
+    slow.met = False
+    busy.renew()
+    assert len(lost) == 10
+
+
 def test_members_of_a_sealed_stream_wait_for_each_other():
     """One that died may have left events that nobody else would read."""
     stream, storage = make_stream(2)
@@ -297,7 +423,8 @@ def test_takeover_ends_sharing():
 def test_a_joiner_gives_up_members_that_died_long_ago_at_once():
     """By the store's time nothing was heard of any."""
     stream, storage = make_stream(2)
-    assert poll(join(stream, "w1")) == list(range(10))
+    dead = join(stream, "w1")
+    assert poll(dead) == list(range(10))
     wait(storage, LEASE_S + 1)
     late = join(stream, "w2")
     assert sorted(record(stream).members) == ["w2"]
