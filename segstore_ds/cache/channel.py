@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from segstore_ds.cache.buffer import Record
@@ -119,16 +120,24 @@ class Copies:
 
     @contextmanager
     def _each(self, work: Callable[[CopyChannel], None]) -> Iterator[None]:
-        threads = self._threads
-        begun = [(each, threads.submit(work, each)) for each in self._channels] if threads else []
+        begun = [(each, self._begin(work, each)) for each in self._channels]
         try:
             yield
         finally:
             # Whatever happened: the buffer's memory is used again.
-            for channel, future in begun:
+            for channel, end in begun:
                 try:
-                    future.result()
+                    end()
                 except _GIVEN_UP_ON as error:
                     self._channels.remove(channel)
                     channel.abort()
                     _LOG.warning("%s did not get all of an object: %s", channel.url, error)
+
+    def _begin(
+        self, work: Callable[[CopyChannel], None], channel: CopyChannel
+    ) -> Callable[[], None]:
+        """Begin work in a thread, and return what ends it: all of it where no thread can start."""
+        if self._threads is not None:
+            with suppress(RuntimeError):  # the process ends
+                return self._threads.submit(work, channel).result
+        return partial(work, channel)

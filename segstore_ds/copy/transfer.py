@@ -154,7 +154,12 @@ class Transfer:
         if len(ranges) == 1:
             work(ranges[0])
             return
-        futures = [self._requests.submit(run, range_) for range_ in ranges]
+        try:
+            futures = [self._requests.submit(run, range_) for range_ in ranges]
+        except RuntimeError:  # the process ends: no thread takes them
+            for range_ in ranges:
+                work(range_)
+            return
         try:
             wait(futures)
         except BaseException as error:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from stream_kit import HOUR, SCHEMA, make_stream, numbers, objects, values, wait
+from stream_kit import HOUR, SCHEMA, STAGED, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -392,7 +392,7 @@ def test_late_hint_is_not_written_into_a_restored_folder(tmp_path: Path) -> None
 def test_commit_is_acknowledged_where_no_thread_can_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of a process none can, and the hint of a burst would be written by one."""
+    """At the end of a process none can: not for the hint of a burst, nor for two followers."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -400,9 +400,12 @@ def test_commit_is_acknowledged_where_no_thread_can_start(
     storage = open_storage(tmp_path / "s")
     storage.trust_s = 1.0  # as on an object store
     stream = create_on(storage, SCHEMA, upkeep=None)
+    for name in ("f", "g"):
+        stream.followers.add(str(tmp_path / name))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         assert [stream.append(numbers(n, n + 1)).end for n in range(3)] == [1, 2, 3]
+        assert stream.append(numbers(3, 90), layout=STAGED).end == 90
     LATE_HINTS.flush()
     assert stream._log.files.read_hint() == hint_of(stream._log.root)
 

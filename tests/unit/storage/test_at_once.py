@@ -34,3 +34,13 @@ def test_all_have_ended_when_the_first_error_is_raised(failing):
     with pytest.raises(LookupError, match=str(min(failing))):
         at_once([lambda n=n: work(n) for n in range(3)])
     assert sorted(ended) == [0, 1, 2]
+
+
+def test_all_run_in_this_thread_where_none_can_start(monkeypatch):
+    """At the end of a process, or under a limit: a commit that waits for followers goes on."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert at_once([threading.get_ident] * 3) == [threading.get_ident()] * 3
