@@ -8,7 +8,8 @@ It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive c
 
 `add` has three outcomes: won, lost and unknown.
 
-- A slot is lost only if it has been *read* and holds other bytes.
+- A slot is lost only if it has been *read* and holds another batch: bytes that fail their digest
+  are read again, because a bit that flips on the way is no other writer's batch.
 - If the storage says for every try that it did not create the file (a full disk), `add` fails
   plainly.
 - A failure that lasts until an operator acts ends the tries; it does not decide the outcome.
@@ -173,6 +174,7 @@ class MetadataLog(Generic[T]):
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try's, raised if no try can have put the file
         doubtful = lasting = unsynced = False
+        before: bytes | None = None
         for attempt in range(1, ADD_ATTEMPTS + 1):
             try:
                 if self.storage.create(path, data):
@@ -190,8 +192,9 @@ class MetadataLog(Generic[T]):
             if found == data and not unsynced:  # otherwise the next try syncs it
                 self._added = number, data
                 return None
-            if found not in (None, data):
+            if found is not None and self._is_other(found, data, before, path):
                 return found
+            before = found
             if lasting:
                 break  # another try would fail too; `doubtful` decides which error is raised
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
@@ -205,6 +208,21 @@ class MetadataLog(Generic[T]):
             version=number,
             **details,
         ) from cause
+
+    def _is_other(self, found: bytes, data: bytes, before: bytes | None, path: str) -> bool:
+        """Tell whether a file surely is no batch of ours; `before` is what was read last.
+
+        One whose mark is ours is ours, with wrong bytes behind its body.
+        """
+        if found[:MARK_BYTES] == data[:MARK_BYTES]:
+            return False
+        if found == before:
+            return True
+        try:
+            decode_envelope(split_envelope(found)[0], where=path)
+        except FormatError:
+            return False
+        return True
 
     def purge(self, threshold: int, *, superseded_us: int | None = None) -> int:
         """Delete the batches below `threshold`, oldest first; return how many. Safe to repeat.
