@@ -4,7 +4,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -12,8 +12,9 @@ from typer.core import TyperGroup
 
 import segstore_ds as segstore
 from segstore_ds.cli import care, change, look, names, rows
-from segstore_ds.cli.arguments import Json, Options, choose, spell_flags
+from segstore_ds.cli.arguments import Json, Options, choose, spell_calls, spell_flags
 from segstore_ds.cli.run import Run
+from segstore_ds.cli.show import to_json
 from segstore_ds.cli.status import (
     BROKEN_PIPE,
     DAMAGED,
@@ -23,7 +24,7 @@ from segstore_ds.cli.status import (
     RETRYABLE,
 )
 from segstore_ds.errors import FormatError, SegstoreError, UnsupportedVersionError
-from segstore_ds.options.printable import printable
+from segstore_ds.options.printable import printable, printable_json
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Look": look.VERBS,
@@ -36,18 +37,30 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
 _RESCUES = ("verify", "repair", "salvage")
 
 
+def _say_failure(said: object, status: int, *, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"segstore: {printable(str(said))}", err=True)
+        return
+    facts: dict[str, object] = {"error": said}
+    if isinstance(said, SegstoreError):
+        facts = {"error": said.fact, "code": said.code, "fields": said.fields}
+        facts |= {"remedy": said.remedy, "retryable": said.retryable}
+    typer.echo(printable_json(to_json(facts | {"status": status})), err=True)
+
+
 class _Commands(TyperGroup):
     """Turns what a command raises into one line on stderr and a status."""
 
     def invoke(self, ctx: Any) -> None:
         """Run a command; none has a result."""
+        given = (*ctx._protected_args, *ctx.args)  # noqa: SLF001 - of the command
+        as_json = "--json" in given or ctx.params.get("as_json")
         try:
             super().invoke(ctx)
             sys.stdout.flush()  # what is still in the buffer: at exit no failure has a status
         except SegstoreError as error:
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            options = command.params if command else ()
-            error.respell(lambda text: spell_flags(text, options))
+            known, own = self._options(ctx), self._options(ctx)(ctx.invoked_subcommand or "")
+            error.respell(lambda text: spell_flags(spell_calls(text, known), own))
             newer = isinstance(error, UnsupportedVersionError)
             if ctx.invoked_subcommand in _RESCUES and isinstance(error, FormatError) and not newer:
                 status = DAMAGED
@@ -70,8 +83,17 @@ class _Commands(TyperGroup):
             status = FAILED
         else:
             return
-        typer.echo(f"segstore: {printable(str(said))}", err=True)
+        _say_failure(said, status, as_json=bool(as_json))
         raise typer.Exit(status)
+
+    def _options(self, ctx: Any) -> Callable[[str], Sequence[Any]]:
+        """Return what gives the options of a command by its name; none for no command."""
+
+        def options(name: str) -> Sequence[Any]:
+            command = self.get_command(ctx, name)
+            return command.params if command else ()
+
+        return options
 
 
 def _show_version(value: bool) -> None:

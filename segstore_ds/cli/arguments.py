@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +61,66 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
         return flag if value is None else f"{flag} {shlex.quote(value)}"
 
     return _PYTHON.sub(spell, text)
+
+
+# Calls of Python that an error's text may advise, as commands and what comes behind them.
+_COMMANDS = {
+    "create": "create URL",
+    "drop": "drop URL",
+    "list_streams": "ls FOLDER",
+    "open": "info URL",
+    "repair": "repair URL",
+    "salvage": "salvage URL TARGET",
+    "verify": "verify URL",
+    "compact": "compact URL",
+    "history": "history URL",
+    "maintain": "maintain URL",
+    "publish": "publish URL",
+    "read": "cat URL",
+    "redact": "redact URL",
+    "restore": "restore URL VERSION",
+    "retain": "retain URL",
+    "truncate": "truncate URL CUT",
+    "change_schema": "columns URL",
+    "followers.add": "followers URL --add FOLDER",
+    "followers.promote": "followers URL --promote",
+    "followers.remove": "followers URL --remove FOLDER",
+    "pins.release": "pins URL --release NAME",
+    "published.remove": "publish URL --remove",
+    "published.remove_latest": "publish URL --latest-by COLUMNS --remove",
+    "readers.release": "readers URL --release NAME",
+    "settings.update": "settings URL",
+    "tags.delete": "tag URL NAME --delete",
+    "tags.set": "tag URL NAME CUT",
+}
+_CALL = re.compile(r"(?<![\w.])(?:(?:segstore|stream)\.)?([a-z_]+(?:\.[a-z_]+)?)\(([^()]*)\)")
+_GIVEN = re.compile(r"([a-z_]+)=([^,]+)")
+
+
+def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
+    """Return an error's text in which calls of Python are commands, where there are such.
+
+    >>> spell_calls("see segstore.verify(url)", lambda _: ())
+    'see segstore verify URL'
+    """
+
+    def spell(found: re.Match[str]) -> str:
+        line, given = _COMMANDS.get(found[1]), dict(_GIVEN.findall(found[2]))
+        if line is None:
+            return found[0]
+        if found[1] == "settings.update" and "expiry" in given:
+            return "segstore redact URL --columns COLUMN --after AGE"
+        flags = {option.name: option.opts[0] for option in options_of(line.partition(" ")[0])}
+        given = {name: value for name, value in given.items() if name != "confirm"}
+        if not given.keys() <= flags.keys():
+            return found[0]
+        said = [
+            flags[name] if value == "True" else f"{flags[name]} {value}"
+            for name, value in given.items()
+        ]
+        return " ".join(("segstore", line, *said))
+
+    return _CALL.sub(spell, text)
 
 
 def only_filter(where: list[str] | None) -> str | None:

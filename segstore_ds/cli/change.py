@@ -1,5 +1,7 @@
 """Commands that change which events a stream holds: truncate, retain, seal, restore and others."""
 
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +11,9 @@ from segstore_ds.cli.arguments import Cut, DryRun, Url, Where, Yes, only_filter
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask
 from segstore_ds.errors import FormatError, NotFoundError
+from segstore_ds.options.arguments import check_duration
+
+_SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
 
 
 def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes = False) -> None:
@@ -93,6 +98,7 @@ def redact(
     reason: Annotated[str, "Kept with the record: a request's number, never a person."] = "",
     redact_id: Annotated[str | None, typer.Option("--id", help="The same id continues.")] = None,
     forget: Annotated[bool, "Delete what still holds the values."] = False,
+    short_grace: Annotated[bool, "With --forget: at once, whoever still reads it."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -104,6 +110,8 @@ def redact(
             raise typer.BadParameter("--after takes no --forget, --reason and --id")
         _expire(run, stream, names, after, filters, dry_run=dry_run, yes=yes)
         return
+    if short_grace and not forget:
+        raise typer.BadParameter("--short-grace needs --forget")
     if filters is None:
         raise typer.BadParameter("give --where, or --after for all events of an age")
     if dry_run:
@@ -111,7 +119,14 @@ def redact(
         run.report({"dry_run": True, "rows": found}, f"{found:,} kept events match")
         return
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
-    done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id, forget=forget)
+    done = stream.redact(
+        filters,
+        columns=names,
+        reason=reason,
+        redact_id=redact_id,
+        forget=forget,
+        short_grace=short_grace,
+    )
     held = f"{done.rows:,} events in {done.segments:,} segments"
     text = f"redacted {held}, below offset {done.tail}"
     forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
@@ -193,4 +208,74 @@ def columns(
     run.report({"columns": known}, f"columns: {', '.join(known)}")
 
 
-VERBS = (truncate, retain, seal, restore, redact, columns, drop)
+def settings(
+    run: Run,
+    url: Url,
+    *,
+    key_columns: Annotated[str | None, "A,B: By which events are looked up; or none."] = None,
+    time_column: Annotated[str | None, "NAME: The column with each event's time; or none."] = None,
+    retention: Annotated[
+        str | None, "RULES: Which events commits drop, such as max_age=7d,max_bytes=10g; or none."
+    ] = None,
+    upkeep: Annotated[
+        str | None,
+        "RULES: What upkeep keeps, such as keep=1d,keep_versions=100,grace=7d; or none, default.",
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Show the rules of a stream for all of its writers, or change them."""
+    given: dict[str, Any] = {}
+    if key_columns is not None:
+        given["key_columns"] = None if key_columns == "none" else key_columns.split(",")
+    if time_column is not None:
+        given["time_column"] = None if time_column == "none" else time_column
+    if retention is not None:
+        given["retention"] = None if retention == "none" else _retention(retention)
+    if upkeep is not None:
+        given["upkeep"] = None if upkeep == "none" else _upkeep(upkeep)
+    stream = run.change(url) if given else run.read(url)
+    kept = [f"{name} {given[name]}" for name in ("retention", "upkeep") if given.get(name)]
+    if kept:
+        ask(f"Let commits of {stream.url} delete by {' and '.join(kept)}?", yes=yes)
+    if given:
+        stream.settings.update(**given)
+    known = {name: getattr(stream.settings, name) for name in _SETTINGS}
+    run.report(known, *(f"{name:11} {_shown(value)}" for name, value in known.items()))
+
+
+def _shown(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        known = {field.name: getattr(value, field.name) for field in fields(value)}
+        return ",".join(f"{name}={rule}" for name, rule in known.items() if rule is not None)
+    if isinstance(value, tuple):
+        value = ", ".join(map(_shown, value))
+    return "none" if value in (None, "") else str(value)
+
+
+def _rules(flag: str, text: str, names: Collection[str]) -> dict[str, str]:
+    rules = [rule.partition("=") for rule in text.split(",")]
+    if not all(equals and name in names for name, equals, _ in rules):
+        raise typer.BadParameter(f"{flag} takes none, or NAME=VALUE of {', '.join(names)}")
+    return {name: value for name, _, value in rules}
+
+
+def _retention(text: str) -> dict[str, Any]:
+    names = [field.name for field in fields(segstore.RetentionPolicy)]
+    found: dict[str, Any] = _rules("--retention", text, names)
+    said = found.get("respect_readers")
+    return found if said is None else found | {"respect_readers": said == "true"}
+
+
+def _upkeep(text: str) -> "segstore.UpkeepPolicy":
+    names = ("keep", "keep_versions", "grace")
+    found: dict[str, Any] = {} if text == "default" else _rules("--upkeep", text, names)
+    for name in ("keep", "grace"):
+        if name in found:
+            found[f"{name}_s"] = check_duration(name, found.pop(name))
+    if "keep_versions" in found:
+        number = found["keep_versions"]
+        found["keep_versions"] = int(number) if number.isdecimal() else number
+    return segstore.UpkeepPolicy(**found)
+
+
+VERBS = (truncate, retain, seal, restore, redact, columns, settings, drop)

@@ -29,7 +29,10 @@ SHOWN_WRITERS = 20
 SECTIONS_SHOWN = 20
 _SHOWN = (int, float, str, type(None))  # of defaults
 _LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
-_COMMIT = ("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id")
+_COMMIT = (
+    *("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"),
+    *("client", "application", "reason"),
+)
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _PAGES = (
     *(

@@ -8,11 +8,12 @@ import typer
 
 from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
 from segstore_ds.cli.run import Run
-from segstore_ds.cli.show import ask, shown
+from segstore_ds.cli.show import ask, shown, to_json
 from segstore_ds.options.table import TableFormat
 from segstore_ds.storage import resolve_location
 
 _READER = ("name", "owner", "offset", "behind", "lost", "renewed", "live", "released", "damaged")
+_PIN = ("name", "version", "url", "clone_id", "made", "released_us")
 _MEMBER = ("reader", "member", "start", "end", "behind", "lease_s")
 
 
@@ -57,10 +58,19 @@ def readers(
     release: Annotated[
         str | None, "NAME: Release this one: it holds back no events any more."
     ] = None,
+    reset: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--reset", metavar="NAME CUT", help="Let this one go on at a cut."),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """List the named readers, their members, and how far each is behind; or release one."""
+    """List the named readers, their members, and how far each is behind; or release or move one."""
+    if release is not None and reset is not None:
+        raise typer.BadParameter("give --release or --reset")
+    if reset is not None:
+        _reset(run, url, *reset, dry_run=dry_run, yes=yes)
+        return
     if release is None:
         rows = run.read(url).metadata("readers").read_all().to_pylist()
         run.table([rows], _READER)
@@ -78,6 +88,40 @@ def readers(
     done = stream.readers.release(release)
     text = f"released {release}" if done else f"there is no reader {release} to release"
     run.report({"name": release, "released": done}, text)
+
+
+def _reset(run: Run, url: str, name: str, cut: str, *, dry_run: bool, yes: bool) -> None:
+    stream = run.change(url)
+    before, offset = stream.position(f"reader:{name}").offset, stream.position(cut).offset
+    moves = f"the reader {name} of {stream.url} from {before} to {offset}"
+    done = {"name": name, "before": before, "offset": offset}
+    if dry_run:
+        run.report({"dry_run": True, **done}, f"would move {moves}")
+        return
+    ask(f"Move {moves}? First stop what reads by this name: it would go on where it is.", yes=yes)
+    (record,) = (seen.record for seen in stream.readers if seen.name == name)
+    stream.readers.register(name, owner=record.owner, start=offset, lapse_s=record.lapse_s)
+    run.report(done, f"moved {moves}")
+
+
+def pins(
+    run: Run,
+    url: Url,
+    *,
+    release: Annotated[
+        str | None, "NAME: Release this one, of a clone that is gone; others lose what they read."
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """List the versions that clones of the stream need; or release one."""
+    if release is None:
+        found = run.read(url).pins
+        run.table([[{"name": name, **to_json(pin)} for name, pin in found.items()]], _PIN)
+        return
+    stream = run.change(url)
+    ask(f"Release the pin {release} of {stream.url}? What its clone reads may go.", yes=yes)
+    stream.pins.release(release)
+    run.report({"name": release, "released": True}, f"released {release}")
 
 
 def followers(
@@ -213,4 +257,4 @@ def publish(
         run.report(done, text)
 
 
-VERBS = (tag, readers, followers, copy, publish)
+VERBS = (tag, readers, followers, pins, copy, publish)

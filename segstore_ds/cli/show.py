@@ -19,6 +19,7 @@ from segstore_ds.options.printable import printable, printable_json
 
 _WIDE = 1 << 62  # of what is no terminal: nothing is cut
 _LEAST = 8  # of a cell of text on a narrow terminal
+_LEAST_INT = -(1 << 63)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
 _AT_ONCE = 1000  # rows: what is printed while the rest is read
 
@@ -146,9 +147,10 @@ def _exact(value: Any) -> Any:  # noqa: PLR0911 - a line per type
     if not value.is_valid:
         return None
     if t.is_timestamp(kind) or t.is_date(kind):
-        if getattr(kind, "unit", "") != "ns":
-            with suppress(ArithmeticError, ValueError):
-                return value.as_py()
+        if getattr(kind, "unit", "") == "ns":
+            return value.cast("string").as_py().replace(" ", "T")
+        with suppress(ArithmeticError, ValueError):
+            return value.as_py()
         return _far_text(value.value, kind)
     if t.is_time(kind):
         time, finer = value.as_py(), value.value % 1000
@@ -166,7 +168,9 @@ def _exact(value: Any) -> Any:  # noqa: PLR0911 - a line per type
 def _far_text(number: int, kind: Any) -> str:
     import numpy as np
 
-    text = str(np.datetime64(number, getattr(kind, "unit", "D")))
+    text = str(np.datetime64(max(number, _LEAST_INT + 1), getattr(kind, "unit", "D")))
+    if number == _LEAST_INT:  # which NumPy takes for no time
+        text = text[:-1] + "2"
     return f"{text}Z" if getattr(kind, "tz", None) else text
 
 

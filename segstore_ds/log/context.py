@@ -1,16 +1,25 @@
 """What every verb on a stream needs: where it reads and commits, and in whose name."""
 
+import getpass
+import os
 import platform
+import re
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.status.history import APPLICATION
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
+
+CLIENT_VARIABLE = "SEGSTORE_CLIENT"
+_WORD, _MOST = 60, 400  # characters of a word of a client's name, and of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,29 @@ class StreamContext:
         return self.log.clock
 
 
-def client_name() -> str:
-    """Return the name of this writer for a stream's history."""
-    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
+def client_name(more: str = "") -> str:
+    """Return the name of this writer for a stream's history: software, user, host, application.
+
+    The words of SEGSTORE_CLIENT take the place of what the platform says of the last three, and so
+    does an application that `more` names, the words of what writes beside this package.
+    """
+    given = os.environ.get(CLIENT_VARIABLE)
+    words = _platform_words() if given is None else given.split()
+    if APPLICATION in more:
+        words = [word for word in words if not word.startswith(APPLICATION)]
+    python, arrow = f"python/{platform.python_version()}", f"pyarrow/{pa.__version__}"
+    own = (word.encode("utf-8", "replace").decode()[:_WORD] for word in words)
+    return " ".join((f"segstore/{__version__}", python, arrow, *own, *more.split()))[:_MOST]
+
+
+def _platform_words() -> list[str]:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # it has none, as in some containers
+        user = ""
+    application = Path(sys.argv[0] if sys.argv else "").name
+    named = (("user/", user), ("host/", platform.node()), (APPLICATION, application))
+    return [prefix + re.sub(r"\s", "_", value) for prefix, value in named if value]
 
 
 def new_context(log: StreamLog) -> StreamContext:

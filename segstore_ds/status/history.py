@@ -29,7 +29,7 @@ from segstore_ds.status.table import HISTORY as LIMITS
 from segstore_ds.status.table import Fields, RowsTable
 from segstore_ds.storage import Storage
 
-_APPLICATION = "app/"  # prefix of the word in a client's name that names its application
+APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,8 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
 def _parts_of(client: str) -> tuple[str, str]:
     """Return the software that a client's name tells of, and its application or ""."""
     words = client.split(" ")
-    named = [word[len(_APPLICATION) :] for word in words if word.startswith(_APPLICATION)]
-    return " ".join(word for word in words if not word.startswith(_APPLICATION)), "".join(named[:1])
+    named = [word[len(APPLICATION) :] for word in words if word.startswith(APPLICATION)]
+    return " ".join(word for word in words if not word.startswith(APPLICATION)), "".join(named[:1])
 
 
 def begin_history(root: Root, *, segments: int | None = None) -> Root:

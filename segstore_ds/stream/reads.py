@@ -10,6 +10,7 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.lookup import Outcome, find_outcome
@@ -66,6 +67,9 @@ def _reader_of(
     read.__signature__ = named  # type: ignore[attr-defined]
     read.__qualname__ = "Reads.read"
     return read
+
+
+HISTORY = HISTORY_SCHEMA.append(pa.field("reason", pa.string()))  # of redactions
 
 
 class Reads:
@@ -467,7 +471,7 @@ class Reads:
 
         Rows outlive their versions. A row holds version, time, operation, head and tail after the
         commit, counts of what was added, writer and batch, client and application, attempts, races
-        lost, requests and bytes.
+        lost, requests and bytes, and a redaction's reason.
 
         Args:
             start: First version.
@@ -480,13 +484,16 @@ class Reads:
         start = check_whole("start", start)
         end = check_whole("end", end, optional=True)
         root = self._log.refresh()
-        last, history = root.version + 1 if end is None else end, self._log.history
-        return Rows(
-            HISTORY_SCHEMA,
-            lambda: pa.RecordBatchReader.from_batches(
-                HISTORY_SCHEMA, history.batches(root, start, last)
-            ),
-        )
+        last = root.version + 1 if end is None else end
+        reasons = {f"redact:{each.redact_id}": each.reason for each in redactions_of(root).values()}
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._log.history.batches(root, start, last):
+                found = [reasons.get(writer) or None for writer in batch["writer_id"].to_pylist()]
+                columns = [*batch.columns, pa.array(found, pa.string())]
+                yield pa.RecordBatch.from_arrays(columns, schema=HISTORY)
+
+        return Rows(HISTORY, lambda: pa.RecordBatchReader.from_batches(HISTORY, batches()))
 
     def metadata(self, table: str, *, as_of: AsOf = None) -> Rows:
         """Return a metadata table, one of the names below, as batches; a notebook shows its rows.

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from virtual_time import TimedStorage, VirtualTime
 
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -134,7 +135,7 @@ def described(stream: Stream) -> dict[str, Any]:
         "paths": [row["path"] for row in segments],
         "stats": [row["stats"] for row in segments],
         "retired": sorted([item.kind, item.path, item.version, item.time_us] for item in retired),
-        "history": [json_of(list(row.values())) for row in history],
+        "history": [json_of([row[name] for name in HISTORY_SCHEMA.names]) for row in history],
         "cuts": cuts(stream, history),
     }
 

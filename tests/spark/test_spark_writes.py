@@ -54,7 +54,9 @@ def test_history_names_the_application(spark, url, append):
     append(spark.range(2))
     row = segstore.open(url).history(1).read_all().to_pylist()[0]
     assert row["application"] == spark.conf.get("spark.app.id") != ""
-    assert re.fullmatch(r"segstore/\S+ python/\S+ pyarrow/\S+ pyspark/\S+", row["client"])
+    assert re.fullmatch(
+        r"segstore/\S+ python/\S+ pyarrow/\S+ user/\S+ host/\S+ pyspark/\S+", row["client"]
+    )
 
 
 def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):

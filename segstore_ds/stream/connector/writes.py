@@ -80,7 +80,7 @@ def build_write(
 
 def client_text(client: str) -> str:
     """Return a commit's client for the history: this package, and what writes beside it."""
-    return f"{client_name()} {client}"
+    return client_name(client)
 
 
 def layout_of(options: Mapping[str, Any]) -> Layout:

@@ -267,3 +267,86 @@ def test_repair_that_refuses_to_lose_a_commit_has_the_status_of_damage(
     damage(tmp_path / f"clicks/log/{stream.version:020d}")
     assert main(["repair", stream.url]) == DAMAGED
     assert "--allow-loss" in capsys.readouterr().err
+
+
+def test_settings_are_shown_and_changed(stream, capsys):
+    def known():
+        assert main(["settings", stream.url, "--json"]) == 0
+        return done(capsys)
+
+    assert known()["upkeep"] is None
+    change = ["settings", stream.url, "--key-columns", "n", "--retention"]
+    assert main([*change, "max_age=7d,respect_readers=false"]) == NOT_CONFIRMED
+    assert main([*change, "max_age=7d,respect_readers=false", "--yes"]) == 0
+    assert "max_age=604800,respect_readers=False" in capsys.readouterr().out
+    assert main(["settings", stream.url, "--upkeep", "keep=2d,grace=3d", "-y"]) == 0
+    capsys.readouterr()
+    found = known()
+    assert (found["key_columns"], found["upkeep"]["keep_s"]) == (["n"], 172_800)
+    for off in ("--key-columns", "--time-column", "--retention", "--upkeep"):
+        assert main(["settings", stream.url, off, "none"]) == 0
+    capsys.readouterr()
+    nothing = {"expiry": [], "publish": [], "key_columns": [], "time_column": None}
+    assert known() == nothing | {"retention": None, "upkeep": None}
+    for wrong in ("keep=2d,more=1", "keep_versions=x", "grace"):
+        assert main(["settings", stream.url, "--upkeep", wrong, "-y"]) == 2
+    assert main(["settings", stream.url, "--upkeep", "default", "-y"]) == 0
+    capsys.readouterr()
+    assert known()["upkeep"]["keep_s"] == 86_400
+
+
+def test_a_reader_is_moved_to_a_cut(stream, capsys):
+    reader = stream.readers.register("r", owner="team", lapse_s=77)
+    reader.publish(3)
+    move = ["readers", stream.url, "--reset", "r", "1"]
+    assert main([*move, "--dry-run"]) == 0
+    assert main(move) == NOT_CONFIRMED
+    capsys.readouterr()
+    assert main([*move, "--yes", "--json"]) == 0
+    assert done(capsys) == {"name": "r", "before": 3, "offset": 1}
+    (seen,) = stream.readers
+    assert (seen.record.offset, seen.record.owner, seen.record.lapse_s) == (1, "team", 77)
+    assert main(["readers", stream.url, "--reset", "nobody", "1", "--yes"]) == 2
+    assert main(["readers", stream.url, "--reset", "r", "9", "--yes"]) == 2
+
+
+def test_pins_are_listed_and_released(stream, tmp_path, capsys):
+    assert main(["copy", stream.url, str(tmp_path / "clone"), "--clone", "--id", "c"]) == 0
+    capsys.readouterr()
+    assert main(["pins", stream.url, "--json"]) == 0
+    assert done(capsys)["name"] == "c"
+    assert main(["pins", stream.url, "--release", "c"]) == NOT_CONFIRMED
+    assert main(["pins", stream.url, "--release", "c", "--yes"]) == 0
+    assert stream.refresh().pins == {}
+    assert main(["pins", stream.url, "--release", "c", "--yes"]) == 2
+
+
+def test_history_says_why_and_who(stream, capsys, monkeypatch):
+    redact = ["redact", stream.url, "--columns", "n", "--where", "n == 1"]
+    assert main([*redact, "--short-grace", "--yes"]) == 2
+    monkeypatch.setenv("SEGSTORE_CLIENT", "user/etl app/nightly")
+    assert main([*redact, "--reason", "request 7", "--forget", "--short-grace", "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["history", stream.url, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (row,) = [row for row in rows if row["reason"] == "request 7" and row["batch_id"]]
+    assert row["application"] == "nightly"
+    assert row["client"].endswith(" user/etl")
+    first = rows[0]["client"].split(" ")
+    assert [word.partition("/")[0] for word in first][3:] == ["user", "host"]
+
+
+def test_errors_are_json_on_demand_and_speak_of_commands(stream, tmp_path, capsys):
+    for line in (
+        ["info", str(tmp_path / "none"), "--json"],
+        ["--json", "info", str(tmp_path / "none")],
+    ):
+        assert main(line) == 2
+        said = json.loads(capsys.readouterr().err)
+        assert (said["code"], said["status"], said["retryable"]) == ("SEG_NOT_FOUND", 2, False)
+        assert said["remedy"] == "check the location; segstore create URL creates a stream"
+    assert main(["truncate", stream.url, "99", "--json"]) == 2
+    assert "beyond the tail" in json.loads(capsys.readouterr().err)["error"]
+    stream.settings.update(expiry={"n": {"age": "9d", "filters": "n == 1"}})
+    assert main(["columns", stream.url, "--rename", "n=m"]) == 2
+    assert "segstore redact URL --columns COLUMN --after AGE" in capsys.readouterr().err
