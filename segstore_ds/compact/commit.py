@@ -141,7 +141,7 @@ class Compaction:
         bytes_read: Encoded bytes of the inputs.
         bytes_written: Encoded bytes of the outputs.
         skipped: Number of groups that were written in vain: another commit changed their
-            inputs, or they would have been as many segments as before.
+            inputs, or they would have been as many segments as before, or above the target.
     """
 
     version: int
@@ -210,8 +210,11 @@ def commit_groups(
 def is_gain(run: Replacement) -> bool:
     """Return True if a group leaves fewer segments, half or more of the frames, or pieces. Pure.
 
+    It has no outputs if they would have passed the target.
     Equally many segments are a gain only if some input is Arrow and no output is.
     """
+    if not run.outputs:
+        return False
     if len(run.inputs) == 1:
         made = sum(output.frames for output in run.outputs)
         within = made * 2 <= run.frames or made > run.frames

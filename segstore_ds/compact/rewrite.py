@@ -9,10 +9,11 @@ the commit, so a crash at any point leaves the old stream. Readers of older vers
 the inputs until upkeep deletes them. A group whose inputs another commit changed is skipped; of two
 compactions of one segment at most one wins. Memory holds one output frame, the read and write
 buffers, and a few tiny segments that were decoded ahead. A group reads its inputs once and writes
-at most as much.
+at most as much; it does so again where the output would pass the target in bytes.
 """
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +39,7 @@ from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.options.table import STITCH
+from segstore_ds.options.table import SPLIT, STITCH
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import Reading, ReadTask
@@ -76,14 +77,20 @@ class CompactJob:
     dropped: frozenset[str] = frozenset()  # stored names of columns that need not be kept
 
     def target(
-        self, epoch: int, token: str, *, form: str | None = None, storage: Storage | None = None
+        self,
+        epoch: int,
+        token: str,
+        *,
+        form: str | None = None,
+        most_bytes: int = 1 << 62,
+        storage: Storage | None = None,
     ) -> Target:
-        """Return where segments are written again: as one of a format, or by the layout's sizes."""
+        """Return where segments are written again: in a format, or by the layout's sizes."""
         layout = replace(self.layout, inline_bytes=0)
         if form is not None:
-            # The inputs are within the targets. A limit could only cut the output in two segments
-            # that every later compaction would merge again.
-            layout = replace(layout, segment_rows=None, segment_bytes=1 << 62, segment_format=form)
+            layout = replace(
+                layout, segment_rows=None, segment_bytes=most_bytes, segment_format=form
+            )
         schema = decode_schema(self.epochs[epoch])
         storage = storage or self.storage
         return Target(storage, schema, layout, token, self.key_columns, self.time_column)
@@ -195,29 +202,40 @@ def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[
 def _write_piece(
     job: CompactJob, group: Group, slices: Sequence[PlacedSegment], piece: int, token: str
 ) -> tuple[StagedSegment, ...]:
-    def write(form: str) -> tuple[StagedSegment, ...]:
-        target = job.target(group.epoch, token, form=form)
+    def write(form: str, name: str, limit: int = 1 << 62) -> tuple[StagedSegment, ...]:
+        target = job.target(group.epoch, token, form=form, most_bytes=limit)
         # Encoded Arrow frames are only passed on to Arrow, and not if they are to become others.
         decoded = len(slices) == 1 or form != ARROW
         contents = (events_of if decoded else _contents)(job, group.epoch, slices)
-        attempt = f"{piece}{form[0]}"  # a name is never reused for other bytes
-        writer = TaskWriter(target, group.start, attempt)
+        writer = TaskWriter(target, group.start, f"{piece}{form[0]}{name}")
         return writer.stage(read_ahead(contents)).segments
 
-    form = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
-    if form != ARROW:
-        try:
-            outputs = write(form)
-            if len(outputs) == 1 or all(output.format != ARROW for output in outputs):
+    # The next round splits what is still too large. A merge grows where Parquet takes more bytes.
+    most = sys.maxsize if job.rules.mode == SPLIT else max(job.rules.target_bytes, group.bytes)
+    chosen = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
+    for form in dict.fromkeys((chosen, ARROW)):
+        # First without a limit: a limit that was not needed could cut the output in two segments
+        # that every later compaction would merge again. A name is never reused for other bytes.
+        for name, limit in (("", 1 << 62), ("l", most)):
+            try:
+                outputs = write(form, name, limit)
+            except InvalidInputError as error:
+                if form == ARROW:
+                    raise
+                _LOG.warning(
+                    "a group of segments is written as Arrow, since Parquet can't hold it: %s",
+                    error,
+                )
+                break
+            formats = {output.format for output in outputs}
+            if max(output.bytes for output in outputs) <= most and len(formats) == 1:
                 return outputs
-            # A remainder in Arrow would be merged with its neighbours again in every compaction.
             delete_staged(job.storage, outputs)
-        except InvalidInputError as error:
-            _LOG.warning(
-                "a group of segments is written as Arrow, since Parquet can't hold it: %s", error
-            )
-        # Parquet can't hold some of the events. Written as Arrow, all of them fit in one segment.
-    return write(ARROW)
+            if len(formats) > 1:
+                # Parquet can't hold some of the events. A remainder in Arrow would be merged with
+                # its neighbours again in every compaction; as Arrow, all fit in one segment.
+                break
+    return ()  # no way to merge them within the target: they stay as they are
 
 
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:

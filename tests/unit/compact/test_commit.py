@@ -53,17 +53,6 @@ def test_what_was_merged_is_not_merged_again(appended: str, wanted: str) -> None
     stream.verify().check()
 
 
-def test_a_merge_is_one_segment_though_it_may_grow() -> None:
-    """What comes out may be larger than what went in; then nothing joins it any more."""
-    stream, events = make_unequal("parquet")
-    target = sum(entry.bytes for entry in stream._log.root.entries)
-    layout = Layout(frame_rows=1000, segment_format="arrow", compression="none")
-    assert stream.compact(target_bytes=target, layout=layout).segments_after == 1
-    assert stream._log.root.entries[0].bytes > target
-    assert stream.compact(target_bytes=target, layout=layout).commits == 0
-    assert stream.read().read_all() == events
-
-
 def _replacement(inputs: list[str], outputs: list[str]) -> Replacement:
     staged = tuple(StagedSegment(f"t/{form}", 1, 1, 1, 0, None, form) for form in outputs)
     places = tuple((number, f"t/{number}.{form}") for number, form in enumerate(inputs))
@@ -83,6 +72,7 @@ def _replacement(inputs: list[str], outputs: list[str]) -> Replacement:
         (["arrow", "arrow"], ["arrow", "parquet"], False),
         (["arrow"], ["arrow", "arrow"], True),
         (["arrow"], ["parquet"], False),
+        (["arrow", "arrow"], [], False),
     ],
 )
 def test_what_changes_nothing_is_no_gain(
