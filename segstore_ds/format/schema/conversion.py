@@ -71,9 +71,10 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
     filled = 8 * _leaf_count(schema) if rows >= MANY_ROWS else 0
     size = batch.get_total_buffer_size()  # counts whole buffers even for a slice, but is free
     if size + filled * rows > PIECE_BYTES or any(map(is_packed, batch.schema.types)):
-        sizes = sum([unpacked_sizes(column) for column in batch.columns], np.zeros(rows))
-        ends = np.cumsum(sizes + filled) // PIECE_BYTES
-        borders += [int(place) + 1 for place in np.flatnonzero(ends[1:] > ends[:-1])]
+        sizes = [unpacked_sizes(column) for column in batch.columns]
+        if sum([column.sum() for column in sizes]) + filled * rows > PIECE_BYTES:
+            pieces = np.cumsum(sum(sizes) + filled) // PIECE_BYTES
+            borders += [int(place) + 1 for place in np.flatnonzero(pieces[1:] > pieces[:-1])]
 
     def convert(piece: pa.RecordBatch) -> pa.RecordBatch | None:
         try:

@@ -25,7 +25,9 @@ class OversizeError(SchemaMismatchError):
 def decode_dictionary(values: pa.Array, indices: pa.Array, path: str) -> pa.Array:
     """Return a dictionary's values row by row; OversizeError if a column can't hold them."""
     values = without_views(values)
-    check_size(int(_coded(unpacked_sizes(values), indices).sum()), len(indices), path)
+    sizes = unpacked_sizes(values)
+    if sizes.max(initial=0.0) * len(indices) > MOST_BYTES:
+        check_size(int(_coded(sizes, indices).sum()), len(indices), path)
     return values.take(indices)
 
 
@@ -138,7 +140,8 @@ def _list_sizes(array: pa.Array) -> npt.NDArray[np.float64]:
         if (width := _width(values.type)) is not None:
             sizes += (ends - starts) * width
         else:
-            upto = np.append(0.0, np.cumsum(unpacked_sizes(values.slice(first, last - first))))
+            upto = np.zeros(last - first + 1)
+            np.cumsum(unpacked_sizes(values.slice(first, last - first)), out=upto[1:])
             sizes += upto[ends - first] - upto[starts - first]
     return sizes
 
@@ -161,8 +164,9 @@ def _width(kind: pa.DataType) -> float | None:
 
 
 def _coded(known: npt.NDArray[np.float64], indices: pa.Array) -> npt.NDArray[np.float64]:
-    codes = pc.fill_null(indices.cast(pa.int64()), len(known))
-    sizes: npt.NDArray[np.float64] = np.append(known, 0.0)[codes.to_numpy()]
+    if indices.null_count:
+        indices = pc.fill_null(indices.cast(pa.int64()), len(known))
+    sizes: npt.NDArray[np.float64] = np.append(known, 0.0)[indices.to_numpy()]
     return sizes
 
 
