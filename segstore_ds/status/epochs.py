@@ -260,10 +260,10 @@ def with_epochs(
     Raises:
         InvalidInputError: A setting would take another column for its own.
     """
-    newest = epochs[-1]
+    newest, names = epochs[-1], epochs[-1].names
     after = called_columns(status, newest)
-    gone = {one: None for one in root.epoch.names if one not in after and one not in newest.names}
-    newest = replace(newest, names={**newest.names, **gone})
+    gone = {one: None for one in root.epoch.names if one not in after and one not in names}
+    newest = replace(newest, names={**names, **gone})
     properties = follow_columns(root.properties, called_columns(status, root.epoch), after)
     changed = replace(root, epochs=(*epochs[:-1], newest), properties=properties)
     return with_features(changed, schemas)

@@ -391,11 +391,11 @@ class Settings:
     def key_columns(self) -> tuple[str, ...]:
         """The columns by whose values events are looked up, as far as a new schema left them."""
         root = self._context.log.root
-        schema = epoch_schema(self._context.status, root.epoch)
+        types = {field.name: field.type for field in epoch_schema(self._context.status, root.epoch)}
         return tuple(
             self._called(name)
             for name in key_columns_of(root)
-            if name in schema.names and has_filter(schema.field(name).type)
+            if name in types and has_filter(types[name])
         )
 
     @property
