@@ -462,7 +462,7 @@ def test_a_signal_ends_it_while_somebody_follows(stream, number):
         (("--host", "192.0.2.1"), "--tokens"),
         (("--key", "k.pem"), "--certificate"),
         (("elsewhere/clicks",), "NAME=URL"),
-        (("--append-bytes", "many"), "append_bytes"),
+        (("--append-bytes", "many"), "--append-bytes"),
         (("--tokens", "/nowhere"), "nowhere"),
     ],
 )
