@@ -27,6 +27,9 @@ def maintain(
     short_grace: Annotated[
         bool, "Allow a grace below a day, if no reader and no job needs more."
     ] = False,
+    free_now: Annotated[
+        bool, "For a full disk: ends reads and jobs that began over five minutes ago."
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -35,7 +38,12 @@ def maintain(
         raise typer.BadParameter("--min-versions needs --keep, and --short-grace needs --grace")
     stream = run.change(url)
     maintain = partial(
-        stream.maintain, keep=keep, min_versions=min_versions, grace=grace, short_grace=short_grace
+        stream.maintain,
+        keep=keep,
+        min_versions=min_versions,
+        grace=grace,
+        short_grace=short_grace,
+        free_now=free_now,
     )
     if dry_run:
         run.report(maintain(dry_run=True))
@@ -44,6 +52,7 @@ def maintain(
         found = maintain(dry_run=True)
         gone = f"{len(found.deleted):,} objects, {with_unit(found.bytes)}"
         gone += f", and expire values of {found.expired:,} events" if found.expired else ""
+        gone += ", which ends reads and jobs that began over five minutes ago" if free_now else ""
         if keep is not None or grace is None or found.deleted:
             ask(f"Forget {found.versions:,} versions of {stream.url}, and delete {gone}?", yes=yes)
     with shown("deleting", "objects") as progress:
@@ -79,7 +88,7 @@ def compact(
 
 def verify(run: Run, url: Url) -> None:
     """Read a whole stream and say what is wrong where; status 1 for damage."""
-    with shown("verifying") as progress:
+    with shown("verifying", "events and versions") as progress:
         found = segstore.verify(url, storage_options=run.options(), progress=progress)
     read = f"{found.segments:,} segments, {found.frames:,} frames, {found.rows:,} events"
     lines = [f"verified {found.versions:,} versions, {read}"]

@@ -232,12 +232,13 @@ class MetadataLog(Generic[T]):
         if superseded_us is None:
             numbers = [number for number in self.numbers() if number < threshold]
         else:
-            numbers = self._superseded(threshold, superseded_us)
+            numbers = self.superseded(threshold, superseded_us)
         for number in numbers:
             self.storage.delete(self.path(number))
         return len(numbers)
 
-    def _superseded(self, threshold: int, before_us: int) -> list[int]:
+    def superseded(self, threshold: int, before_us: int) -> list[int]:
+        """Return the lowest numbers below `threshold` whose next batch was put before a time."""
         names_of = (
             (names.parse_log_name(info.path.rpartition("/")[2]), info.modified_us)
             for info in self.storage.list(self.folder)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -194,6 +194,7 @@ class _Verifier:
             if newest is None or older is None:
                 newest = root
                 lost = self._find_gaps(newest, numbers)
+                self._total += sum(kept >= newest.log_start for kept in numbers)
             else:
                 self._verify_frames_of(root)
                 if older.version == number + 1:
@@ -204,6 +205,7 @@ class _Verifier:
                         )
             self._released = bool(root.origins) and not newest.origins
             self._verify_status(root)
+            self._go_on(1)
             older = root
         self._older, self._released = None, False
         return newest
@@ -320,13 +322,20 @@ class _Verifier:
             if len(set(numbers)) != len(numbers):
                 self._wrong("status", "segment numbers are not unique")
         storage = with_inline(self._context.storage, root)
-        self._total += sum(item.entry.rows for item in placed)
-        for item, filters in zip(placed, self._filters_of(parts), strict=False):
-            seen = self._older is not None and item.entry.frame is not None  # with its commit file
-            if not seen and self._is_new(names.segment_object(item.entry.path)):
-                self._verify_segment(storage, item, schemas, filters)
-            self._done += item.entry.rows
-            self._progress(self._done, self._total)
+        new = [
+            # Frames of older versions are checked with their commit files.
+            (self._older is None or item.entry.frame is None)
+            and self._is_new(names.segment_object(item.entry.path))
+            for item in placed
+        ]
+        self._total += sum(item.entry.rows for item in compress(placed, new))
+        for item, filters in compress(zip(placed, self._filters_of(parts), strict=False), new):
+            self._verify_segment(storage, item, schemas, filters)
+            self._go_on(item.entry.rows)
+
+    def _go_on(self, count: int) -> None:
+        self._done += count
+        self._progress(self._done, self._total)
 
     def _filters_of(self, parts: Sequence[PartRef]) -> Iterator[SegmentFilters]:
         """Yield the filters of the segments of parts, and None for all that follow."""

@@ -19,6 +19,7 @@ Every step may be repeated, and two deletions may run at once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import FormatError, InvalidInputError
@@ -31,10 +32,10 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.options.arguments import Progress, unheard
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects, plan_temporaries
 from segstore_ds.retention.versions import (
-    may_delete_below,
     plan_log_start,
     plan_policy_start,
     version_at,
@@ -45,6 +46,7 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.storage import ObjectInfo
 
 LEAST_GRACE_S = 86_400.0
+FREE_S = 300.0  # readers and jobs of the last minutes go on even where a full disk is freed
 _MOST_MERGES = 1000
 
 
@@ -56,6 +58,8 @@ class Aim:
     keep: int = 1  # how many of the newest versions stay in any case
     until_us: int | None = None  # objects go that were dropped before; None for none
     floor: int = 0  # the newest version stamped before that time
+    version_age_s: float = 0.0  # at which a version is forgotten
+    object_age_s: float = 0.0  # at which an object goes that a commit dropped
 
     def raised(self, root: Root, version: int) -> Root:
         """Return what version `version` would be; the same root if nothing changes. Pure."""
@@ -102,6 +106,7 @@ def run_maintain(
     min_versions: int = 1,
     grace_s: float | None = None,
     short_grace: bool = False,
+    free_now: bool = False,
     dry_run: bool = False,
     progress: Progress = unheard,
 ) -> Maintenance:
@@ -117,19 +122,27 @@ def run_maintain(
             "short_grace=True if there are none",
             grace=grace_s,
         )
-    whole, start = keep_s is None and grace_s is None, 0
-    alone = not whole and grace_s is None  # versions are
+    if free_now and not (keep_s is None and grace_s is None):
+        raise InvalidInputError("free_now has ages of its own", remedy="leave keep and grace out")
+    whole, start = keep_s is None and grace_s is None and not free_now, 0
+    alone = keep_s is not None and grace_s is None  # versions are
     root = context.log.refresh() if alone else context.log.reopen()
     # The store's time is that of an object just written; a dry run writes none.
     now_us = context.clock.wall_us() if dry_run else store_now_us(context)
-    if whole:
-        policy = upkeep_of(root) or DEFAULT_POLICY
+    policy = upkeep_of(root) or DEFAULT_POLICY
+    if free_now:
+        grace_s = FREE_S
+        start = plan_log_start(context, root, FREE_S, now_us, least_s=FREE_S)
+    elif whole:
         start, grace_s = plan_policy_start(context, root, policy, now_us), policy.grace_s
     elif keep_s is not None:
         start = plan_log_start(context, root, keep_s, now_us)
     start = start if keep_from is None else min(start, keep_from)
     aim = Aim(start) if grace_s is None else _aim_at_objects(context, start, now_us, grace_s)
-    aim = replace(aim, keep=min_versions)
+    hour_s = context.log.grace_s
+    version_age_s = FREE_S if free_now else max(hour_s, policy.keep_s if keep_s is None else keep_s)
+    object_age_s = max(version_age_s, policy.grace_s if grace_s is None else grace_s)
+    aim = replace(aim, keep=min_versions, version_age_s=version_age_s, object_age_s=object_age_s)
     done = run_deletion(context, aim, dry_run=dry_run, progress=progress)
     if dry_run or not whole:
         return done
@@ -164,9 +177,13 @@ def run_deletion(
         context.log.refresh()  # dropped before it is listed, the folder may be another stream's
         root = _raise(context, aim, objects)
         if aim.start:
-            trim_log(context, base.log_start, root, lambda files: files.purge(root.log_start))
+            # By the age of each file: `log_start` may have been raised over younger ones.
+            before_us = store_now_us(context) - int(context.log.grace_s * 1e6)
+            gone = context.log.files.superseded(root.log_start, before_us)
+            trim_log(context, root, lambda files: files.purge(gone[-1] + 1 if gone else 0))
     versions = root.log_start - base.log_start
     report = Maintenance(dry_run, root.version, root.log_start, versions)
+    report = _with_waiting_log(context, root, aim, report)
     if aim.until_us is None:
         return report
     context = context.fresh()
@@ -177,7 +194,13 @@ def run_deletion(
     operations = _operations(context, root, refs)
     deleted, kept = plan_objects(refs, horizon, objects, operations)
     deleted += plan_temporaries(context.storage.temporaries(), horizon.time_us)
-    report = replace(report, deleted=tuple(deleted), kept=tuple(kept))
+    dropped_us = [
+        refs.retired[item.path].time_us
+        for item in kept
+        if item.path in refs.retired and not horizon.is_pinned(refs.retired[item.path])
+    ]
+    until = _later(report.until, max(dropped_us, default=0), aim.object_age_s)
+    report = replace(report, deleted=tuple(deleted), kept=tuple(kept), until=until)
     if dry_run:
         return report
     for count, item in enumerate(deleted, 1):
@@ -208,13 +231,32 @@ def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> R
     return context.log.commit(build).root
 
 
+def _with_waiting_log(
+    context: StreamContext, root: Root, aim: Aim, report: Maintenance
+) -> Maintenance:
+    """Return a report with the commit files that stay although a later one was made."""
+    sizes = [
+        info.size
+        for info in context.storage.list(names.LOG_FOLDER)
+        if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
+        and number < root.version
+        and not (report.dry_run and number < root.log_start)
+    ]
+    age_s = max(aim.version_age_s, context.log.grace_s)
+    until = _later(None, root.time_us if sizes else 0, age_s)
+    return replace(report, log_files=len(sizes), log_bytes=sum(sizes), until=until)
+
+
+def _later(known: datetime | None, since_us: int, age_s: float) -> datetime | None:
+    """Return the later of a moment and of when something of an age has another one; 0 is none."""
+    found = to_moment(since_us + int(age_s * 1e6)) if since_us else known
+    return max(found, known) if found and known else found
+
+
 def trim_log(
-    context: StreamContext,
-    before: int,
-    root: Root,
-    delete_of: Callable[[MetadataLog[Root]], object],
+    context: StreamContext, root: Root, delete_of: Callable[[MetadataLog[Root]], object]
 ) -> None:
-    """Delete files below a root's `log_start`, which was `before`, here and in the mirrors."""
+    """Delete files below a root's `log_start`, here and in the mirrors."""
 
     def delete_copy(files: MetadataLog[Root]) -> None:
         files.put_hint(hint_of(root))
@@ -222,9 +264,8 @@ def trim_log(
 
     # Advance the hint before deleting, or an open could follow it to a leftover version.
     context.log.files.put_hint(hint_of(root))
-    if root.log_start > before or may_delete_below(context, root):
-        delete_of(context.log.files)
-        context.log.seams.in_copies(root, "forgotten versions", delete_copy)
+    delete_of(context.log.files)
+    context.log.seams.in_copies(root, "forgotten versions", delete_copy)
 
 
 def _operations(context: StreamContext, root: Root, refs: References) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from segstore_ds.format import names
 from segstore_ds.status.deletable import Horizon, find_deletable
@@ -39,6 +40,10 @@ class Maintenance:
         expired: How many events lost values that have expired.
         deleted: The objects that were deleted, or would be.
         kept: The objects that no version lists and that stay for now.
+        log_files: How many commit files of older versions stay for now.
+        log_bytes: Their total size in bytes.
+        until: When all of these may go by the ages asked for, if nothing is committed meanwhile (by
+            the store's clock, UTC); None if nothing waits for a time.
         mirrors: What stays in each folder that mirrors this one, by its location; None if it can't
             be reached.
     """
@@ -51,6 +56,9 @@ class Maintenance:
     expired: int = 0
     deleted: tuple[Item, ...] = ()
     kept: tuple[Item, ...] = ()
+    log_files: int = 0
+    log_bytes: int = 0
+    until: datetime | None = None
     mirrors: Mapping[str, tuple[Item, ...] | None] = field(default_factory=dict)
 
     @property
@@ -74,6 +82,11 @@ class Maintenance:
                 f"{verb}: {len(sizes)} objects, {sum(sizes)} bytes: {why}"
                 for why, sizes in sorted(totals.items())
             ]
+        if self.log_files:
+            lines += [f"kept for now: {self.log_files} commit files, {self.log_bytes} bytes"]
+        if self.until:
+            at = f"{self.until:%Y-%m-%dT%H:%M:%SZ}"
+            lines += [f"all of that may go at {at}, if nothing is committed meanwhile"]
         return "\n".join(lines)
 
 

@@ -32,7 +32,7 @@ from segstore_ds.log.seams import best_effort
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.deletion import Aim, Gone, trim_log
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects
-from segstore_ds.retention.versions import plan_policy_start, version_at
+from segstore_ds.retention.versions import may_delete_below, plan_policy_start, version_at
 from segstore_ds.status.deletable import Horizon, plan_horizon
 from segstore_ds.status.references import (
     OBJECT_FOLDERS,
@@ -141,7 +141,9 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
         first = low if files is context.log.files else files.lowest(start)
         files.trim(first, done.log_start, until=late)
 
-    trim_log(context, start, done, trim)
+    # No other round came between, so a raised `log_start` is the one planned above.
+    if done.log_start > start or may_delete_below(context, done):
+        trim_log(context, done, trim)
     versions = done.log_start - start
     return Maintenance(False, done.version, done.log_start, versions, deleted=tuple(work.deleted))
 

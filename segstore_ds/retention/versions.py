@@ -13,21 +13,28 @@ from segstore_ds.read.reader_records import store_now_us
 
 
 def plan_log_start(
-    context: StreamContext, root: Root, older_than_s: float, now_us: int | None = None
+    context: StreamContext,
+    root: Root,
+    older_than_s: float,
+    now_us: int | None = None,
+    *,
+    least_s: float | None = None,
 ) -> int:
     """Return the oldest version to keep: the base of the newest one stamped before the age.
 
     A stamp may be older than its commit: the writer slept, or its put arrived late. But the base of
     a commit was in the log when the commit was stamped, so every version below the base had been
-    superseded by then. `older_than_s` counts from being superseded and is at least the log's grace;
-    the time is the store's.
+    superseded by then. `older_than_s` counts from being superseded and is at least the log's grace.
+    The time is the store's. With `least_s` instead of that grace, the files of the log must stay,
+    and the base may be forgotten, too: its successor's file tells by itself how long ago.
     """
     now_us = store_now_us(context) if now_us is None else now_us
-    kept = version_at(context, root, now_us - int(max(older_than_s, context.log.grace_s) * 1e6))
+    grace_s = context.log.grace_s if least_s is None else least_s
+    kept = version_at(context, root, now_us - int(max(older_than_s, grace_s) * 1e6))
     if kept <= root.log_start:
         return root.log_start
-    start = max(context.log.history.base_of(root, kept), root.log_start)
-    return _lower(context, root, start, now_us - int(context.log.grace_s * 1e6))
+    base = context.log.history.base_of(root, kept) if least_s is None else kept
+    return _lower(context, root, max(base, root.log_start), now_us - int(grace_s * 1e6))
 
 
 def plan_policy_start(context: StreamContext, root: Root, policy: UpkeepPolicy, now_us: int) -> int:
@@ -51,7 +58,7 @@ def version_at(context: StreamContext, root: Root, time_us: int) -> int:
 def may_delete_below(context: StreamContext, root: Root) -> bool:
     """Tell whether all versions below a root's `log_start` were superseded before the log's grace.
 
-    Those of a stream that was dropped in this folder may be younger.
+    Those of a stream that was dropped in this folder may be younger, or forgotten early.
     """
     first = context.storage.info(context.log.files.path(root.log_start))
     return first.modified_us <= store_now_us(context) - int(context.log.grace_s * 1e6)

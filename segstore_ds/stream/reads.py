@@ -520,7 +520,7 @@ class Reads:
         That is every kept version, the records of readers and the published tables.
 
         Args:
-            progress: Gets how many events are done, and how many there are, after each step.
+            progress: Gets how many events and versions are done, and of how many, after each step.
 
         Raises:
             NotFoundError: The stream is gone.

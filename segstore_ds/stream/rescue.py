@@ -92,7 +92,7 @@ def verify(
     Args:
         url: The stream.
         storage_options: As in `open`.
-        progress: Gets how many events are done, and how many there are, after each step.
+        progress: Gets how many events and versions are done, and of how many, after each step.
         clock: Time and ids.
 
     Raises:

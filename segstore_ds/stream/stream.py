@@ -248,6 +248,7 @@ class Stream(Writes):
         min_versions: int = 1,
         grace: Duration | None = None,
         short_grace: bool = False,
+        free_now: bool = False,
         dry_run: bool = False,
         progress: Progress = unheard,
     ) -> Maintenance:
@@ -271,11 +272,18 @@ class Stream(Writes):
                 need them, and a writing job may take.
             short_grace: Allow a grace of less than a day. You promise that no reader of an older
                 version and no writing job needs more.
+            free_now: For a disk that is full: forget versions that were superseded five minutes
+                ago, and delete what was dropped so long ago. You promise that none of these is
+                needed: reads and jobs that began before fail (SnapshotExpiredError,
+                StagedExpiredError), as do `as_of`, `restore` and copies of such versions, and
+                other engines' reads of a published table until it is published again. Clones keep
+                theirs, and the log's files stay for an hour.
             dry_run: Change nothing, and report what would be done.
             progress: Gets how many objects are done, and how many there are, after each step.
 
         Returns:
-            What was deleted, or would be, and what stays for now, each with its reason.
+            What was deleted, or would be, and what stays for now, each with its reason, and until
+            when.
 
         Examples:
             >>> done = stream.maintain(keep="7d", dry_run=True)
@@ -288,10 +296,11 @@ class Stream(Writes):
             min_versions=check_whole("min_versions", min_versions, least=1),
             grace_s=check_duration("grace", grace),
             short_grace=short_grace,
+            free_now=free_now,
             dry_run=dry_run,
             progress=progress,
         )
-        if keep is None and grace is None:
+        if keep is None and grace is None and not free_now:
             try:
                 expired = (count_expired if dry_run else run_expiry)(self._context)
             finally:
