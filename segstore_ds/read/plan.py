@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.errors import InvalidInputError, MissingObjectError
+from segstore_ds.errors import InvalidInputError, MissingObjectError, SchemaMismatchError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import with_names
+from segstore_ds.format.schema.widening import is_wider
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version, replaced_stream
@@ -129,6 +130,31 @@ class Reading:
         if not self.stored:
             return schema
         return with_names(schema, [self.stored.get(name, name) for name in schema.names])
+
+    def check_goes_on(self, later: "Reading", *, remedy: str) -> None:
+        """Refuse to go on in a later plan where a column that this one reads is another.
+
+        A column stays the same under its stored name, in its type or a wider one. New ones of a
+        reader of all columns do not matter here.
+
+        Raises:
+            SchemaMismatchError: A column was renamed, dropped or replaced; names them.
+        """
+        now = later.needed_schema
+        known = {*now.names}
+        changed = [
+            mine.name
+            for mine in self.needed_schema
+            if mine.name not in known
+            or self.stored.get(mine.name, mine.name) != later.stored.get(mine.name, mine.name)
+            or not is_wider(mine, now.field(mine.name))
+        ]
+        if changed:
+            raise SchemaMismatchError(
+                "columns were renamed, dropped or replaced while they were read",
+                remedy=remedy,
+                columns=changed,
+            )
 
     @property
     def result_schema(self) -> pa.Schema:

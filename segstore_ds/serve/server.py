@@ -240,8 +240,6 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
         del request["follow"]
         how = {name: value for name, value in request.items() if name != "start"}
         stream.refresh()
-        # What a later version adds has no place in the schema that was sent first.
-        how.setdefault("columns", stream.schema.names)
         events = stream.follow(start=request.get("start"), timeout=0, **how)
         schema = stream.scan(**{**how, "start": "tail"}).schema
 
@@ -252,7 +250,8 @@ class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
                     if not batch.schema.equals(schema):
                         raise SchemaMismatchError(
                             "the stream's columns changed while it was followed",
-                            remedy="start again at the offset after the last event",
+                            remedy="start again at the offset after the last event; a request that "
+                            "names its columns does not end when others are added",
                         )
                     yield batch
                     heard_s = monotonic()

@@ -28,6 +28,7 @@ from segstore_ds.retention.readers import NamedReader, register_reader
 POLL_S = 0.05
 _FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
+_AGAIN = "start again: it goes on with the first event that was not returned, in the new columns"
 T = TypeVar("T")
 
 
@@ -81,6 +82,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             root = context.log.acknowledged()
         cut = "tail" if name is None and start is None else start
         offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
+        self._reading = plan_reading(context, root, root.tail, root.tail, **how)
         self.reader: NamedReader | None = None
         self._member: MemberReader | None = None
         if member is not None:
@@ -227,6 +229,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         # The position holds the root seen before: the read checks that it continues that history.
         start = Position.of(before, self._next)
         reading = plan_reading(self._context, root, start, end, **self._how)
+        self._reading.check_goes_on(reading, remedy=_AGAIN)
+        self._reading = reading
         tasks = split_reading(self._context, reading, root=root)
         self._batches, self._upto = _pieces(open_reader(reading, tasks), self._most_rows), end
         return self._batches

@@ -346,6 +346,9 @@ class Reads:
         Processes that give a `member` share the reader: each event goes to one of them, at least
         once, and in order within the ranges of offsets that each leases.
 
+        New columns and wider types come with the next batch. Where columns were renamed, dropped or
+        replaced, the loop ends before the first batch that has them.
+
         Args:
             name: The named reader that publishes; None for none.
             owner: Who may publish under the name.
@@ -377,6 +380,7 @@ class Reads:
                 none, at once or while publishing.
             LeaseLostError: The loop asked for the next batch after the lease was over and others
                 had got the events: what was done with the batch does not count.
+            SchemaMismatchError: A column that is read is another one now: start again.
 
         Examples:
             >>> [batch["n"].to_pylist() for batch in stream.follow(start="head", timeout=0)]

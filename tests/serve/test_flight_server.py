@@ -234,11 +234,25 @@ def test_a_client_that_leaves_makes_room_for_another(connect):
     _wait_for(is_free)
 
 
-def test_new_columns_do_not_end_a_follower(connect, stream):
+def test_new_columns_end_a_follower_unless_it_names_its_columns(connect, stream):
+    """They have no place in the schema that was sent first, and are not passed over in silence."""
     reader = connect().do_get(_ticket(follow=True, start=6))
+    chosen = connect().do_get(_ticket(follow=True, start=6, columns=["user", "n"]))
     more = _rows(0, 1).append_column("place", pa.array(["Rome"]))
     stream.append(more, merge_schema=True)
-    assert reader.read_chunk().data.to_pydict() == {"user": ["ada"], "n": [0]}
+    assert chosen.read_chunk().data.to_pydict() == {"user": ["ada"], "n": [0]}
+    with pytest.raises(flight.FlightServerError, match=r"SEG_SCHEMA.*start again"):
+        reader.read_chunk()
+
+
+def test_swapped_columns_end_a_follower(connect, stream):
+    stream.change_schema(rename={"user": "x"})
+    stream.append({"x": "bob", "n": 1, "y": "Rome"}, merge_schema=True)
+    reader = connect().do_get(_ticket(follow=True, start=7))
+    stream.change_schema(rename={"x": "y", "y": "x"})
+    stream.append({"x": "Rome", "n": 1, "y": "bob"})
+    with pytest.raises(flight.FlightServerError, match=r"SEG_SCHEMA.*'x', 'y'.*start again"):
+        reader.read_chunk()
 
 
 def test_other_types_end_a_follower(connect, stream):

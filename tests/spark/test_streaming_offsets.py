@@ -393,15 +393,20 @@ def test_columns_filters_and_offsets_as_in_batch(
 def test_wider_column_ends_the_query_with_a_remedy(
     url: str, query: Callable[..., SegstoreStreamReader]
 ) -> None:
-    """A query's columns are those of its start; new ones are passed over, changed ones refused."""
+    """A query's columns are those of its start, and it reads no batch that has others."""
     stream = segstore.create(url, pa.schema([("n", pa.int32())]))
     stream.append(pa.table({"n": pa.array([1], pa.int32())}))
     reader = query()
     [(_, end)] = follow(reader)
+    chosen = query(columns="n")
     both = pa.table({"n": pa.array([2], pa.int32()), "m": ["x"]})
     stream.append(both, merge_schema=True)
     [batch] = follow(reader, end)
-    assert rows(reader, *batch) == [{"n": 2}]
+    with pytest.raises(SchemaMismatchError, match=r"new_columns=\['m'\]; load it again.*columns"):
+        reader.partitions(*batch)
+    assert rows(chosen, *batch) == [{"n": 2}]
+    reader = query()
+    assert rows(reader, *batch) == [{"n": 2, "m": "x"}]
     stream.append(pa.table({"n": pa.array([3], pa.int64()), "m": ["x"]}), merge_schema=True)
     [batch] = follow(reader, batch[1])
     with pytest.raises(SchemaMismatchError, match="load it again"):

@@ -26,6 +26,19 @@ from segstore_ds.format.schema.normal_form import (
 MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
+def is_wider(field: pa.Field, wanted: pa.Field) -> bool:
+    """Tell whether a field has the type of another of its name, or one that holds all its values.
+
+    >>> is_wider(pa.field("n", pa.int32()), pa.field("n", pa.int64()))
+    True
+    """
+    try:
+        merged = plan_schema(pa.schema([field]), pa.schema([wanted]), merge=True)
+    except SchemaMismatchError:
+        return False
+    return bool(merged.field(0).type.equals(wanted.type))
+
+
 def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:
     """Return the schema that the stream has once it holds data of the schema `incoming`.
 

@@ -36,6 +36,7 @@ from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
 from segstore_ds.stream.connector.tasks import Reading
 
 _LOG = logging.getLogger(__name__)
+_AGAIN = "load it again and restart the query: it goes on with this batch, in the new columns"
 _ENDS_EARLY = (
     "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source keeps "
     "those of its options; with the triggers AvailableNow and Once the query ends after this batch"
@@ -118,7 +119,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             replicated=options["replicatedOnly"],
         )
         self._origin: StreamOffset | None = None
-        self._stored: list[str] | None = None  # the columns that the last batch read, as stored
+        self._reading: Reading | None = None  # of the last batch
         # For a Spark that names no start: the end that it planned last, and that it was given last.
         self._planned: StreamOffset | None = None
         self._returned: StreamOffset | None = None
@@ -249,22 +250,26 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan a batch in the columns that the query began with.
 
         Raises:
-            SchemaMismatchError: They were renamed or dropped since; nothing of the batch is read.
+            SchemaMismatchError: They were changed since, or there are new ones and the user has not
+                said which to read; nothing of the batch is read.
         """
-        remedy = (
-            "load it again and restart the query: it goes on with this batch, in the new columns"
-        )
         try:
             columns = project(snapshot, self._options, self._schema)
         except SchemaMismatchError as error:
-            if self._stored is None:
+            if self._reading is None:
                 raise
-            raise SchemaMismatchError(error.fact, remedy=remedy, **error.fields) from error
+            raise SchemaMismatchError(error.fact, remedy=_AGAIN, **error.fields) from error
+        new = sorted({*snapshot.schema.names}.difference(columns))
+        if new and self._options["columns"] is None:
+            raise SchemaMismatchError(
+                "the stream has columns that the query does not read",
+                remedy=f"{_AGAIN}; or name those to read in the option columns",
+                new_columns=new,
+            )
         reading = plan_reading(snapshot, {**self._options, **cuts, "columns": columns})
-        stored = reading.as_stored(reading.needed_schema).names
-        if self._stored not in (None, stored):
-            raise SchemaMismatchError("columns were renamed while the query ran", remedy=remedy)
-        self._stored = stored
+        if self._reading is not None:
+            self._reading.check_goes_on(reading, remedy=_AGAIN)
+        self._reading = reading
         return reading
 
     def _is_limited(self, limit: ReadLimit | None) -> bool:
