@@ -44,8 +44,8 @@ RESTORE_LOG = (
 )
 # The remedy where a folder has segments, but no log at all.
 LOG_IS_GONE = (
-    "copy log/ here from a follower, or promote one with followers.promote(); without a follower "
-    "restore log/ from a backup"
+    "call segstore.repair(url, replica=follower) to copy log/ from a follower, or promote one with "
+    "followers.promote(); without a follower restore log/ from a backup"
 )
 
 

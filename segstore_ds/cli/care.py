@@ -113,6 +113,7 @@ def repair(
     allow_loss: Annotated[bool, "Give up the newest commits if they are lost."] = False,
     allow_promoted: Annotated[bool, "Go on even if another folder may be the primary."] = False,
     allow_redacted: Annotated[bool, "Go on even if redacted values may come back."] = False,
+    replica: Annotated[str | None, "FOLDER: Take lost commits from this copy."] = None,
     yes: Yes = False,
 ) -> None:
     """Rebuild lost or damaged metadata; status 1 if something stays damaged."""
@@ -123,6 +124,7 @@ def repair(
         allow_loss=allow_loss,
         allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
+        replica=replica,
         storage_options=run.options(),
     )
     lines = [*(f"rebuilt: {text}" for text in done.repaired)]

@@ -25,6 +25,7 @@ Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any, Generic, TypeVar
@@ -326,17 +327,37 @@ class MetadataLog(Generic[T]):
         """Return a batch's file as stored, or None where there is none."""
         return self._read(self.path(number))
 
-    def decode(self, number: int, data: bytes, *, reread: bool = True) -> T:
+    def read_sound(self, number: int) -> tuple[T, bytes]:
+        """Return a batch and its file, to be copied: every byte is checked, on a second try too.
+
+        Raises MissingObjectError where there is none, and FormatError as `get`.
+        """
+        path = self.path(number)
+        for last in (False, True):
+            data = self._read(path)
+            if data is None:
+                break
+            with nullcontext() if last else suppress(FormatError):
+                batch = self._decode(data, path)
+                if self._codec.is_sound(batch):
+                    return batch, data
+                raise CorruptionError(
+                    "bytes behind the body fail their checksums", where=f"{self.storage.url}/{path}"
+                )
+        raise self._missing(number)
+
+    def is_sound(self, batch: T) -> bool:
+        """Tell whether what lies behind a batch's body is as it was written."""
+        return self._codec.is_sound(batch)
+
+    def decode(self, number: int, data: bytes) -> T:
         """Return the batch that a file holds; raises FormatError as `get`.
 
         The file is read again if bytes behind the body are wrong: a bit that flipped on the way
-        must not get into later batches. A file that is damaged itself is returned as it is. Without
-        `reread` only these bytes count.
+        must not get into later batches. A file that is damaged itself is returned as it is.
         """
         path = self.path(number)
         batch = self._decode(data, path)
-        if not reread:
-            return batch
         if self._codec.is_sound(batch) or (again := self._read(path)) in (None, data):
             return batch
         found = self._decode(again, path)

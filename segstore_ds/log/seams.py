@@ -57,6 +57,10 @@ class Seam:
         """
         return None
 
+    def is_mirrored(self, theirs: Root) -> bool:  # noqa: ARG002
+        """Tell whether a root of another folder says that it mirrors this one."""
+        return False
+
     def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:  # noqa: ARG002
         """Give a mirror of the newest root the commits that it lacks; raises as `catch_up`."""
         return []
@@ -153,6 +157,10 @@ class Seams:
         """Take commits from the folder that this one follows; see `Seam.catch_up`."""
         rooms = (room.catch_up(base, allow_promoted=allow_promoted) for room in self._of(base))
         return next((found for found in rooms if found is not None), None)
+
+    def is_mirrored(self, theirs: Root) -> bool:
+        """Tell whether a root of another folder says that it mirrors this one."""
+        return any(room.is_mirrored(theirs) for room in self._of(theirs))
 
     def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:
         """Give a mirror the commits that it lacks; see `Seam.mend`."""

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
 
-from segstore_ds.copy.transfer import CopiedObject, copy_object, copy_objects
-from segstore_ds.errors import FormatError, NotFoundError, StorageError
+from segstore_ds.copy.transfer import CopiedObject, copy_objects
+from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.inline import frame_is_sound, join_frames
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog, find_gaps
+from segstore_ds.log.newest import readable
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.status import Findings, put_back
@@ -39,17 +40,51 @@ _PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
 _Found = tuple[InlineFrame, str]  # a sound frame, and whose it is
 
 
+def restore_log(context: StreamContext, replica: str) -> list[str]:
+    """Copy the commits of a mirror that this log lacks or can't read; return what and from where.
+
+    For a log that names no mirror any more. Nothing is copied from a folder that does not say that
+    it mirrors this one, or holds another commit of some version.
+    """
+    ours, theirs = context.log.files, context.log.files.at(context.storage.sibling(replica))
+    found = theirs.latest()
+    shared = set(ours.numbers()) & set(theirs.numbers())
+    held = {n for n in shared if readable(ours, n, ours.read(n)) is not None}
+    if (
+        found is None
+        or not context.log.seams.is_mirrored(found[1])
+        or any(_differ(ours, theirs, number) for number in held)
+    ):
+        raise InvalidInputError(
+            "the folder does not replicate this one: it is none, was promoted, or goes another way",
+            remedy="name a folder that does; one that was promoted is the stream now",
+            url=context.storage.url,
+            replica=theirs.storage.url,
+        )
+    restored: list[str] = []
+    for number in theirs.numbers():
+        if number not in held:
+            context.storage.put(ours.path(number), theirs.read_sound(number)[1])
+            restored.append(f"{ours.path(number)} from {theirs.storage.url}")
+    return restored
+
+
+def _differ(ours: MetadataLog[Root], theirs: MetadataLog[Root], number: int) -> bool:
+    both = [readable(files, number, files.read(number)) for files in (ours, theirs)]
+    return len({root.transaction for root in both if root is not None}) > 1
+
+
 def restore_commits(context: StreamContext, base: Root) -> list[str]:
     """Copy commits newer than `base` from mirrors that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
     for files in context.log.seams.sound_copies(base):
         try:
-            while (theirs := _next(files, newest)) is not None:
-                path = files.path(theirs.version)
-                copy_object(files.storage, context.storage, path)
+            while _next(files, newest) is not None:
+                newest, data = files.read_sound(newest.version + 1)
+                path = files.path(newest.version)
+                context.storage.put(path, data)
                 restored.append(f"{path} from {files.storage.url}")
-                newest = theirs
         except (FormatError, StorageError) as error:
             _LOG.warning("%s can't restore commits: %s", files.storage.url, error)
     return restored

@@ -40,7 +40,12 @@ from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise
-from segstore_ds.repair.copies import restore_commits, restore_frames, restore_objects
+from segstore_ds.repair.copies import (
+    restore_commits,
+    restore_frames,
+    restore_log,
+    restore_objects,
+)
 from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import Findings, repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
@@ -80,9 +85,12 @@ def run_repair(
     allow_loss: bool,
     allow_promoted: bool = False,
     allow_redacted: bool = False,
+    replica: str | None = None,
 ) -> RepairReport:
     """Rebuild what can be rebuilt; safe to repeat. Stop writers first."""
     report = RepairReport()
+    if replica is not None:
+        report.repaired += restore_log(context, replica)
     base, _ = newest_readable(context)
     report.repaired += _set_aside(context, base)
     _refuse_strays(context, base)
@@ -98,7 +106,8 @@ def run_repair(
         if not allow_loss:
             raise CorruptionError(
                 "the newest commits are gone or can't be read",
-                remedy="restore the files from a backup; or repair with allow_loss=True, which "
+                remedy="restore the files from a backup, or by replica=url from a folder that "
+                "replicates this one; or repair with allow_loss=True, which "
                 "loses what they committed and continues from the version before them; if only "
                 f"{names.HINT_PATH} names them and it is wrong, delete it",
                 url=context.storage.url,
@@ -247,8 +256,8 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
         raise no_stream(context.storage)
     raise NotFoundError(
         "no commit can be read",
-        remedy="restore the files of log/ from a backup; or repair the stream that this folder "
-        "replicates, if it does",
+        remedy="restore the files of log/ from a backup, or by repair(url, replica=other) from "
+        "a folder that replicates this one; or repair the folder that this one replicates",
         url=context.storage.url,
         versions=numbers[:20],
     )

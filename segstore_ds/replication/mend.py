@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
-from segstore_ds.format.inline import frame_is_sound
 from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import readable
@@ -94,9 +93,9 @@ def find_wrong(
 
 
 def _read_own(ours: MetadataLog[Root], version: int) -> tuple[Root | None, bytes | None]:
-    """Return a commit and its file as `read_whole`; no commit if it is damaged, no file if gone."""
+    """Return a commit and its file; no commit if it is damaged, no file if it is gone."""
     try:
-        return read_whole(ours, version)
+        return ours.read_sound(version)
     except MissingObjectError:
         return None, None
     except FormatError:
@@ -129,31 +128,6 @@ def _is_copy(held: bytes, own: bytes) -> bool:
     return same_digest or held[MARK_BYTES:] == own[MARK_BYTES:] != b""
 
 
-def read_whole(files: MetadataLog[Root], version: int) -> tuple[Root, bytes]:
-    """Return a commit that a log holds, and its file; every byte is checked, on a second try too.
-
-    Raises:
-        MissingObjectError: There is no such version.
-        FormatError: The file is damaged.
-    """
-    for again in (True, False):
-        data = files.read(version)
-        if data is None:
-            break
-        try:
-            root = files.decode(version, data, reread=False)
-        except FormatError:
-            if again:
-                continue
-            raise
-        if frames_are_sound(root):
-            return root, data
-        if not again:
-            where = f"{files.storage.url}/{files.path(version)}"
-            raise CorruptionError("an inline frame fails its checksum", where=where)
-    raise MissingObjectError("batch is missing in its log", version=version)
-
-
 def _hinted(ours: MetadataLog[Root], follower: Follower, root: Root) -> int:
     """Return the version that a follower's hint names, if it is the primary's; -1 if not."""
     hint = follower.files.read_hint()
@@ -166,8 +140,3 @@ def _hinted(ours: MetadataLog[Root], follower: Follower, root: Root) -> int:
     except FormatError:
         return -1
     return hint.number if named is not None and named.transaction == hint.transaction else -1
-
-
-def frames_are_sound(root: Root) -> bool:
-    """Tell whether all inline frames of a root have the bytes that their checksums say."""
-    return all(entry.frame is None or frame_is_sound(entry.frame) for entry in root.entries)

@@ -42,7 +42,7 @@ from segstore_ds.log.seams import Seam
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import PROPERTY, Follower, followers_of, replication_of
-from segstore_ds.replication.mend import find_wrong, frames_are_sound, mend, read_whole
+from segstore_ds.replication.mend import find_wrong, mend
 from segstore_ds.replication.objects import copy_small, new_segments, new_status, whole_segments
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.status.table_status import TableStatus
@@ -258,6 +258,11 @@ class Replicas(Seam):
             return None
         return replicas_of(log).mend(root, self._storage.url, allow_promoted=allow_promoted)
 
+    def is_mirrored(self, theirs: Root) -> bool:
+        """Tell whether a root of another folder says that it follows this one."""
+        known = replication_of(theirs)
+        return known is not None and known.primary == self._storage.url
+
     def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:
         """Copy to a follower the commits that are damaged or missing there; see `Seam.mend`."""
         follower = self._open(url)
@@ -350,7 +355,7 @@ class Replicas(Seam):
         """Yield the commits from the newest that a follower holds to a root, every one of them."""
         try:
             for version in range(before.version + 1, root.version):
-                yield read_whole(self._files, version)[0]
+                yield self._files.read_sound(version)[0]
         except MissingObjectError as error:
             raise MissingObjectError(
                 "a version that a follower lacks was forgotten",
@@ -358,7 +363,7 @@ class Replicas(Seam):
                 follower=follower.url,
                 version=error.fields.get("version"),
             ) from error
-        yield root if frames_are_sound(root) else read_whole(self._files, root.version)[0]
+        yield root if self._files.is_sound(root) else self._files.read_sound(root.version)[0]
 
     def _check_ours(self, follower: Follower, theirs: Root, root: Root) -> None:
         if theirs.version == root.version - 1:

@@ -14,7 +14,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import abandoned_through
 from segstore_ds.replication.follower import Follower
-from segstore_ds.replication.mend import read_whole
 from segstore_ds.replication.objects import copy_small
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.storage.at_once import at_once
@@ -83,7 +82,7 @@ def _copy_log(context: StreamContext, follower: Follower, root: Root) -> None:
         if version > root.version:
             continue
         try:
-            data = read_whole(files, version)[1]
+            data = files.read_sound(version)[1]
         except FormatError:
             if version > abandoned_through(root):
                 raise

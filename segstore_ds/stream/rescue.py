@@ -24,6 +24,7 @@ def repair(
     allow_loss: bool = False,
     allow_promoted: bool = False,
     allow_redacted: bool = False,
+    replica: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
@@ -51,6 +52,8 @@ def repair(
             promotion. If there was one, two streams go on under one id.
         allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
             Its values come back until it is called again.
+        replica: A folder that replicates this one, to take commits from that the log lacks: needed
+            only if the commits that name it are lost, or all are.
         storage_options: As in `open`.
         single_writer: As in `open`.
         clock: Time and ids.
@@ -62,7 +65,8 @@ def repair(
             whose commits can't be read, and the other one goes on.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
-        InvalidInputError: A redaction may be lost, and that is not allowed.
+        InvalidInputError: A redaction may be lost, and that is not allowed; or `replica` does not
+            replicate this folder.
         StorageError: Also if another folder can't be asked whether it was promoted.
 
     Examples:
@@ -75,6 +79,7 @@ def repair(
         allow_loss=allow_loss,
         allow_promoted=allow_promoted,
         allow_redacted=allow_redacted,
+        replica=replica,
     )
 
 

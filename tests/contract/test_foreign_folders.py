@@ -314,7 +314,7 @@ def test_segments_without_a_log_may_be_all_that_is_left(place: Folder) -> None:
     with pytest.raises(CorruptionError, match="segments of a stream but no log"):
         place.create()
     for look in (segstore.open, segstore.verify, segstore.repair):
-        with pytest.raises(NotFoundError, match="copy log/ here from a follower"):
+        with pytest.raises(NotFoundError, match="copy log/ from a follower"):
             look(place.url, storage_options=place.options)
     source = place.inner("../source").create()
     source.append(EVENTS)

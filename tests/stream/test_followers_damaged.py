@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
+import segstore_ds as segstore
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
     FormatError,
+    InvalidInputError,
     MissingObjectError,
     StorageError,
     UnderReplicatedError,
@@ -78,10 +81,10 @@ def newest(url: str) -> str:
     return pick(open_storage(url), "newest")[0]
 
 
-def repair(pair: Pair, url: str, **allowed: bool) -> RepairReport:
+def repair(pair: Pair, url: str, **how: Any) -> RepairReport:
     """Repair one of the two folders."""
     storage = Root(open_storage(url), pair.world, pair.time)
-    return repair_on(storage, clock=pair.time.clock, **allowed)
+    return repair_on(storage, clock=pair.time.clock, **how)
 
 
 REMEDIES: dict[str, Callable[[Pair], object]] = {
@@ -214,3 +217,39 @@ def test_follower_that_holds_what_the_primary_lost_is_not_removed(followed: Pair
     assert repair(pair, pair.primary).ok
     pair.reopen(pair.primary).followers.remove(pair.follower)
     assert found(pair.reopen(pair.primary)) == ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("lost", ["the commit that added it", "log"])
+def test_commits_that_named_the_follower_are_fetched_from_it(pair: Pair, lost: str) -> None:
+    """What is left does not name it, so the operator does."""
+    pair.stream.append(numbers(0, 5), layout=STAGED)
+    pair.time.clock.sleep(2)
+    pair.stream.followers.add(pair.follower)
+    whole = content(pair.primary)
+    storage = open_storage(pair.primary)
+    for path in [newest(pair.primary)] if lost != "log" else pick(storage, "log"):
+        storage.delete(path)
+    with pytest.raises((CorruptionError, LookupError), match="replica="):
+        repair(pair, pair.primary)
+    other = pair.another()
+    segstore.create(other, numbers(0, 0).schema)
+    with pytest.raises(InvalidInputError, match="does not replicate"):
+        repair(pair, pair.primary, replica=other)
+    report = repair(pair, pair.primary, replica=pair.follower)
+    assert (report.ok, report.generation) == (True, 0)
+    assert content(pair.primary) == whole
+    pair.reopen(pair.primary).append(numbers(5, 6))
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_promoted_follower_gives_no_commits_back(followed: Pair) -> None:
+    """The old primary would be a stream beside it."""
+    pair, storage = followed, open_storage(followed.primary)
+    taken = pair.reopen(pair.follower)
+    taken.followers.promote()
+    for path in pick(storage, "log"):
+        storage.delete(path)
+    with pytest.raises(InvalidInputError, match="was promoted"):
+        repair(pair, pair.primary, replica=pair.follower)
+    assert pick(storage, "segments")
+    assert not [info for info in storage.list("log") if "_latest" not in info.path]
