@@ -55,6 +55,7 @@ class _Commands(TyperGroup):
         """Run a command; none has a result."""
         given = (*ctx._protected_args, *ctx.args)  # noqa: SLF001 - of the command
         as_json = "--json" in given or ctx.params.get("as_json")
+        said: object
         try:
             super().invoke(ctx)
             sys.stdout.flush()  # what is still in the buffer: at exit no failure has a status
@@ -66,15 +67,17 @@ class _Commands(TyperGroup):
                 status = DAMAGED
             else:
                 status = RETRYABLE if error.retryable else FAILED
-            said: object = error
+            said = error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader of the output is gone; flushing at exit must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
-        except typer.Abort:  # a question that was not answered
-            raise typer.Exit(NOT_CONFIRMED) from None
+        except typer.Abort as abort:  # a question that was not answered with yes
+            if not str(abort):
+                raise typer.Exit(NOT_CONFIRMED) from None
+            said, status = abort, NOT_CONFIRMED
         except Exception as error:
             if isinstance(error, typer.Exit):
                 raise

@@ -14,7 +14,6 @@ from typing import Any
 
 import typer
 
-from segstore_ds.cli.status import NOT_CONFIRMED
 from segstore_ds.options.printable import printable, printable_json
 
 _WIDE = 1 << 62  # of what is no terminal: nothing is cut
@@ -291,12 +290,10 @@ def ask(question: str, *, yes: bool) -> None:
     """Go on only if the user says so, or said so before by `--yes`."""
     if yes:
         return
-    question = printable(question)
     if not sys.stdin.isatty():
-        typer.echo(f"segstore: {question} Nobody can be asked here: add --yes.", err=True)
-        raise typer.Exit(NOT_CONFIRMED)
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(NOT_CONFIRMED)
+        raise typer.Abort(f"{question} Nobody can be asked here: add --yes.")
+    if not typer.confirm(printable(question), err=True):
+        raise typer.Abort
 
 
 @contextmanager

@@ -306,8 +306,8 @@ def schema_of(data: Any) -> pa.Schema:
 
 
 def _of_interface(data: Any) -> ArrowInput:
-    if hasattr(data, "appender"):
-        data = data.scan()  # of a stream
+    if hasattr(data, "scan") and hasattr(data, "tail"):  # a stream
+        data = data.scan()
     if hasattr(data, "to_reader"):  # a scan, whose errors lose their type in Arrow's C stream
         reader = data.to_reader()
         return ArrowInput(reader.schema, reader)

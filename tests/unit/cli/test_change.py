@@ -347,6 +347,8 @@ def test_errors_are_json_on_demand_and_speak_of_commands(stream, tmp_path, capsy
         assert said["remedy"] == "check the location; segstore create URL creates a stream"
     assert main(["truncate", stream.url, "99", "--json"]) == 2
     assert "beyond the tail" in json.loads(capsys.readouterr().err)["error"]
+    assert main(["seal", stream.url, "--json"]) == NOT_CONFIRMED
+    assert json.loads(capsys.readouterr().err)["status"] == NOT_CONFIRMED
     stream.settings.update(expiry={"n": {"age": "9d", "filters": "n == 1"}})
     assert main(["columns", stream.url, "--rename", "n=m"]) == 2
     assert "segstore redact URL --columns COLUMN --after AGE" in capsys.readouterr().err
