@@ -42,8 +42,8 @@ def newest_by_key(
 ) -> pa.Table:
     """Return the last event of each key, in the order in which they came.
 
-    Null and NaN are keys as any other, and the two zeros are one. A key whose last event's
-    tombstone is true is left out. Holds the last events, and about as many rows again.
+    Null and NaN are keys as any other. A key whose last event's tombstone is true is left out.
+    Holds the last events, and about as many rows again.
     """
     kept = schema.empty_table()
     new, rows = list[pa.RecordBatch](), 0
@@ -70,8 +70,7 @@ def _last_rows(kept: pa.Table, new: Sequence[pa.RecordBatch], key: Sequence[str]
 
 
 def _one_form(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of a key with the same bits for all NaNs, and for both zeros."""
+    """Return a column of a key in which all NaNs have the same bits."""
     if not t.is_floating(column.type):
         return column
-    nan, zero = (pa.scalar(value, column.type) for value in (float("nan"), 0.0))
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
