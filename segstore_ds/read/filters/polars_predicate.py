@@ -166,6 +166,9 @@ _TESTS: dict[str, Callable[[Node], Node]] = {
 
 def _values(tree: Any) -> pa.Array | None:
     """Return the value of a literal, or those that it lists; None if it is something else."""
+    match tree:
+        case {"Literal": {"Scalar": {"Float64": float(number)}}}:
+            return pa.array([number])
     inner = tree
     while True:
         match inner:
@@ -177,6 +180,8 @@ def _values(tree: Any) -> pa.Array | None:
     polars = load("polars")
     try:
         expression = polars.Expr.deserialize(json.dumps(tree).encode(), format="json")
+        if json.loads(expression.meta.serialize(format="json")) != tree:
+            return None  # Polars parses some numbers inexactly
         series = polars.select(expression).to_series()
     except polars.exceptions.PolarsError:
         return None  # JSON has neither NaN nor infinity
