@@ -178,7 +178,7 @@ PUSHED = (
     (~N.is_in([1, None]), "n not in (1,)"),
     (
         N.eq_missing(3) | N.ne_missing(4),
-        "(n == 3 and n is not null None or (n != 4 or n is null None))",
+        "(n == 3 and n is not null None or n != 4 or n is null None)",
     ),
     (N.is_between(1, 5, closed="left"), "n >= 1 and n < 5"),
     (~N.is_between(1, 5), "(n < 1 or n > 5)"),

@@ -299,4 +299,13 @@ def some_of(filters: Sequence[Filters]) -> Filters:
     """Return the filters of which one must hold."""
     if not all(filters):
         return Filters()  # one of them keeps every row
-    return filters[0] if len(filters) == 1 else Filters(any_of=(tuple(filters),))
+    if len(filters) == 1:
+        return filters[0]
+    # Alternatives of alternatives are one group, however deeply an expression nests them.
+    groups = [
+        each.any_of[0]
+        if len(each.any_of) == 1 and not (each.conditions or each.expressions)
+        else (each,)
+        for each in filters
+    ]
+    return Filters(any_of=(tuple(each for group in groups for each in group),))

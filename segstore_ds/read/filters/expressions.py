@@ -61,19 +61,28 @@ class Expression:
 
 def bind(expression: pc.Expression, schema: pa.Schema) -> Filters:
     """Check an expression against a schema, and return it with what it implies."""
-    node = _parse(expression, schema)
+    node, names = _understand(expression, schema)
     try:
         _filter(expression, no_rows(schema))
     except pa.ArrowException as error:
         raise _not_valid(expression, error) from error
-    own = pa.schema([field for field in schema if field.name in columns_of(node)])
+    own = pa.schema([field for field in schema if field.name in names])
     return replace(implied_filters(node, schema), expressions=(Expression(expression, own),))
 
 
 def columns_needed(expression: pc.Expression, schema: pa.Schema) -> list[str]:
     """Return the columns that an expression names, in the schema's order."""
-    found = columns_of(_parse(expression, schema))
+    _, found = _understand(expression, schema)
     return [name for name in schema.names if name in found]
+
+
+def _understand(expression: pc.Expression, schema: pa.Schema) -> tuple[Node, set[str]]:
+    """Return an expression as a node, and the columns that it names."""
+    try:
+        node = _parse(expression, schema)
+        return node, columns_of(node)
+    except RecursionError:  # Arrow goes deeper than Python
+        return (UNKNOWN,), {*schema.names}
 
 
 def _parse(expression: pc.Expression, schema: pa.Schema) -> Node:

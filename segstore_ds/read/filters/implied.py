@@ -29,16 +29,23 @@ Node = tuple[Any, ...]
 UNKNOWN = "?"  # the operator of anything else
 
 
-def implied_filters(node: Node, schema: pa.Schema, *, truth: bool = True) -> Filters:
-    """Return filters that every row passes for which a node is true, or is false."""
+def implied_filters(node: Node, schema: pa.Schema) -> Filters:
+    """Return filters that every row passes for which a node is true."""
+    try:
+        return _implied(node, schema, truth=True)
+    except RecursionError:  # libraries go deeper than Python
+        return Filters()
+
+
+def _implied(node: Node, schema: pa.Schema, *, truth: bool) -> Filters:
     match node:
         case ("and" | "or" as word, left, right):
-            sides = [implied_filters(each, schema, truth=truth) for each in (left, right)]
+            sides = [_implied(each, schema, truth=truth) for each in (left, right)]
             return all_of(sides) if (word == "and") == truth else some_of(sides)
         case ("not", inner):
-            return implied_filters(inner, schema, truth=not truth)
+            return _implied(inner, schema, truth=not truth)
         case (op, ("value", _) as value, ("column", _) as column) if op in TURNED:
-            return implied_filters((TURNED[op], column, value), schema, truth=truth)
+            return _implied((TURNED[op], column, value), schema, truth=truth)
         case (op, ("column", name), ("value", value)) if op in TURNED:
             return _compare(schema, name, op if truth else OPPOSITE[op], value)
         case ("column", name):

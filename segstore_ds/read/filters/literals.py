@@ -77,6 +77,8 @@ def _boolean(value: Any, _: pa.DataType) -> bool:
 
 
 def _integer(value: Any, data_type: pa.DataType) -> int:
+    if isinstance(value, Decimal) and value.adjusted() > 20:
+        raise ValueError(value)  # as an int, 1e999999999 would fill the memory
     number = int(_require(value, int, float, Decimal))
     limit = 1 << (data_type.bit_width - 1)
     if number != value or not -limit <= number < limit:
@@ -90,6 +92,8 @@ def _floating(value: Any, data_type: pa.DataType) -> float | str:
     number = float(_require(value, int, float, Decimal))
     if math.isnan(number):
         return NAN
+    if math.isinf(number) and number != value:
+        raise ValueError(value)
     if t.is_float32(data_type):
         (number,) = struct.unpack("<f", struct.pack("<f", number))
     return number

@@ -105,8 +105,11 @@ def _not_valid(expression: Any, error: Exception) -> InvalidInputError:
 
 def implied_by(predicate: Any, schema: pa.Schema) -> Filters:
     """Return filters that every row passes for which a predicate of Polars is true."""
-    tree = json.loads(predicate.meta.serialize(format="json"))
-    return implied_filters(_read(tree, schema), schema)
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+        return implied_filters(_read(tree, schema), schema)
+    except RecursionError:  # Polars goes deeper than Python
+        return Filters()
 
 
 def _read(tree: Any, schema: pa.Schema) -> Node:

@@ -1,34 +1,52 @@
-"""Filters as a short text: ``n > 3 and user == 'ada'``, in the spelling of Python or of SQL.
+"""Filters as a short text: ``n > 3 and user == 'ada'``, in a grammar of their own.
 
-The text is parsed as an expression of Python, once words and operators of SQL have become Python's.
-Nothing is evaluated: only comparisons of a column with literals, joined by `and`, `or`, `not`.
+Names, operators and keywords may be spelled as in Python or in SQL. Whatever the grammar does not
+have is refused, so that a text never selects other rows than it says. Between quotes every
+character stands for itself; only a doubled quote is one quote.
 """
 
-import ast
-import io
-import tokenize
+import re
 from collections.abc import Callable
-from typing import Any
+from decimal import Decimal
+from typing import Any, NamedTuple, NoReturn
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read.filters.conditions import OPPOSITE, TURNED, Filters, all_of, some_of
 
 EXAMPLE = """n > 3 and user in ('ada', 'bob') and ts is not null"""
+MOST_PARENTHESES = 50  # within each other
 
-_SPELLED = {word: word for word in ("and", "or", "not", "in", "is")}
-_SPELLED |= {"null": "None", "true": "True", "false": "False", "=": "=="}
-_OPS: dict[type, str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.Is: "is null",
-    ast.IsNot: "is not null",
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?!\w))
+    | (?P<word>[^\W\d]\w*)
+    | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<name>`(?:[^`]|``)+`)
+    | (?P<sign><>|[=!<>]=|[-+=<>().,\[\]])
+    | (?P<end>\Z)
+    )""",
+    re.VERBOSE,
+)
+_LITERALS = {"true": True, "false": False, "null": None, "none": None}
+_RESERVED = {"and", "or", "not", "in", "is"}
+_COMPARISONS = {"=": "==", "<>": "!="} | {op: op for op in TURNED}
+_HELP = {
+    **dict.fromkeys(("&", "|", "!", "~"), "write and, or, not"),
+    **dict.fromkeys(("#", "/"), "there are no comments and no calculations"),
+    **dict.fromkeys(("'", '"', "`"), "a quote is not closed; double it to mean the character"),
 }
+
+
+class _Token(NamedTuple):
+    kind: str
+    value: str
+    start: int
+
+
+class _Column(str):
+    """The name of a column; every other operand is a literal."""
+
+    __slots__ = ()
 
 
 def parse_text(text: str, condition: Callable[[list[Any]], Filters]) -> Filters:
@@ -36,95 +54,235 @@ def parse_text(text: str, condition: Callable[[list[Any]], Filters]) -> Filters:
 
     `condition` makes a filter of ``[column, op, literal]``.
     """
-    try:
-        tree = ast.parse(python := _as_python(text), mode="eval")
-    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        raise _refused(text, "it is no expression") from error
-    return _Reader(text, python.encode(), condition).read(tree.body, truth=True)
+    return _Parser(text, condition).parse()
 
 
-def _as_python(text: str) -> str:
-    tokens = tokenize.generate_tokens(io.StringIO(" ".join(text.split("\n"))).readline)
-    return tokenize.untokenize(
-        (kind, _SPELLED.get(word.lower(), word)) for kind, word, *_ in tokens
-    )
+class _Parser:
+    def __init__(self, text: str, condition: Callable[[list[Any]], Filters]) -> None:
+        self._text, self._condition = text, condition
+        self._place = self._depth = 0
+        self._next = self._scan()
 
+    def parse(self) -> Filters:
+        """Return what the whole text says."""
+        found = self._either(truth=True)
+        if self._next.kind != "end":
+            self._refuse()
+        return found
 
-class _Reader:
-    def __init__(self, text: str, python: bytes, condition: Callable[[list[Any]], Filters]) -> None:
-        self._text, self._python, self._condition = text, python, condition
+    # --- and, or, not: each returns the filter that it reads, or the filter's negation ----------
 
-    def read(self, node: ast.expr, *, truth: bool) -> Filters:
-        """Return the filter that a node, or its negation, is."""
-        match node:
-            case ast.BoolOp(op=op, values=values):
-                parts = [self.read(value, truth=truth) for value in values]
-                every = isinstance(op, ast.And) == truth
-                return all_of(parts) if every else some_of(parts)
-            case ast.UnaryOp(op=ast.Not(), operand=inner):
-                return self.read(inner, truth=not truth)
-            case ast.Compare():
-                return self._compare(node, truth=truth)
-            case ast.Call(func=ast.Attribute(value=column, attr="startswith"), args=[prefix]):
-                if truth:
-                    return self._leaf(column, "starts with", self._literal(prefix))
-        if self._column(node) is not None:  # a column of booleans
-            return self._leaf(node, "==", truth)
-        raise self._not_understood(node)
+    def _either(self, *, truth: bool) -> Filters:
+        parts = [self._every(truth=truth)]
+        while self._take("or"):
+            parts.append(self._every(truth=truth))
+        return some_of(parts) if truth else all_of(parts)
 
-    def _compare(self, node: ast.Compare, *, truth: bool) -> Filters:
-        found, left = [], node.left
-        for sign, right in zip(node.ops, node.comparators, strict=True):
-            op, column, other = _OPS[type(sign)], left, right
-            if self._column(column) is None and op in TURNED:
-                op, column, other = TURNED[op], right, left
-            op = op if truth else OPPOSITE[op]
-            if op.startswith("is"):
-                if not (isinstance(other, ast.Constant) and other.value is None):
-                    raise self._not_understood(node)
-                found.append(self._leaf(column, op))
-            else:
-                literal = self._literal(other)
-                if op in {"in", "not in"} and not isinstance(literal, list | tuple):
-                    literal = self._only_literal(literal, other)
-                found.append(self._leaf(column, op, literal))
-            left = right
-        return all_of(found) if truth else some_of(found)
+    def _every(self, *, truth: bool) -> Filters:
+        parts = [self._test(truth=truth)]
+        while self._take("and"):
+            parts.append(self._test(truth=truth))
+        return all_of(parts) if truth else some_of(parts)
 
-    def _leaf(self, column: ast.expr, op: str, *literals: Any) -> Filters:
-        name = self._column(column)
-        if name is None:
-            raise self._not_understood(column)
-        return self._condition([name, op, *literals])
+    def _test(self, *, truth: bool) -> Filters:
+        while self._take("not"):
+            truth = not truth
+        if self._take("("):
+            self._depth += 1
+            if self._depth > MOST_PARENTHESES:
+                self._refuse(f"more than {MOST_PARENTHESES} parentheses lie within each other")
+            found = self._either(truth=truth)
+            self._depth -= 1
+            self._expect(")")
+            return found
+        column = self._operand()
+        test = self._column_test(column, truth=truth) if isinstance(column, _Column) else None
+        return self._compare(column, truth=truth) if test is None else test
 
-    def _column(self, node: ast.expr) -> str | None:
-        match node:
-            case ast.Name(id=name):
-                return name
-            case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))]):
-                return name
+    def _column_test(self, column: _Column, *, truth: bool) -> Filters | None:
+        """Return a test of a column that is no comparison; None if another token follows."""
+        if self._take("."):
+            return self._method(column, truth=truth)
+        if self._take("is"):
+            op = "is not null" if self._take("not") is truth else "is null"
+            if not self._take("null", "none"):
+                self._refuse("is compares with null alone")
+            return self._condition([column, op])
+        negated = self._take("not")
+        truth = truth is not negated
+        if self._take("in"):
+            return self._condition([column, "in" if truth else "not in", self._list()])
+        if self._take("between"):
+            low = self._literal()
+            self._expect("and")
+            sides = [(">=", low), ("<=", self._literal())]
+            return self._joined(column, sides, truth=truth)
+        if self._take("like"):
+            return self._like(column, truth=truth)
+        if negated:
+            self._refuse()
         return None
 
-    def _literal(self, node: ast.expr) -> Any:
-        try:
-            return ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError) as error:
-            raise self._not_understood(node) from error
+    def _method(self, column: _Column, *, truth: bool) -> Filters:
+        if not self._is("startswith"):
+            self._refuse(
+                f"a column with a point in its name is col('{column}.{self._next.value[:50]}'); a "
+                "field of a struct needs an expression of pyarrow or Polars"
+            )
+        self._step()
+        return self._starts(column, self._one_in_parentheses(), truth=truth)
 
-    def _only_literal(self, literal: Any, node: ast.expr) -> Any:
-        """Return a literal in parentheses as the list that it is in SQL, though not in Python."""
-        enclosed = self._python[: node.col_offset].rstrip().endswith(b"(")
-        return [literal] if enclosed else literal
+    def _like(self, column: _Column, *, truth: bool) -> Filters:
+        pattern = self._literal()
+        prefix = str(pattern).removesuffix("%")
+        if not isinstance(pattern, str) or any(sign in prefix for sign in "%_\\"):
+            self._refuse("like knows prefixes alone, as in like 'ad%'")
+        if prefix == pattern:
+            return self._condition([column, "==" if truth else "!=", pattern])
+        return self._starts(column, prefix, truth=truth)
 
-    def _not_understood(self, node: ast.expr) -> InvalidInputError:
-        part = ast.unparse(node)
-        return _refused(self._text, f"{part[:100]} is no comparison of a column with a literal")
+    def _starts(self, column: _Column, prefix: Any, *, truth: bool) -> Filters:
+        if not truth:
+            self._refuse("not can't be applied to a prefix")
+        return self._condition([column, "starts with", prefix])
+
+    def _compare(self, left: Any, *, truth: bool) -> Filters:
+        """Return comparisons, each of a column with a literal; or a column of booleans."""
+        found = []
+        while op := self._comparison():
+            right = self._operand()
+            column, literal = left, right
+            if isinstance(right, _Column):
+                op, column, literal = TURNED[op], right, left
+            if not isinstance(column, _Column) or isinstance(literal, _Column):
+                self._refuse("a comparison needs a column and a literal")
+            found.append(self._joined(column, [(op, literal)], truth=truth))
+            left = right
+        if not found and isinstance(left, _Column):
+            return self._condition([left, "==", truth])
+        if not found:
+            self._refuse("a literal alone is no comparison")
+        return all_of(found) if truth else some_of(found)
+
+    def _joined(self, column: _Column, sides: list[tuple[str, Any]], *, truth: bool) -> Filters:
+        found = [
+            self._condition([column, op if truth else OPPOSITE[op], literal])
+            for op, literal in sides
+        ]
+        return all_of(found) if truth else some_of(found)
+
+    def _comparison(self) -> str | None:
+        op = _COMPARISONS.get(self._next.value) if self._next.kind == "sign" else None
+        if op:
+            self._step()
+        return op
+
+    # --- operands ------------------------------------------------------------------------------
+
+    def _operand(self) -> Any:
+        """Return a column or a literal."""
+        kind, value, _ = self._next
+        word = value.lower()
+        if kind == "name":
+            return _Column(_unquoted(self._step()))
+        if kind != "word" or word in _LITERALS:
+            return self._literal()
+        if word in _RESERVED:
+            self._refuse()
+        self._step()
+        if not self._is("("):
+            return _Column(value)
+        if value != "col":
+            self._refuse(f"there is no function {value[:50]}")
+        name = self._one_in_parentheses()
+        if not isinstance(name, str):
+            self._refuse("col takes a name in quotes")
+        return _Column(name)
+
+    def _one_in_parentheses(self) -> Any:
+        if not self._is("("):
+            self._refuse()
+        return self._literal()
+
+    def _literal(self) -> Any:
+        """Return a literal, which may lie in parentheses."""
+        opened = 0
+        while self._take("("):
+            opened += 1
+        sign = self._step() if self._is("-", "+") else ""
+        kind, value, _ = self._next
+        found: Any = None
+        if kind == "number":
+            number = Decimal(sign + value)
+            found = int(number) if value.isdecimal() and len(value) < 40 else number
+        elif sign:
+            self._refuse("a sign needs a number")
+        elif kind == "text":
+            found = _unquoted(value)
+        elif kind == "word" and value.lower() in _LITERALS:
+            found = _LITERALS[value.lower()]
+        else:
+            self._refuse("a literal is a number, a text in quotes, true, false or null")
+        self._step()
+        for _ in range(opened):
+            self._expect(")")
+        return found
+
+    def _list(self) -> list[Any]:
+        if not self._is("(", "["):
+            self._refuse("in needs a list in parentheses")
+        end = {"(": ")", "[": "]"}[self._step()]
+        found: list[Any] = []
+        while not self._is(end):
+            found.append(self._literal())
+            if not self._take(","):
+                break
+        self._expect(end)
+        return found
+
+    # --- tokens --------------------------------------------------------------------------------
+
+    def _scan(self) -> _Token:
+        """Return the token at the place where reading is."""
+        match = _TOKEN.match(self._text, self._place)
+        if match is None or match.lastgroup is None:
+            rest = self._text[self._place :].lstrip()
+            self._next = _Token("?", rest, len(self._text) - len(rest))
+            self._refuse(_HELP.get(rest[0], ""))
+        self._place = match.end()
+        return _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
+
+    def _step(self) -> str:
+        """Go on to the next token, and return this one's text."""
+        value = self._next.value
+        self._next = self._scan()
+        return value
+
+    def _is(self, *words: str) -> bool:
+        return self._next.kind in {"word", "sign"} and self._next.value.lower() in words
+
+    def _take(self, *words: str) -> bool:
+        found = self._is(*words)
+        if found:
+            self._step()
+        return found
+
+    def _expect(self, word: str) -> None:
+        if not self._take(word):
+            self._refuse(f"{word} is missing")
+
+    def _refuse(self, why: str = "") -> NoReturn:
+        found = self._text[self._next.start :][:30] or "the end"
+        raise InvalidInputError(
+            "a filter can't be parsed",
+            remedy=f"write {EXAMPLE}; for a name that is not a plain word, write col('a name')",
+            filters=self._text[:200],
+            why=why or "something else was expected here",
+            at=self._next.start,
+            found=found,
+        )
 
 
-def _refused(text: str, why: str) -> InvalidInputError:
-    return InvalidInputError(
-        "a filter can't be parsed",
-        remedy=f"write {EXAMPLE}; for a name that is not a plain word, write col('a name')",
-        filters=text[:200],
-        why=why,
-    )
+def _unquoted(token: str) -> str:
+    quote = token[0]
+    return token[1:-1].replace(quote * 2, quote)

@@ -1,6 +1,8 @@
 """Filters as expressions of Arrow and as alternatives: bound early, pruned safely, exact."""
 
+import functools
 import math
+import operator
 import pickle
 
 import polars as pl
@@ -197,3 +199,15 @@ def test_a_wrong_text_is_no_printed_expression(text):
     """It is answered with what is wrong with it."""
     with pytest.raises(InvalidInputError, match=r"can't be parsed|not JSON"):
         parse_filters(text, SCHEMA)
+
+
+@pytest.mark.parametrize("column", [pc.field("n"), pl.col("n")], ids=["arrow", "polars"])
+@pytest.mark.parametrize("many", [150, 800])
+def test_many_alternatives_are_no_deep_recursion(column, many):
+    """Libraries join them two by two, deeper than Python's stack."""
+    filters = parse_filters(
+        functools.reduce(operator.or_, [column == n for n in range(many)]), SCHEMA
+    )
+    assert filters.may_match({"n": ColumnStats(-5, -1, 0)}, 9) is (many == 800)  # reads them all
+    rows = batch_of([{"n": 0}, {"n": -1}, {"n": many}, {"n": many - 1}])
+    assert filters.apply(rows).column("n").to_pylist() == [0, many - 1]
