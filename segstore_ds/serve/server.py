@@ -53,17 +53,19 @@ _FOLDERS = re.compile(r"""(?<![\w/])(?:[a-z][a-z0-9+.-]*://|/)(?:[^\s'"/]*/)*"""
 def _as_flight() -> Iterator[None]:
     """Raise errors as those of Flight's own that it sends with a status and no Python traceback.
 
-    Clients may not know where streams are, and gRPC drops texts of more than some KiB.
+    Clients may not know where streams are, and gRPC drops texts of more than some KiB. Of the call
+    GetSchema alone, pyarrow sends any error with its traceback: so causes are cut off.
     """
     try:
         yield
     except SegstoreError as error:
+        _LOG.info("a call was refused", exc_info=error)
         kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
         text = _FOLDERS.sub("", str(error)).encode()
         if len(text) > TEXT_BYTES:
             text = text[: 2 * TEXT_BYTES // 3] + b" ... " + text[-TEXT_BYTES // 3 :]
         more = json.dumps({"code": error.code, "retryable": error.retryable})
-        raise kind(text.decode(errors="ignore"), more) from error
+        raise kind(text.decode(errors="ignore"), more) from None
     except flight.FlightError:
         raise
     except Exception as error:
@@ -309,5 +311,5 @@ def _unpacked_bytes(batch: pa.RecordBatch) -> float:
 
 def _request(descriptor: flight.FlightDescriptor) -> dict[str, Any]:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
-        return {"stream": "/".join(part.decode() for part in descriptor.path)}
-    return parse_request(descriptor.command, SCAN_FIELDS, "stream")
+        return {"stream": b"/".join(descriptor.path).decode(errors="replace")}
+    return parse_request(descriptor.command or b"", SCAN_FIELDS, "stream")

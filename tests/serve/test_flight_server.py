@@ -180,6 +180,13 @@ def test_what_fails_unexpectedly_is_told_to_the_log_alone(connect, monkeypatch, 
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_an_error_of_get_schema_has_the_text_too(connect):
+    """With a traceback, which pyarrow adds to this one call, but not with those of its causes."""
+    with pytest.raises(pa.ArrowException, match=r"SEG_INVALID_INPUT.*m") as caught:
+        connect().get_schema(_command(columns=["m"]))
+    assert str(caught.value).count("Traceback") <= 2  # pyarrow's client repeats the server's text
+
+
 def test_long_errors_reach_the_client(connect, stream):
     wide = pa.record_batch({f"größe_{place:04}": [place] for place in range(500)})
     stream.overwrite(wide, overwrite_schema=True)
