@@ -10,26 +10,97 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from segstore_ds.errors import CorruptionError, FormatError
-from segstore_ds.publish import paths
-from segstore_ds.publish.folder import is_foreign, list_table
+from segstore_ds.errors import (
+    CorruptionError,
+    FencedError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+)
+from segstore_ds.log.context import StreamContext
+from segstore_ds.log.seams import best_effort
+from segstore_ds.publish import delta, paths
+from segstore_ds.publish.folder import is_foreign, list_table, read_marks
 from segstore_ds.publish.formats import CODECS
-from segstore_ds.publish.snapshot import File
+from segstore_ds.publish.latest import find_latest, latest_storage, make_latest, rule_of
+from segstore_ds.publish.life import run_publish
+from segstore_ds.publish.snapshot import Codec, File
 from segstore_ds.storage import Storage
 
 
-def damaged_tables(storage: Storage) -> Iterator[tuple[str, FormatError]]:
-    """Yield what is damaged of a stream's published tables: the object, and what is wrong."""
+def damaged_tables(context: StreamContext) -> Iterator[tuple[str, FormatError]]:
+    """Yield what is damaged of a stream's published tables: the object, and what is wrong.
+
+    Objects of the table of newest events are named by their locations.
+    """
     for codec in CODECS.values():
-        listed = list_table(storage, codec)
-        objects = {info.path: info for info in listed if paths.is_published(info.path)}
-        damage = [each for path, read in codec.reads(storage, objects) for each in _try(path, read)]
-        yield from damage
-        if objects and not damage:
-            _, files = codec.read_files(storage, codec.newest(storage))
-            for file in files.values():
-                if file.key != file.path:  # else a segment
-                    yield from _try(file.path, partial(_check_own, storage, file))
+        yield from _damaged(context.storage, codec)
+    beside, error = _beside(context)
+    if error is not None:
+        yield latest_storage(context.storage).url, error
+    if beside is not None:
+        for codec in CODECS.values():
+            for path, wrong in _damaged(beside.storage, codec):
+                yield f"{beside.storage.url}/{path}", wrong
+
+
+def _beside(context: StreamContext) -> tuple[StreamContext | None, FormatError | None]:
+    """Return the stream of newest events, and what is wrong with it; mirrors have none."""
+    rule = rule_of(context.log.root)
+    if rule is None or context.log.root.dropped:
+        return None, None
+    try:
+        context.log.seams.before_staging(context.log.root)
+        found = find_latest(context)
+    except FormatError as error:
+        return None, error
+    except (FencedError, InvalidInputError):
+        return None, None
+    return found, None if found else MissingObjectError("the table of newest events is missing")
+
+
+def _damaged(storage: Storage, codec: Codec) -> Iterator[tuple[str, FormatError]]:
+    listed = list_table(storage, codec)
+    objects = {info.path: info for info in listed if paths.is_published(info.path)}
+    reads = [*codec.reads(storage, objects)]
+    reads.append((paths.build_marks_path(codec.KIND), partial(read_marks, storage, codec)))
+    damage = [each for path, read in reads for each in _try(path, read)]
+    yield from damage
+    if not objects or damage:
+        return
+    table = codec.newest(storage)
+    if table.note is None:
+        yield codec.METADATA_FOLDER, MissingObjectError(f"{codec.TITLE} table lacks its metadata")
+    for file in codec.read_files(storage, table)[1].values():
+        if file.key != file.path:  # else a segment
+            yield from _try(file.path, partial(_check_own, storage, file))
+
+
+def mend_tables(context: StreamContext) -> Iterator[str]:
+    """Make missing metadata of published tables anew, and newest events; yield what was done.
+
+    All that they show is the stream's. What is damaged but there is left for the user.
+    """
+    storage = context.storage
+    for kind, codec in CODECS.items():
+        wrong = {path for path, _ in _damaged(storage, codec)}
+        marks = paths.build_marks_path(codec.KIND)
+        if wrong and wrong <= {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}:
+            with best_effort(f"publishing the {codec.TITLE} table again"):
+                if marks in wrong:
+                    storage.put(marks, b"{}")  # so what is unused stays for another grace
+                own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
+                run_publish(context, kind, settle=own)
+                if delta.LAST_CHECKPOINT in wrong:
+                    codec.checkpoint(storage, codec.newest(storage))
+                yield f"the {codec.TITLE} table in {storage.url}, published again"
+    beside, error = _beside(context)
+    if isinstance(error, MissingObjectError):
+        with best_effort("making the table of newest events again"):
+            beside = make_latest(context)
+            yield f"the newest events in {beside.storage.url}, made again"
+    if beside is not None:
+        yield from mend_tables(beside)
 
 
 def _try(path: str, read: Callable[[], object]) -> Iterator[tuple[str, FormatError]]:

@@ -107,7 +107,7 @@ def delete_unused(
     # What came later may be of a version that is being made.
     made_us = next((info.modified_us for info in objects if info.path == committed), now_us)
     made_us = max(made_us, now_us - _MAKING_US)
-    old = _read_marks(storage, codec)
+    old = read_marks(storage, codec)
     since = {
         info: old.get(info.path, now_us)
         for info in _unused(objects, codec.parts(storage, table), own)
@@ -116,7 +116,9 @@ def delete_unused(
     left = {info: us for info, us in since.items() if us > now_us - grace_us}
     marks = {info.path: us for info, us in left.items()}
     if marks != old:
-        storage.put(_marks(codec), json.dumps(marks, separators=(",", ":")).encode())
+        storage.put(
+            paths.build_marks_path(codec.KIND), json.dumps(marks, separators=(",", ":")).encode()
+        )
     superseded = [path for path, due_us in ended.items() if due_us <= now_us]
     for path in (*superseded, *(info.path for info in since if info not in left)):
         storage.delete(path)
@@ -135,15 +137,23 @@ def _unused(
     return found
 
 
-def _read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
+def mark_table(storage: Storage, codec: Codec, commit: str) -> None:
+    """Leave a sign of a table after its first commit: without metadata it is damaged from now on.
+
+    If the table was removed meanwhile, the sign goes as well.
+    """
+    storage.create(paths.build_marks_path(codec.KIND), b"{}")
+    try:
+        storage.info(commit)
+    except MissingObjectError:
+        storage.delete(paths.build_marks_path(codec.KIND))
+
+
+def read_marks(storage: Storage, codec: Codec) -> Mapping[str, int]:
     """Return since when each path has been unused."""
-    path = _marks(codec)
+    path = paths.build_marks_path(codec.KIND)
     try:
         found = parse_json(storage.get(path), where=storage.describe(path))
     except MissingObjectError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _marks(codec: Codec) -> str:
-    return f"{codec.KIND}/_unused.json"

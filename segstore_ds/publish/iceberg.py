@@ -405,14 +405,35 @@ def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple
     avro = {path for path in objects if path.endswith(".avro")}
     with suppress(FormatError):  # what is damaged is found anyway
         table = newest(storage)
-        form = Form("", table.state.metadata.get("location", ""))
+        metadata = table.state.metadata
+        form = Form("", metadata.get("location", ""))
         for path in _lists(table):
             avro.add(path)
             avro |= {m.path for m in decode_list(read_sealed(storage, path), form)}
+        for number in _kept_versions(metadata, objects) - versions:
+            yield commit_path(number), partial(storage.info, commit_path(number))
     for path in avro:
         yield path, partial(read_sealed, storage, path)
-    if HINT in objects or len(versions) > 1:  # the first version is there before the hint
+    # The first version is there before the hint.
+    if (
+        HINT in objects
+        or len(versions) > 1
+        or (versions and paths.build_marks_path(KIND) in objects)
+    ):
         yield HINT, partial(_check_hint, storage, versions)
+
+
+def _kept_versions(metadata: Mapping[str, Any], objects: Mapping[str, ObjectInfo]) -> set[int]:
+    """Return the versions that metadata names and whose grace is not over, by their successors."""
+    log, form = metadata.get("metadata-log", ()), Form("", metadata.get("location", ""))
+    now_us = max((info.modified_us for info in objects.values()), default=0)
+    times = [*(each["timestamp-ms"] for each in log[1:]), metadata.get("last-updated-ms", 0)]
+    found = (
+        paths.parse_iceberg_path(form.path(each["metadata-file"]))
+        for each, followed_ms in zip(log, times, strict=False)
+        if followed_ms * 1000 > now_us - int(GRACE_S * 1e6)
+    )
+    return {number for number in found if number is not None}
 
 
 def _check_hint(storage: Storage, versions: Collection[int]) -> None:

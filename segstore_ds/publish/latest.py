@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
+    AlreadyExistsError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
@@ -32,7 +33,7 @@ from segstore_ds.format.root import Root, Writer, property_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish.formats import CODECS
-from segstore_ds.publish.life import published
+from segstore_ds.publish.life import published, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.plan import split_reading
@@ -147,6 +148,23 @@ def create_latest(context: StreamContext) -> None:
         clock=context.clock,
         properties={SOURCE: root.stream_id, UPKEEP_PROPERTY: build_upkeep(_POLICY)},
     )
+
+
+def make_latest(context: StreamContext) -> StreamContext:
+    """Make a stream of newest events again that is lost, and the tables that rounds publish of it.
+
+    Raises:
+        NotFoundError: The stream has no such rule any more.
+    """
+    with suppress(AlreadyExistsError):
+        create_latest(context)
+    beside, rule = find_latest(context), rule_of(context.log.refresh())
+    if beside is None or rule is None:
+        raise NotFoundError("the table was removed meanwhile", url=context.storage.url)
+    bring_up(context, beside, rule)
+    for kind in rule.formats:
+        run_publish(beside, kind, settle=True)
+    return beside
 
 
 def _schema(context: StreamContext, root: Root) -> pa.Schema:

@@ -37,6 +37,7 @@ from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
     delete_unused,
     list_table,
+    mark_table,
     refuse_foreign,
     remove_table,
 )
@@ -398,6 +399,8 @@ def _commit(
             storage.delete(late)
         return None
     _announce(storage, codec, staged.table)
+    if change.number == codec.FIRST:
+        mark_table(storage, codec, staged.path)
     return staged.table, len(staged.data)
 
 

@@ -85,6 +85,11 @@ def parse_manifest_path(path: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def build_marks_path(folder: str) -> str:
+    """Return the path of the object that says since when files of a table have been unused."""
+    return f"{folder}/_unused.json"
+
+
 def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
     """Return what the paths of own files begin with that hold the same rows of a published table.
 

@@ -39,7 +39,8 @@ from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import ABANDONED, abandoned_through, hint_of, is_proof
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.transition import broken_invariants
-from segstore_ds.publish.check import advise
+from segstore_ds.publish.check import advise, mend_tables
+from segstore_ds.publish.latest import latest_storage
 from segstore_ds.repair.copies import (
     restore_commits,
     restore_frames,
@@ -138,6 +139,8 @@ def run_repair(
     report.repaired += found.repaired
     report.damaged += frames.damaged + found.damaged
     _repair_hint(context, report)
+    if taken is None:
+        report.repaired += mend_tables(context)
     report.damaged = _list_damage(context, report.damaged)
     report.version, report.generation = context.log.root.version, context.log.root.generation
     if taken is None:
@@ -220,6 +223,9 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
         )
     if folder in names.TABLE_FOLDERS:
         return f"{text}; {advise(context.storage, context.log.root.stream_id, problem.where)}"
+    beside = latest_storage(context.storage).url if context.storage.outer() is not None else ""
+    if beside and problem.where.startswith(beside):
+        return f"{text}; call: segstore repair {beside}; or remove the table and publish it again"
     if problem.version is not None:
         kept = context.log.root.version - problem.version
         command = f"forget versions: segstore maintain {url} --keep 1h --min-versions {kept}"

@@ -238,7 +238,7 @@ class _Verifier:
                 self._problem(f"{names.READERS_FOLDER}/{name}", found)
 
     def _verify_published(self) -> None:
-        for where, error in damaged_tables(self._context.storage):
+        for where, error in damaged_tables(self._context):
             self._problem(where, error)
 
     def _forget_expired(self) -> None:

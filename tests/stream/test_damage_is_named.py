@@ -105,7 +105,8 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
     stream.append(numbers(30, 60), layout=layout)
     stream.publish("delta", settle=True)
     stream.publish("iceberg", settle=True)
-    ours = {path for path in table.objects(storage) if paths.published_key(path) == path}
+    made = {path for path in table.objects(storage) if paths.published_key(path) == path}
+    ours = made - {paths.build_marks_path(table.kind)}  # spaces don't matter to that one
     assert again(stream).verify().ok
     for path in sorted(ours):
         sound = storage.get(path)

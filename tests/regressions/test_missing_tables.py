@@ -1,0 +1,85 @@
+"""Metadata of published tables that is missing is named by `verify` and made again by `repair`."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+from publish_kit import TABLES, Table
+
+import segstore_ds as segstore
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.stream import Stream
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+FOLDERS = {"delta": "_delta_log/", "iceberg": "metadata/"}
+
+
+def make() -> Stream:
+    """Return a stream with a segment that tables list, and events that need a file of their own."""
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}/s", SCHEMA, upkeep=None)
+    rows = pa.table({"k": ["a", "b"], "n": [1, 2]})
+    stream.append(rows, layout=Layout(inline_bytes=0, segment_format="parquet"))
+    stream.append(rows)
+    return stream
+
+
+@pytest.mark.parametrize("publications", [1, 2])
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_each_missing_object_is_named_or_needed_by_nobody(table: Table, publications: int) -> None:
+    """What leads readers to a table is made again; of history the user is told what to do."""
+    stream = make()
+    for n in range(publications):
+        stream.append({"k": "c", "n": n})
+        table.publish(stream, settle=True)
+    storage = open_storage(stream.url)
+    for info in [i for i in storage.list("") if i.path.startswith(FOLDERS[table.kind])]:
+        data = storage.get(info.path)
+        storage.delete(info.path)
+        newest = info.path.endswith(f"{publications - 1:020d}.json") and publications > 1
+        problems = stream.verify().problems
+        assert newest or [problem.where for problem in problems], info.path
+        report = segstore.repair(stream.url)
+        if report.damaged:
+            assert publications > 1 or info.path.endswith("avro")
+            assert "--remove, then segstore publish" in report.damaged[0]
+            storage.create(info.path, data)
+        table.publish(stream, settle=True)
+        assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+        stream.verify().check()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_whole_table_that_is_missing_is_made_again(table: Table) -> None:
+    """With all that it showed; one that was removed is not missed."""
+    stream = make()
+    table.publish(stream, settle=True)
+    storage = open_storage(stream.url)
+    for info in storage.list(FOLDERS[table.kind]):
+        storage.delete(info.path)
+    (problem,) = stream.verify().problems
+    assert (problem.code, problem.where) == ("SEG_MISSING_OBJECT", FOLDERS[table.kind][:-1])
+    assert segstore.repair(stream.url).ok
+    assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+    storage.put(f"{table.kind}/_unused.json", b"{")
+    assert [problem.where for problem in stream.verify().problems] == [f"{table.kind}/_unused.json"]
+    assert segstore.repair(stream.url).ok
+    stream.published.remove(table.kind)
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("lost", ["", "_delta_log/"])
+def test_table_of_newest_events_that_is_missing_is_made_again(lost: str) -> None:
+    """The whole stream beside, or its table; `verify` of the source names it."""
+    stream = make()
+    stream.publish("delta", latest_by=["k"], auto=True)
+    beside = open_storage(f"{stream.url}_latest")
+    for info in beside.list(lost):
+        beside.delete(info.path)
+    assert stream.published.latest == {}
+    (problem,) = stream.verify().problems
+    assert problem.where == (f"{beside.url}/_delta_log" if lost else beside.url)
+    assert segstore.repair(stream.url).ok
+    assert stream.published.latest["delta"].lag == 0
+    stream.published.remove_latest()
+    stream.verify().check()
