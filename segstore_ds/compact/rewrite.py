@@ -58,6 +58,7 @@ from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
 TINY_THREADS = 8  # tiny segments fetched and decoded at once; mostly they wait for a far store
+SETTLED_BYTES = 1 << 20  # from here on, a merge after a commit makes Parquet of Arrow
 _JOINED_SHARE = 8  # small batches are joined to this share of a frame at most: frames stay full
 
 
@@ -241,12 +242,14 @@ def _write_piece(
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegment]) -> str:
     """Return the `segmentFormat` option that holds for the outputs of a group. Pure.
 
-    If any input is Parquet-backed, `HOT` becomes `auto`, which writes small outputs as Arrow;
-    otherwise it becomes Arrow.
+    If any input is Parquet-backed, or they have `SETTLED_BYTES`, `HOT` becomes `auto`, which writes
+    small outputs as Arrow; otherwise it becomes Arrow.
     """
     wanted = layout.segment_format
     if wanted == HOT:
-        wanted = "auto" if any(part.entry.format != ARROW for part in slices) else ARROW
+        settled = sum(part.entry.bytes for part in slices) >= SETTLED_BYTES
+        kept = not settled and all(part.entry.format == ARROW for part in slices)
+        wanted = ARROW if kept else "auto"
     return wanted if can_store(schema) else ARROW
 
 

@@ -31,6 +31,7 @@ from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
@@ -163,10 +164,13 @@ def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | Non
     root = context.log.root
     recent = _recent(context, root)
     parquet = any(segment.entry.format == PARQUET for segment in recent)
-    rules = plan_auto(CompactRules(), parquet=parquet)
     if layout.segment_format == "auto":
-        # A commit waits for this: large frames are kept, and converted to Parquet later.
+        # A commit waits for this: small runs stay Arrow, and large ones of few rows, too.
         layout = replace(layout, segment_format=HOT)
+        rows = sum(segment.entry.rows for segment in recent)
+        size = sum(segment.entry.bytes for segment in recent)
+        parquet = parquet or size * PARQUET_ROWS <= rows * AUTO_PARQUET_BYTES
+    rules = plan_auto(CompactRules(), parquet=parquet)
     job = plan_job(context, root, rules, layout)
     groups = plan_groups(recent, rules, joins=joins_of(job))
     if not groups:

@@ -162,6 +162,28 @@ def test_auto_writes_parquet_from_the_second_frame_on():
     assert formats(make(large, rows=200_000)) == ["parquet"]
 
 
+def test_merges_after_commits_make_parquet_of_what_is_large():
+    """Of small batches, too; but not of large events, and not if Arrow is asked for."""
+    texts = [uuid.uuid4().hex * 2 for _ in range(2_000)]
+    for wanted, width, last in (
+        ("auto", 1, "parquet"),
+        ("auto", 9, "arrow"),
+        ("arrow", 1, "arrow"),
+    ):
+        stream = create_on(
+            open_storage(f"memory://{uuid.uuid4().hex}"),
+            pa.schema([("s", pa.string())]),
+            upkeep=None,
+        )
+        rows = pa.table({"s": [text * width for text in texts]})
+        layout = Layout(segment_format=wanted, compression="none")
+        for _ in range(20 // width + 2):
+            stream.append(rows, layout=layout, compact="auto")
+        assert formats(stream)[0] == last
+        assert len(formats(stream)) < 10
+        assert stream.read().read_all() == pa.concat_tables([rows] * (20 // width + 2))
+
+
 def test_what_is_read_back_before_the_commit_is_arrow():
     stream = make()
     with stream.appender(layout=PARQUET) as appender:
