@@ -11,14 +11,14 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as pa_json
 
 from segstore_ds.cli.inference import joined, timed, untimed
 from segstore_ds.cli.show import from_json
 
-_OBJECT = re.compile(rb"^[ \t\r]*\{", re.MULTILINE)  # lines of JSON that begin an object
-_OTHER = re.compile(rb"^[ \t\r]*[^ \t\r\n{]", re.MULTILINE)
-_LONG = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")  # whole numbers that a double may round
+_LONG = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")
+_EXACT = 1 << 53  # a double rounds whole numbers from here on
 _NO_JSON = (  # Arrow's are among them
     *(ArithmeticError, AttributeError, KeyError, NotImplementedError, RecursionError),
     *(TypeError, ValueError),
@@ -81,15 +81,16 @@ def _whole_lines(source: BinaryIO, block_bytes: int) -> Iterator[tuple[int, byte
 def _parse_lines(first: int, lines: bytes, schema: Any) -> Any:
     """Return lines of JSON as a table; those that Arrow's parser refuses are parsed here."""
     lines = lines.removeprefix(codecs.BOM_UTF8)
-    count = len(_OBJECT.findall(lines))
+    begun = lines.startswith(b"{") + lines.count(b"\n{")
     # Arrow's parser takes base64 for the bytes, and ends the process where null comes first.
-    if not any(_has_bytes(field.type) for field in schema) and not _OTHER.search(lines):
+    plain = begun == lines.count(b"\n") + (not lines.endswith(b"\n"))
+    if plain and not any(_has_bytes(field.type) for field in schema):
         with suppress(pa.ArrowException):
             read, parse = pa_json.ReadOptions(), pa_json.ParseOptions(explicit_schema=schema)
             read.block_size = len(lines) + 1
             found = pa_json.read_json(io.BytesIO(lines), read, parse)
-            rounds = _LONG.search(lines) and any(map(_has_doubles, found.schema.types))
-            if len(found) == count and not rounds:
+            large = any(_has_large(column.combine_chunks()) for column in found.columns)
+            if len(found) == begun and not (large and _LONG.search(lines)):
                 return pa.table(found.columns, names=found.column_names)
     try:
         rows = _objects(first, lines)
@@ -157,15 +158,16 @@ def _whole(value: Any) -> Any:
 
 
 def _has_bytes(kind: Any) -> bool:
-    return any(inner == pa.binary() for inner in _leaves(kind))
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(kind == pa.binary() or any(map(_has_bytes, inner)))
 
 
-def _has_doubles(kind: Any) -> bool:
-    return any(inner == pa.float64() for inner in _leaves(kind))
-
-
-def _leaves(kind: Any) -> Iterator[Any]:
-    if not kind.num_fields:
-        yield kind
-    for place in range(kind.num_fields):
-        yield from _leaves(kind.field(place).type)
+def _has_large(column: Any) -> bool:
+    """Tell whether a column has doubles that may be whole numbers which were rounded."""
+    if pa.types.is_struct(column.type):
+        return any(map(_has_large, column.flatten()))
+    if pa.types.is_list(column.type):
+        return _has_large(column.flatten())
+    if column.type != pa.float64():
+        return False
+    return bool(pc.any(pc.greater_equal(pc.abs(column), _EXACT)).as_py())
