@@ -6,6 +6,7 @@
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
+from segstore_ds.log.batch_log import BatchLog
 from segstore_ds.log.lookup import OutcomeState
 from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
@@ -19,6 +20,7 @@ from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
 __all__ = [
+    "BatchLog",
     "Commit",
     "Layout",
     "NamedReader",

@@ -296,16 +296,21 @@ class MetadataLog(Generic[T]):
         data = self.read(number)
         return None if data is None else self.decode(number, data)
 
-    def get_range(self, first: int, end: int) -> Iterator[T]:
-        """Yield the batches of `[first, end)` in order, every one of them.
+    def get_range(self, first: int | None, end: int | None) -> Iterator[tuple[int, T]]:
+        """Yield the numbers of `[first, end)` in order, every one of them, with their batches.
 
-        Raises MissingObjectError when one is not there, and FormatError as `get`.
+        None is the lowest, or one above the newest, by listing. Raises MissingObjectError when one
+        is not there, and FormatError as `get`.
         """
+        if first is None or end is None:
+            listed = self.numbers(first or 0)
+            first = first if first is not None else min(listed, default=0)
+            end = end if end is not None else max(listed, default=-1) + 1
         for number in range(first, end):
             batch = self.get(number)
             if batch is None:
                 raise self._missing(number)
-            yield batch
+            yield number, batch
 
     def latest(self) -> tuple[int, T] | None:
         """Return the newest number by listing, and its batch; None in an empty log.

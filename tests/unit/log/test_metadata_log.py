@@ -112,14 +112,17 @@ def test_purge_keeps_exactly_the_newer_versions(tmp_path: Path):
 
 def test_get_range_returns_every_batch_or_fails(log):
     fill(log, range(6))
-    assert list(log.get_range(2, 5)) == ["batch 2", "batch 3", "batch 4"]
-    assert list(log.get_range(5, 6)) == ["batch 5"]
+    assert list(log.get_range(2, 5)) == [(n, f"batch {n}") for n in (2, 3, 4)]
+    assert [n for n, _ in log.get_range(5, None)] == [5]
+    assert [n for n, _ in log.get_range(None, 2)] == [0, 1]
+    assert [n for n, _ in log.get_range(None, None)] == [*range(6)]
+    assert list(log.get_range(6, None)) == []
     assert list(log.get_range(3, 3)) == list(log.get_range(4, 2)) == []
     with pytest.raises(MissingObjectError, match="version=6"):
         list(log.get_range(4, 8))
     log.storage.delete(log.path(3))
     found = log.get_range(2, 6)
-    assert next(found) == "batch 2"
+    assert next(found) == (2, "batch 2")
     with pytest.raises(MissingObjectError, match="version=3"):
         next(found)
     log.storage.put(log.path(2), log.storage.get(log.path(2))[:-1])

@@ -1,0 +1,164 @@
+"""A metadata log for values of a user's own: what `foreachBatch` and other jobs remember by number.
+
+Its files are those of the stream's own log, in a folder that is no stream. Numbers have no gaps
+above the lowest, so that a number which is missing below the newest is known to be purged.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.options.arguments import check_duration, check_whole
+from segstore_ds.storage import UrlLike, open_storage
+
+MOST_BYTES = 1_000_000
+
+_FOLDER = "batches"
+
+
+class BatchLog:
+    """A log of JSON values, one immutable file per number, on any filesystem that streams are on.
+
+    It does for a job's own metadata what Spark's HDFSMetadataLog does for Spark's. Every call asks
+    the storage; a log can be shared by threads and processes, and pickled.
+
+    Args:
+        url: A folder, which need not exist.
+        storage_options: As in `open`.
+        single_writer: As in `open`.
+
+    Raises:
+        UnsafeFilesystemError: The filesystem has no exclusive create.
+
+    Examples:
+        >>> log = segstore.BatchLog("batch-log")
+        >>> log.add(0, {"rows": 3}), log.add(1, {"rows": 5}), log.add(1, {"rows": 9})
+        (True, True, False)
+        >>> log.latest(), log.get(0)
+        ((1, {'rows': 5}), {'rows': 3})
+        >>> log.get_range(start=1), log.purge(1, grace="0s"), log.get(0)
+        ([(1, {'rows': 5})], 1, None)
+    """
+
+    def __init__(
+        self,
+        url: UrlLike,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        single_writer: bool = False,
+    ) -> None:
+        storage = open_storage(url, storage_options, single_writer=single_writer)
+        self._log = MetadataLog[Any](storage, _FOLDER, Codec(_encode, _decode, MOST_BYTES))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchLog, (self._log.storage,)
+
+    def add(self, number: int, value: Any) -> bool:
+        """Put a value under the next number; durable and visible to all when it returns.
+
+        Exactly one value gets a number, whoever adds it. Safe to repeat: an equal value is a
+        success.
+
+        Args:
+            number: The newest number and one, such as Spark's batch id; any, in an empty log.
+            value: What JSON can hold exactly, up to 1 MB; not None. Keys of objects are texts.
+
+        Returns:
+            True if the log holds this value under the number; False if it holds another.
+
+        Raises:
+            InvalidInputError: The number was purged or would leave a gap, or the value is no JSON.
+            CommitUnknownError: The storage did not say whether the value is there: add it again.
+        """
+        number = check_whole("number", number)
+        near = self._log.numbers(max(number - 1, 0))
+        newest = max(near, default=None) if near else self._log.newest_listed()
+        if newest is not None and number not in near and number != newest + 1:
+            raise InvalidInputError(
+                "a number was purged" if number < newest else "a number would leave a gap",
+                remedy=f"the next number is {newest + 1}",
+                url=self._log.storage.url,
+                number=number,
+                newest=newest,
+            )
+        return self._log.add(number, value)
+
+    def get(self, number: int) -> Any:
+        """Return the value of a number; None where there is none.
+
+        Raises:
+            FormatError: The file is damaged.
+        """
+        return self._log.get(check_whole("number", number))
+
+    def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, Any]]:
+        """Return every number of `[start, end)` with its value, in order.
+
+        Args:
+            start: The first number; None is the lowest that is kept.
+            end: The number behind the last; None is all.
+
+        Raises:
+            MissingObjectError: One of them is not there.
+            FormatError: A file is damaged.
+        """
+        check_whole("start", start, optional=True)
+        check_whole("end", end, optional=True)
+        return list(self._log.get_range(start, end))
+
+    def latest(self) -> tuple[int, Any] | None:
+        """Return the newest number and its value; None in an empty log.
+
+        Raises:
+            FormatError: Its file is damaged; an older value is never returned instead.
+        """
+        return self._log.latest()
+
+    def purge(self, threshold: int, *, grace: Any = "1h") -> int:
+        """Delete the numbers below a threshold, oldest first; the newest stays. Safe to repeat.
+
+        Args:
+            threshold: The lowest number to keep.
+            grace: How much older than the newest value the successor of a deleted one must be: a
+                duration. It must be longer than an `add` can take or sleep, whose number would be
+                free again.
+
+        Returns:
+            How many were deleted.
+        """
+        threshold = check_whole("threshold", threshold)
+        grace_us = (check_duration("grace", grace) or 0) * 1_000_000
+        newest = self._log.newest_listed()
+        if newest is None:
+            return 0
+        newest_us = self._log.storage.info(self._log.path(newest)).modified_us
+        return self._log.purge(threshold, superseded_us=newest_us - grace_us)
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        body = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True).encode()
+        same = value is not None and json.loads(body) == value
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_json(value) from error
+    if not same:
+        raise _not_json(value)
+    if len(body) > MOST_BYTES:
+        raise InvalidInputError(
+            "a value is too large for a log", remedy=f"at most {MOST_BYTES} bytes", bytes=len(body)
+        )
+    return body
+
+
+def _not_json(value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        "JSON can't hold a value exactly",
+        remedy="give texts, finite numbers, true, false, lists, or dicts with texts as keys",
+        value=repr(value)[:200],
+    )
+
+
+def _decode(body: bytes, _where: str) -> Any:
+    return json.loads(body)
