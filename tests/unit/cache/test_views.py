@@ -14,6 +14,7 @@ from segstore_ds.cache.views import (
     EMPTY,
     BufferView,
     ByteArraySegment,
+    ViewReader,
     as_view,
     join,
 )
@@ -41,6 +42,40 @@ class ViewSuite(ABC):
         view = self.make(CONTENT)
         for buffer in view.buffers():
             assert buffer.readonly
+
+    def test_slices_bytes_and_copies_are_those_of_the_content(self):
+        view = self.make(CONTENT)
+        for start, end in ((0, 0), (0, 487), (3, 4), (40, 300), (487, 487)):
+            assert view.slice(start, end).copy() == CONTENT[start:end]
+        assert [view[place] for place in range(0, 487, 31)] == [*CONTENT[::31]]
+        for place in (-1, 487):
+            with pytest.raises(InvalidInputError, match="out of bounds"):
+                view[place]
+        for room in (0, 100, 487, 900):
+            target = bytearray(room)
+            assert view.copy_to(target) == min(room, 487)
+            assert target == CONTENT[:room].ljust(room, b"\0")
+        with pytest.raises(InvalidInputError, match="can't be written"):
+            view.copy_to(CONTENT)
+
+    def test_a_reader_copies_into_other_memory(self):
+        reader, target, found = ViewReader(self.make(CONTENT)), bytearray(50), b""
+        assert reader.read(7).copy() == CONTENT[:7]
+        while reader.available:
+            found += target[: reader.read_into(target)]
+        assert found == CONTENT[7:]
+        assert reader.read_into(target) == 0
+        reader = ViewReader(self.make(CONTENT))
+        with pytest.raises(InvalidInputError, match="out of bounds"):
+            reader.read(488)
+        assert reader.available == 487
+
+    def test_equal_content_is_equal(self):
+        view, same = self.make(CONTENT), join(map(as_view, (CONTENT[:100], CONTENT[100:])))
+        assert view == same
+        assert hash(view) == hash(same)
+        assert view != self.make(CONTENT[:-1] + b"?")
+        assert view != CONTENT
 
 
 class SegmentSuite(ViewSuite):
