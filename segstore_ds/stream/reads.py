@@ -22,6 +22,7 @@ from segstore_ds.options.arguments import (
     Progress,
     check_duration,
     check_seconds,
+    check_size,
     check_timeout,
     check_whole,
     unheard,
@@ -33,12 +34,14 @@ from segstore_ds.read.cuts import (
     Position,
     parse_cut,
     resolve_cut,
+    resolve_range,
     root_as_of,
 )
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.metadata_tables import find_table, open_table
+from segstore_ds.read.plan import BatchLimits, plan_batch_end
 from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.status.epochs import stream_schema
@@ -151,6 +154,41 @@ class Reads:
         """
         root = self._log.acknowledged() if replicated else self._log.root
         return Position.of(root, resolve_cut(self._context, root, parse_cut(cut)))
+
+    def cut_after(
+        self,
+        cut: CutLike = "head",
+        *,
+        max_bytes: int | str | None = None,
+        max_rows: int | None = None,
+    ) -> int:
+        """Return the cut that lies so many bytes or events after another one, or the tail.
+
+        It bounds work as `maxBytesPerTrigger` does: between the two lies at least one event, if
+        any is left, and no more than the limits allow.
+
+        Args:
+            cut: Where to begin, as of the version that this handle has seen.
+            max_bytes: Most encoded bytes: a number, or a text such as `64m`. A part of a segment
+                counts by its share of the events.
+            max_rows: Most events.
+
+        Raises:
+            TruncatedError: The cut is below the head.
+
+        Examples:
+            >>> stream.cut_after("head", max_bytes="1m"), stream.cut_after(0, max_rows=2)
+            (3, 2)
+        """
+        rows = check_whole("max_rows", max_rows, least=1, optional=True)
+        size = check_size("max_bytes", max_bytes)
+        size = check_whole("max_bytes", size, least=1, optional=True)
+        limits = BatchLimits(rows, size)
+        root = self._log.root
+        start, tail = resolve_range(self._context, root, parse_cut(cut), parse_cut("tail"))
+        if start == tail:
+            return tail
+        return plan_batch_end(self._context.status.segments(root, start, tail), start, tail, limits)
 
     def outcome(self, transaction: str, version: int | None = None) -> Outcome:
         """Tell whether a transaction is in the log, after a CommitUnknownError.

@@ -201,3 +201,24 @@ def test_texts_that_are_no_filters_are_refused(stream, text):
 def test_unknown_columns_of_a_text_are_named(stream):
     with pytest.raises(InvalidInputError, match="did you mean 'user'"):
         stream.scan(filters="usr == 'ada'")
+
+
+def test_a_cut_after_another_bounds_bytes_and_events():
+    made = segstore.create("memory://cut-after", like={"n": 1}, upkeep=None)
+    layout = segstore.Layout(inline_bytes=0, segment_format="arrow")
+    for start in (0, 1000, 2000):
+        made.append(pa.table({"n": range(start, start + 1000)}), layout=layout)
+    sizes = pa.table(made.segments())["bytes"].to_pylist()
+    assert made.cut_after(max_bytes=sizes[0]) == 1000
+    assert made.cut_after(500, max_bytes=sizes[0] // 2) == 1000
+    assert made.cut_after(0, max_bytes=sum(sizes) - 1) == 2999
+    assert made.cut_after(0, max_bytes=1) == 1
+    assert made.cut_after("head", max_bytes="1g", max_rows=1700) == 1700
+    assert made.cut_after(2999) == made.cut_after("tail", max_rows=1) == 3000
+    made.truncate(10)
+    for wrong, told in (((9,), "TRUNCATED"), ((3001,), "beyond the tail")):
+        with pytest.raises(segstore.SegstoreError, match=told):
+            made.cut_after(*wrong, max_rows=1)
+    for limit in ({"max_rows": 0}, {"max_bytes": 0}, {"max_bytes": "0m"}):
+        with pytest.raises(InvalidInputError, match="at least 1"):
+            made.cut_after(**limit)
