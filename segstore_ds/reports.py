@@ -2,6 +2,7 @@
 
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction
+from segstore_ds.copy.backup import BackedUp
 from segstore_ds.copy.destination import Copied
 from segstore_ds.format.expiry import Expiry
 from segstore_ds.log.lookup import Outcome
@@ -17,6 +18,7 @@ from segstore_ds.retention.plan import Maintenance
 from segstore_ds.retention.retained import Blocker, Retained
 
 __all__ = [
+    "BackedUp",
     "Blocker",
     "Compaction",
     "Copied",

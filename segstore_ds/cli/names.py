@@ -9,6 +9,7 @@ import typer
 from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
 from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import ask, shown, to_json
+from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TableFormat
 from segstore_ds.storage import resolve_location
 
@@ -197,6 +198,19 @@ def copy(
     run.report(copied, f"{target} holds the {held}{again}")
 
 
+def backup(
+    run: Run,
+    url: Url,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder for this backup.")],
+) -> None:
+    """Back a stream up, or bring a backup up to date; into an empty folder to restore it."""
+    stream = run.read(url)
+    with shown("copying", "objects") as progress:
+        done = stream.back_up(target, storage_options=run.options(), progress=progress)
+    new = f"{done.objects:,} objects, {with_unit(done.bytes)}, and {done.commits:,} commits are new"
+    run.report(done, f"{target} holds version {done.version}, tail {done.tail:,}: {new}")
+
+
 def publish(
     run: Run,
     url: Url,
@@ -257,4 +271,4 @@ def publish(
         run.report(done, text)
 
 
-VERBS = (tag, readers, followers, pins, copy, publish)
+VERBS = (tag, readers, followers, pins, copy, backup, publish)

@@ -7,6 +7,7 @@ from typing import Any
 
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.run import bind_range, run_compact
+from segstore_ds.copy.backup import BackedUp, run_backup
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.destination import Copied, CopyRequest
@@ -34,6 +35,7 @@ from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
+from segstore_ds.storage import open_storage
 from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
@@ -487,6 +489,43 @@ class Stream(Writes):
         first, last = map(cut_text, (start, end))
         request = CopyRequest(copy_id, first, last, seal, mode, version, allow_redacted)
         return run_copy_to(self._context, url, request, storage_options, progress=progress)
+
+    def back_up(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: Progress = unheard,
+    ) -> BackedUp:
+        """Make a backup of the whole stream, or bring one up to date.
+
+        The backup is this folder byte for byte: versions, offsets, writers, readers, tags and
+        settings. It is a stream that can be read at once, and backed up into an empty folder to
+        restore it. Only what it lacks is copied, each object checked by its checksums. Writers go
+        on meanwhile. Published tables are not part of it. If a call is interrupted, call it again.
+
+        Args:
+            url: Where; a folder of its own, on any filesystem. Don't write to it.
+            storage_options: For that filesystem.
+            progress: Gets how many objects are done, and how many there are, after each step.
+
+        Returns:
+            The version that the backup is of, and what was copied.
+
+        Raises:
+            InvalidInputError: The folder holds something else, or a backup that was written to; or
+                this is a clone.
+            ConflictError: Versions were forgotten during the call: call it again.
+            MissingObjectError: An object is gone, or was deleted during the call: call it again.
+            CorruptionError: An object is damaged.
+
+        Examples:
+            >>> stream.back_up("backup").tail
+            3
+            >>> stream.back_up("backup").objects
+            0
+        """
+        return run_backup(self._context, open_storage(url, storage_options), progress=progress)
 
     def materialize(self) -> int:
         """Copy the objects that this clone shares with its origin, and release the pin.
