@@ -46,11 +46,14 @@ def damaged_tables(context: StreamContext) -> Iterator[tuple[str, FormatError]]:
 
 def _beside(context: StreamContext) -> tuple[StreamContext | None, FormatError | None]:
     """Return the stream of newest events, and what is wrong with it; mirrors have none."""
-    rule = rule_of(context.log.root)
-    if rule is None or context.log.root.dropped:
+    try:
+        root = context.log.root
+    except FormatError:
+        return None, None  # of the stream itself, which `verify` reports by itself
+    if rule_of(root) is None or root.dropped:
         return None, None
     try:
-        context.log.seams.before_staging(context.log.root)
+        context.log.seams.before_staging(root)
         found = find_latest(context)
     except FormatError as error:
         return None, error
