@@ -67,17 +67,17 @@ def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False)
 
     whole = schema is None or new
     with ExitStack() as stack:
-        if name == PIPE:
-            source: BinaryIO = sys.stdin.buffer
-            if form is Format.PARQUET or (whole and form is not Format.ARROW):  # is read twice
-                source = stack.enter_context(tempfile.TemporaryFile())
-                shutil.copyfileobj(sys.stdin.buffer, source)
-                source.seek(0)
-        else:
+        source: BinaryIO = sys.stdin.buffer
+        if name != PIPE:
             try:
                 source = stack.enter_context(Path(name).open("rb"))
             except OSError as error:
                 raise typer.BadParameter(f"{name} can't be read: {error.strerror}") from None
+        twice = whole and form in (Format.CSV, Format.JSON)
+        if (twice or form is Format.PARQUET) and (name == PIPE or not source.seekable()):
+            given, source = source, stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(given, source)
+            source.seek(0)
         try:
             yield _read(source, form, schema, whole=whole)
         except pa.ArrowException as error:
@@ -87,7 +87,7 @@ def open_rows(name: str, form: Format, schema: Any = None, *, new: bool = False)
                 file=name,
                 format=form.value,
                 cause=_located(error, source, schema, whole=whole)
-                if form is Format.CSV
+                if form is Format.CSV and source is not sys.stdin.buffer and source.seekable()
                 else str(error),
             ) from error
 
@@ -138,8 +138,6 @@ def _located(error: Exception, source: BinaryIO, schema: Any, *, whole: bool) ->
     """Return what Arrow says of CSV with the row, which only one thread knows, and the column."""
     import pyarrow as pa
 
-    if not source.seekable():
-        return str(error)
     cause = str(error)
     source.seek(0)
     try:
@@ -148,8 +146,8 @@ def _located(error: Exception, source: BinaryIO, schema: Any, *, whole: bool) ->
     except pa.ArrowException as again:
         cause = str(again)
     source.seek(0)
-    names = _header(source)
-    return re.sub(r"column #(\d+)", lambda found: f"column {names[int(found[1])]!r}", cause)
+    names = {str(place): f"column {name!r}" for place, name in enumerate(_header(source))}
+    return re.sub(r"column #(\d+)", lambda found: names.get(found[1], found[0]), cause)
 
 
 def _parse_csv(source: BinaryIO, types: Any, *, threads: bool) -> Any:

@@ -5,7 +5,9 @@ import decimal
 import gc
 import io
 import json
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -361,6 +363,17 @@ def test_a_file_that_fails_leaves_no_new_stream(tmp_path, name, text, where, cap
     assert made_of(tmp_path, name, text) is None
     assert where in capsys.readouterr().err
     assert not segstore.exists(tmp_path / "made")
+
+
+@pytest.mark.parametrize(("ending", "text"), [("csv", "n\n1\n"), ("jsonl", '{"n": 1}\n')])
+def test_a_named_pipe_makes_a_stream(tmp_path, ending, text):
+    pipe = tmp_path / f"pipe.{ending}"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    assert main(["append", str(tmp_path / "made"), str(pipe), "--create"]) == 0
+    writer.join()
+    assert segstore.open(tmp_path / "made").read().read_all().to_pylist() == [{"n": 1}]
 
 
 def test_a_new_stream_that_others_have_stays(tmp_path, monkeypatch):
