@@ -8,9 +8,9 @@ are gathered in the next group, so an append does not wait for a commit. `wait` 
 thread, the lead, commits for all threads that wait. While no event is due it refers to the appender
 only weakly, so that one that nobody uses any more comes to an end.
 
-The first failure is kept, and every later append and flush raises it: only the caller can decide
-whether to repeat. Reading back still works. Closing never commits: `flush` does, and so does
-leaving a `with` block without an error.
+The first failure is kept, and every later append and flush raises it until `resume`: only the
+caller can decide whether to repeat. Reading back still works. Closing never commits: `flush` does,
+and so do the end of a `with` block without an error, of the process, and of the last reference.
 """
 
 import bisect
@@ -18,6 +18,7 @@ import logging
 import os
 import queue
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ from segstore_ds.write.event_group import EventGroup
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.inputs import ArrowInput, Data, as_input
 from segstore_ds.write.job import WriteJob
+from segstore_ds.write.open_appenders import DROPPED, note_open
 from segstore_ds.write.staged import StagedTask
 
 T = TypeVar("T")
@@ -46,8 +48,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _BUSY_S = 60.0  # the end of the commit in flight comes first
 _AFTER_FAILURE = (
-    "this appender takes no more events: read them back by their places, and append those "
-    "that are not committed through a new appender"
+    "when the cause has passed, call resume() of this appender: it keeps the events that are not "
+    "committed for the next flush"
 )
 
 
@@ -69,6 +71,9 @@ class StreamEnds:
     plan: Callable[[], WriteJob]  # plans the write of the next group; may run while `commit` does
     # Commits the staged task; deletes none of its objects on failure.
     commit: Callable[[WriteJob, StagedTask], Commit]
+    # Finds and acknowledges the commit of a job of so many rows that failed at a version; None if
+    # there is none, CommitUnknownError if that is not known.
+    settle: Callable[[WriteJob, int, int | None], Commit | None]
     # Reads the events of an offset range, as of the newest version; may run while `commit`
     # does.
     read: Callable[[int, int], Iterable[pa.RecordBatch]]
@@ -79,7 +84,8 @@ class LiveAppender:
 
     Each event gets a *place*: its number among the events of this appender, from 0. It gets its
     offset in the stream when a flush commits it. Threads may share an appender; a forked child gets
-    InvalidInputError. A `with` block flushes at its end, unless it failed.
+    InvalidInputError. A `with` block flushes at its end, unless an error ended it. An appender that
+    is left open is flushed when the process ends, within 10 seconds, or when nobody refers to it.
 
     Examples:
         >>> with stream.appender() as appender:
@@ -110,6 +116,7 @@ class LiveAppender:
         self._lead: threading.Thread | None = None
         self._failure = FirstError()
         self._closed = False
+        note_open(self)
 
     @property
     def next_place(self) -> int:
@@ -167,7 +174,7 @@ class LiveAppender:
             place = self._next
             if self._open is None:
                 # Plan before taking any event, so that a failure here changes nothing.
-                self._open = self._plan()
+                self._open = self._plan(self._next)
                 self._call_lead()
             group = self._open
             if batches is None:
@@ -248,9 +255,8 @@ class LiveAppender:
         Raises:
             TimeoutError: Not all events are committed yet. Nothing is lost or cancelled: they are
                 committed in the background, and another call waits for that.
-            SegstoreError: As `Stream.append`. Every later append and flush raises the same error.
-                If `Stream.outcome` or the error says that the events are not committed, read them
-                back by their places and append them through a new appender.
+            SegstoreError: As `Stream.append`. Every later append and flush raises the same error,
+                until `resume`.
             ClosedError: The appender was closed.
 
         Examples:
@@ -289,6 +295,48 @@ class LiveAppender:
         if group.commit is None:
             self._check()
         return group.commit
+
+    def resume(self) -> int:
+        """Go on after a failure: no call raises it any more, and the next flush commits again.
+
+        Asks the log first whether the commit that failed is in it: then it is acknowledged now. All
+        other events keep their places. An `append` that raised took events only if `next_place`
+        counts them. Without a failure it does nothing.
+
+        Returns:
+            How many events wait for the next flush.
+
+        Raises:
+            UnderReplicatedError: The commit is in the log, and can't be acknowledged yet.
+            CommitUnknownError: It is not known whether the commit is in the log.
+            SegstoreError: The cause has not passed. Nothing has changed: call again.
+            ClosedError: The appender was closed.
+
+        Examples:
+            >>> with stream.appender() as appender:
+            ...     _ = appender.append({"user": "ada", "n": 4})
+            ...     appender.resume()  # nothing has failed
+            1
+        """
+        with self._here():
+            self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
+            self._check_open()
+            if self._failure.error is not None:
+                self._settle()
+                self._stage_again()
+                self._failure = FirstError()
+                self._calls.put(None)
+            return self._next - self._flushed
+
+    def _flush_at_exit(self, timeout: float) -> None:
+        """Flush, or warn how many events end with the process; never raises."""
+        if os.getpid() != self._process or self._closed or self._next == self._flushed:
+            return
+        try:
+            self._flush_within(timeout)
+        except (SegstoreError, TimeoutError) as error:
+            if waiting := self._next - self._flushed:
+                _LOG.warning("%d events of an appender end with the process: %s", waiting, error)
 
     def read(self, start: int | None = None, end: int | None = None) -> pa.RecordBatchReader:
         """Read this appender's own events by their places, flushed or not.
@@ -352,9 +400,9 @@ class LiveAppender:
             if self._open is not None:
                 self._open.ended.set()
             self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
-            dropped = self._next - self._flushed
-            if dropped:
-                _LOG.warning("appender closed: %d events that were not flushed are lost", dropped)
+            if dropped := self._next - self._flushed:
+                what = "are dropped" if self._surely_uncommitted() else "may be committed"
+                _LOG.warning("appender closed: %d events that were not flushed %s", dropped, what)
             for group in self._groups():
                 # Once the task is finished, a commit may name its objects.
                 if not group.task.finished or self._surely_uncommitted():
@@ -375,7 +423,9 @@ class LiveAppender:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and not self._closed:
+            # Ctrl-C and `sys.exit` end the process, and take back no event.
+            ends = kind is not None and not issubclass(kind, Exception)
+            if not self._closed and (kind is None or (ends and self._failure.error is None)):
                 self.flush()
         finally:
             self.close()
@@ -387,9 +437,13 @@ class LiveAppender:
         )
 
     def __del__(self) -> None:
-        # `close` may wait, which must not happen in here: the lead does it.
-        if self._lead is not None and not self._closed:
+        # A flush and `close` may wait, which must not happen in here: the lead does it.
+        if self._lead is not None and not self._closed and os.getpid() == self._process:
+            DROPPED.add(self)
             self._calls.put(self)
+            if waiting := self._next - self._flushed:
+                text = f"an appender with {waiting} unflushed events was not closed"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def _here(self) -> threading.RLock:
         """Return the lock, which may be held forever in a forked child."""
@@ -415,11 +469,42 @@ class LiveAppender:
 
     # Everything below runs with the lock held.
 
-    def _plan(self) -> EventGroup:
+    def _settle(self) -> None:
+        """Land the group whose commit failed if the log has it; raise if that is not known."""
+        group = self._flying
+        if group is None or not group.task.finished:
+            return
+        error = group.error
+        if isinstance(error, SegstoreError) and not isinstance(error, MAYBE_COMMITTED):
+            return
+        version = error.fields.get("version") if isinstance(error, SegstoreError) else None
+        commit = self._ends.settle(group.job, group.count, version)
+        if commit is not None:
+            self._land(group, commit)
+
+    def _stage_again(self) -> None:
+        """Put all events that have places and are not flushed into a new open group."""
+        groups = self._groups()
+        fresh = None if self._flushed == self._next else self._plan(self._flushed)
+        if fresh is not None:
+            try:
+                for group in groups:
+                    for batch in group.read(self._flushed, self._next):
+                        fresh.add(batch)
+            except BaseException:
+                fresh.task.abort()
+                raise
+            if self._limits.seconds is not None:
+                fresh.due_s = self._clock.boot_s() + self._limits.seconds
+        for group in groups:
+            group.task.abort()
+        self._open, self._flying = fresh, None
+
+    def _plan(self, start: int) -> EventGroup:
         job = self._ends.plan()
         attempt, counters = self._clock.new_id()[:8], CacheCounters()
         task = job.open_task(0, attempt, readable=True, counters=counters)
-        return EventGroup(job, task, EventRows(self._ends.schema), counters, self._next)
+        return EventGroup(job, task, EventRows(self._ends.schema), counters, start)
 
     def _groups(self) -> list[EventGroup]:
         """Return the groups that are not flushed, in the order of their places."""
@@ -428,9 +513,7 @@ class LiveAppender:
     def _append_batches(self, batches: list[pa.RecordBatch], group: EventGroup) -> None:
         self._keeping(group.stage_rows)
         for batch in batches:
-            self._keeping(partial(group.task.take, batch, lent=True))
-            group.staged_bytes += batch.nbytes
-            group.count += batch.num_rows
+            self._keeping(partial(group.add, batch))
 
     def _flush(self, place: int) -> Commit | None:
         """Return when all events below a place are committed, by this thread or by another."""
@@ -582,7 +665,7 @@ class LiveAppender:
 def _run_lead(
     known: "weakref.ref[LiveAppender]", calls: "queue.SimpleQueue[LiveAppender | None]"
 ) -> None:
-    """Commit for an appender until it is closed, or close it when it was dropped."""
+    """Commit for an appender until it is closed; flush and close it when it was dropped."""
     while True:
         appender, left_s = known(), None
         if appender is not None:
@@ -597,5 +680,8 @@ def _run_lead(
         except queue.Empty:
             continue
         if dropped is not None:
+            with suppress(SegstoreError):
+                dropped.flush()
             dropped.close()
+            DROPPED.discard(dropped)
             return

@@ -43,6 +43,12 @@ class EventGroup:
         """Bytes before compression."""
         return self.staged_bytes + self.rows.bytes
 
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Give rows to the task, which copies those that wait."""
+        self.task.take(batch, lent=True)
+        self.staged_bytes += batch.nbytes
+        self.count += batch.num_rows
+
     def stage_rows(self) -> None:
         """Give the single events to the task."""
         if len(self.rows):

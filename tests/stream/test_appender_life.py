@@ -5,6 +5,8 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -101,19 +103,24 @@ def lead_of(appender) -> threading.Thread:
 
 @pytest.mark.parametrize("cycle", [False, True])
 def test_appender_that_is_dropped_ends_its_threads(stream, caplog, cycle) -> None:
-    """Its unflushed events are dropped as by `close`, and what was staged is deleted."""
-    appender = stream.appender(flush_seconds=None, layout=STAGED)
-    appender.wait(appender.append(events(1)))
-    appender.append(events(2, 3))
-    lead = lead_of(appender)
+    """Its unflushed events are flushed, with a warning as of an open file."""
+    held = [stream.appender(flush_seconds=None, layout=STAGED)]
+    held[0].wait(held[0].append(events(1)))
+    held[0].append(events(2, 3))
+    lead = lead_of(held[0])
     if cycle:
-        appender.me = appender
-    del appender
-    gc.collect()
+        held[0].me = held[0]
+
+    def let_go() -> None:
+        held.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="2 unflushed events"):
+        let_go()
     lead.join(60)
     assert not lead.is_alive()
-    assert "2 events that were not flushed" in caplog.text
-    assert stream.refresh().tail == 1
+    assert caplog.messages == []
+    assert stream.refresh().tail == 3
     assert stream.verify().leftovers == []
 
 
@@ -126,6 +133,46 @@ def test_appender_that_is_dropped_flushes_what_is_due(stream) -> None:
     lead.join(60)
     assert not lead.is_alive()
     assert stream.refresh().tail == 1
+
+
+ENDS = """
+import sys, time, pyarrow as pa, segstore_ds as segstore
+how, *folders = sys.argv[1:]
+opened = [segstore.create(folder, pa.schema([("n", pa.int64())])).appender() for folder in folders]
+for appender in opened:
+    appender.append({"n": 1})
+if how == "sigterm":
+    print("ready", flush=True)
+    time.sleep(100)
+del appender, opened[1:2]
+with opened[-1]:
+    sys.exit()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "sigterm"])
+def test_process_that_ends_flushes_what_is_open(tmp_path, how) -> None:
+    """An appender that is open, one that was dropped, one whose block is left by `sys.exit`."""
+    folders = [str(tmp_path / name) for name in "abc"]
+    command = [sys.executable, "-c", ENDS, how, *folders]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        if how == "sigterm":
+            assert child.stdout.readline() == b"ready\n"
+            child.terminate()
+        _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (-signal.SIGTERM if how == "sigterm" else 0, b"")
+    assert [segstore.open(folder).tail for folder in folders] == [1, 1, 1]
+
+
+def test_process_that_ends_says_what_it_could_not_flush(stream, caplog) -> None:
+    """With the number of events."""
+    with stream.appender(flush_seconds=None) as appender:
+        appender.append(events(1, 2))
+        with appender._lock:
+            other = threading.Thread(target=appender._flush_at_exit, args=(0.01,))
+            other.start()
+            other.join()
+    assert "2 events of an appender end with the process" in caplog.text
 
 
 @pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
