@@ -62,7 +62,7 @@ class Query:
             writer = writer.option("path", str(self.output))
         if self.sink == "segstore":
             # An old query's batches were never written, which the sink would take for a loss.
-            writer = writer.option("writerTakeover", "true")
+            writer = writer.option("takeover", "true")
         times, cpu = run_batches(writer.start(), batches, warm_up)
         return times[:batches], cpu
 

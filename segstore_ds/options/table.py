@@ -87,7 +87,7 @@ TABLE: tuple[Option, ...] = (
     Option("singleWriter", "bool", _ALL, default=False),
     Option("writerId", "text", _WRITES),
     Option("batchId", "int", (WRITE,)),
-    Option("writerTakeover", "bool", _WRITES, default=False),
+    Option("takeover", "bool", (STREAM_READ, *_WRITES), default=False),
     Option("onRepeat", "choice", _WRITES, default="error", choices=("error", "skip")),
     Option("expectedTail", "int", (WRITE,)),
     Option("expectedVersion", "int", (WRITE,)),

@@ -260,7 +260,8 @@ def claim_name(
         taken = seen is not None and not seen.record.released
         if seen is not None and taken and not (asked.takeover or seen.record.provisional):
             _check_owner(seen, asked.owner)
-        mine = seen.record if seen is not None and taken else None
+        # A name that was released keeps its position for who takes it over.
+        mine = seen.record if seen is not None and (taken or asked.takeover) else None
         passed_s = quiet_s if seen is newest else 0
         members = mine.members if mine is not None else {}
         start = asked.start
@@ -416,8 +417,9 @@ def _check_owner(seen: SeenReader, owner: str) -> None:
     if seen.record.owner != owner:
         raise ReaderConflictError(
             "reader belongs to another owner",
-            remedy="use another name; or, if its owner is gone for good, free it with "
-            "stream.readers.release(name), or take it over with takeover=True",
+            remedy="use another name; or, if its owner is gone for good, take it over with "
+            "takeover=True, which goes on at its position, or free it with "
+            "stream.readers.release(name)",
             reader=seen.name,
             owner=seen.record.owner or "a plain caller",
             caller=owner or "a plain caller",

@@ -25,6 +25,7 @@ def show_info() -> None:
         logger.setLevel(logging.INFO)
 
 
+QUERY_ID = "sql.streaming.queryId"
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 MANY_ROWS = 1_000_000  # measuring them takes a task about half a second
 _UNTUNED = (

@@ -32,7 +32,7 @@ class WriterKey:
         on_repeat: What to do with other events under the last batch id: ``error``, or ``skip``,
             which keeps what was committed first and drops them.
         claim: A second name that must belong to the owner, such as its checkpoint's; "" for none.
-        dense: If the name has any commits, every batch id before this one must be among them.
+        dense: Every batch id from 0 up to this one must have been committed.
     """
 
     writer_id: str
@@ -88,9 +88,20 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
 
     Raises:
         WriterConflictError: The id has another owner, the batch is older than the last one, batches
-            between the two are missing, or the last one held other events.
+            before it are missing, or the last one held other events.
     """
-    if key is None or known is None:
+    if key is None:
+        return False
+    if known is None:
+        if key.dense and key.batch_id > 0 and not key.takeover:
+            raise WriterConflictError(
+                "the stream has none of the batches that the query has committed",
+                remedy="it was moved, replaced or restored: put it back where the query writes, in "
+                "place of an empty one that was created there since; takeover=True, set once, lets "
+                "the query go on without them",
+                writer_id=key.writer_id,
+                batch_id=key.batch_id,
+            )
         return False
     same = (known.owner, known.batch_id) == (key.owner, key.batch_id)
     if same and batch is not None:
@@ -101,7 +112,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
         raise WriterConflictError(
             "writer id belongs to another owner",
             remedy="use another writer_id; or, if that query or job is gone for good, "
-            "set writer_takeover=True once",
+            "set takeover=True once",
             writer_id=key.writer_id,
             owner=known.owner or "a batch writer",
             caller=key.owner or "a batch writer",
@@ -110,7 +121,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
         raise WriterConflictError(
             "batch is older than the writer's last one",
             remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
-            "use another writer_id, or set writer_takeover=True once",
+            "use another writer_id, or set takeover=True once",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,
@@ -118,8 +129,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
     if key.dense and key.batch_id > known.batch_id + 1:
         raise WriterConflictError(
             "batches that the query committed are gone from the stream",
-            remedy=f"{RESTORE_LOG}; writer_takeover=True, set once, lets the query go on without "
-            "them",
+            remedy=f"{RESTORE_LOG}; takeover=True, set once, lets the query go on without them",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,
@@ -166,8 +176,9 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
         raise WriterConflictError(
             "checkpoint belongs to another query",
             remedy="a checkpoint at this location was deleted, and the new query would write "
-            "its events again; choose another checkpointLocation, or set writer_takeover=True"
-            " once",
+            "again what it reads from the start: set takeover=True once, and let its source begin "
+            "after the last event that was written, as a segstore source with a reader_name does "
+            "by takeover=True, too; or choose another checkpointLocation",
             checkpoint=key.claim,
             owner=known.owner,
             caller=key.owner,

@@ -160,7 +160,8 @@ class Readers:
             start: The first event it needs; None for the position published last, or the head.
             lapse_s: After this many seconds without publication or renewal, by the store's time, it
                 holds nothing back.
-            takeover: Take the name over from another owner.
+            takeover: Take the name over from another owner, or after a release, at its last
+                position.
             provisional: Let another owner take the name until the next publication.
 
         Raises:

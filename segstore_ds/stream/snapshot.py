@@ -57,6 +57,11 @@ class Snapshot:
         return self.context.storage
 
     @property
+    def owners(self) -> frozenset[str]:
+        """The owners of the writers that the root lists, among them the one that wrote last."""
+        return frozenset(writer.owner for writer in self.root.writers.values())
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the events, in stored form."""
         return stream_schema(self.context.status, self.root)

@@ -43,7 +43,7 @@ class Writes(Reads):
         *,
         writer_id: str | None = None,
         batch_id: int | None = None,
-        writer_takeover: bool = False,
+        takeover: bool = False,
         on_repeat: str = options.default("onRepeat"),
         expected_tail: int | None = None,
         expected_version: int | None = None,
@@ -64,7 +64,7 @@ class Writes(Reads):
                 missing columns are null.
             writer_id: Name of an idempotent writer.
             batch_id: Number of its batch; grows.
-            writer_takeover: Take the writer id over from another owner, or set it back.
+            takeover: Take the writer id over from another owner, or set it back.
             on_repeat: What to do with other events under the last batch id: ``error``; or ``skip``,
                 which keeps those committed first and drops these, with a warning in the log.
             expected_tail: Commit only if the tail is still this.
@@ -92,7 +92,7 @@ class Writes(Reads):
             >>> stream.append(event, writer_id="etl", batch_id=7).repeated  # changes nothing
             True
         """
-        key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
+        key = writer_key(writer_id, batch_id, takeover=takeover, on_repeat=on_repeat)
         auto = compact != "off" and (
             options.parse_value(options.BY_NAME["compact"], compact) == "auto"
         )
@@ -116,7 +116,7 @@ class Writes(Reads):
         *,
         writer_id: str | None = None,
         batch_id: int | None = None,
-        writer_takeover: bool = False,
+        takeover: bool = False,
         on_repeat: str = options.default("onRepeat"),
         merge_schema: bool = False,
         overwrite_schema: bool = False,
@@ -133,7 +133,7 @@ class Writes(Reads):
             >>> commit.start, stream.head, stream.tail
             (3, 3, 4)
         """
-        key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
+        key = writer_key(writer_id, batch_id, takeover=takeover, on_repeat=on_repeat)
         schema = None if overwrite_schema else lambda: self.schema
         given = as_input(data, schema, new_columns=merge_schema)
         request = WriteRequest(

@@ -387,10 +387,10 @@ def writer_key(
         )
     if writer_id is None or batch_id is None:
         raise InvalidInputError(
-            "on_repeat and writer_takeover need a writer",
+            "on_repeat and takeover need a writer",
             remedy="give writer_id and batch_id too, or leave these two out",
             on_repeat=on_repeat,
-            writer_takeover=takeover,
+            takeover=takeover,
         )
     batch_id = check_whole("batch_id", batch_id)
     if not isinstance(writer_id, str) or not 0 < len(writer_id) <= WRITER_ID_LIMIT:

@@ -118,7 +118,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "singleWriter": "true",
         "writerId": "w",
         "batchId": "1",
-        "writerTakeover": "true",
+        "takeover": "true",
         "onRepeat": "SKIP",
         "expectedTail": "0",
         "expectedVersion": "0",

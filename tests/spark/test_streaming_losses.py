@@ -60,10 +60,10 @@ def test_a_sink_that_lost_batches_is_refused(spark: SparkSession, tmp_path: Path
         _drain(spark, tmp_path, compact="off")
     assert segstore.open(tmp_path / "b").tail == 5
     try:
-        _drain(spark, tmp_path, compact="off", writerTakeover="true")
+        _drain(spark, tmp_path, compact="off", takeover="true")
     except StreamingQueryException as error:
         # A process that committed them, and was idle since, refuses as well. Spark ends it.
         assert "are gone" in str(error)  # noqa: PT017 - it may come or not
-        _drain(spark, tmp_path, compact="off", writerTakeover="true")
+        _drain(spark, tmp_path, compact="off", takeover="true")
     kept = segstore.open(tmp_path / "b").read().read_all()["n"].to_pylist()
     assert kept == [*range(5), *range(15, 18)]

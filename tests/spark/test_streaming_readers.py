@@ -62,6 +62,29 @@ def published(stream: Stream, name: str = "etl") -> tuple[int, bool]:
     return found.offset, found.provisional
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_query_whose_checkpoint_is_lost_takes_over_and_goes_on(stream, query, released) -> None:
+    """It begins at the position of the name instead of its own start; the old one is refused."""
+    old = query(startCut=5, maxRowsPerTrigger=10)
+    end = old.latestOffset(old.initialOffset(), old.getDefaultReadLimit())
+    assert old.latestOffset(end, old.getDefaultReadLimit())["offset"] == 25
+    assert published(stream) == (15, False)
+    if released:
+        assert stream.readers.release("etl")
+    new = query(startCut="head", takeover=True)
+    end = ask(new, new.initialOffset())
+    assert (end["origin"], end["offset"], published(stream)) == (15, 30, (15, True))
+    assert stream.retain(max_bytes=0).head == 15
+    assert ask(query(startCut="head", takeover=True), end) == end  # restarted with the option
+    assert published(stream) == (30, False)
+    with pytest.raises(ReaderConflictError, match=r"takeover=true.*goes on at its position"):
+        old.latestOffset({**end, "reader": old._published._token}, ReadAllAvailable())
+    first = query("other", startCut=20, takeover=True)
+    assert ask(first, first.initialOffset())["origin"] == 20
+    with pytest.raises(InvalidInputError, match="readerName"):
+        SegstoreDataSource({"path": stream.url, "takeover": "true"}).streamReader(None)
+
+
 def test_query_holds_back_retention_from_its_first_question_on(stream, query) -> None:
     """Registered before the first batch is logged, at the place where it begins."""
     reader = query(startCut=5)

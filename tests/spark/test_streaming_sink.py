@@ -218,13 +218,13 @@ def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
     first = sink.drain(sink.follow(), checkpoint="one", writerId="etl")
     known = sink.stream()._log.root.writers["etl"]
     assert (known.owner, known.batch_id) == (str(first.id), 0)
-    with pytest.raises(StreamingQueryException, match=r"another owner.*writerTakeover"):
+    with pytest.raises(StreamingQueryException, match=r"another owner.*takeover"):
         sink.drain(sink.follow(), checkpoint="two", writerId="etl")
     shutil.rmtree(sink.folder / "one")
-    with pytest.raises(StreamingQueryException, match=r"another owner.*writerTakeover"):
+    with pytest.raises(StreamingQueryException, match=r"another owner.*takeover"):
         sink.drain(sink.follow(), checkpoint="one", writerId="etl")
     assert sink.values() == list(range(6))
-    sink.drain(sink.follow(), checkpoint="one", writerId="etl", writerTakeover=True)
+    sink.drain(sink.follow(), checkpoint="one", writerId="etl", takeover=True)
     assert sink.values() == [*range(6), *range(6)]
 
 
@@ -239,11 +239,34 @@ def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
     assert sink.values() == list(range(6))
     shutil.rmtree(sink.checkpoint)
     sink.extend(2)
-    sink.drain(sink.follow(startCut=6), writerTakeover=True)
+    sink.drain(sink.follow(startCut=6), takeover=True)
     sink.extend(2)
     sink.drain(sink.follow())
     assert sink.values() == list(range(10))
     assert not sink.stream().verify().leftovers
+
+
+@pytest.mark.slow
+def test_moved_stream_and_the_querys_own_source_are_no_sink(sink: Sink) -> None:
+    """Neither begins a new stream with the newest batch, nor reads for ever what it writes."""
+    sink.extend(6)
+    sink.drain(sink.follow())
+    moved = sink.folder / "moved"
+    Path(sink.url.removeprefix("file://")).rename(moved)
+    sink.extend(2)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"none of the batches.*takeover"):
+            sink.drain(sink.follow())
+        assert sink.values() == []
+    shutil.rmtree(sink.url.removeprefix("file://"))
+    moved.rename(sink.url.removeprefix("file://"))
+    sink.drain(sink.follow())
+    assert sink.values() == list(range(8))
+    sink.url = sink.numbers.url
+    sink.drain(sink.follow(), checkpoint="loop")
+    with pytest.raises(StreamingQueryException, match="writes to the stream that it reads"):
+        sink.drain(sink.follow(), checkpoint="loop")
+    assert sink.numbers.refresh().tail == 16
 
 
 @pytest.mark.slow

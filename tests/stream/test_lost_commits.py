@@ -368,7 +368,10 @@ def test_a_sink_whose_last_batches_are_gone_is_refused() -> None:
     key = WriterKey("q", 7, "q", dense=True)
     with pytest.raises(WriterConflictError, match=r"are gone.*batch_id=7, last_batch_id=5.*repair"):
         check_writer(known, key, None)
-    assert not check_writer(None, key, None)
+    with pytest.raises(WriterConflictError, match=r"none of the batches.*batch_id=7.*put it back"):
+        check_writer(None, key, None)
+    assert not check_writer(None, WriterKey("q", 0, "q", dense=True), None)
+    assert not check_writer(None, WriterKey("q", 7, "q", takeover=True, dense=True), None)
     assert not check_writer(known, WriterKey("q", 6, "q", dense=True), None)
     assert not check_writer(known, WriterKey("q", 7, "q"), None)
     assert not check_writer(known, WriterKey("q", 7, "q", takeover=True, dense=True), None)

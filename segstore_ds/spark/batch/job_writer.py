@@ -40,7 +40,7 @@ _FIXED = ("offset", "position", "version")
 # Options that only an append obeys, with the values that don't ask for anything.
 _OF_APPENDS = {
     **dict.fromkeys(("writerId", "batchId", "expectedTail", "expectedVersion")),
-    **dict.fromkeys(("writerTakeover", "mergeSchema", "overwriteSchema"), False),
+    **dict.fromkeys(("takeover", "mergeSchema", "overwriteSchema"), False),
 }
 Open = Callable[[Mapping[str, Any]], Storage]
 

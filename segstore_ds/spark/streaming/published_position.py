@@ -20,6 +20,10 @@ _LOG = logging.getLogger(__name__)
 _TOKEN_DIGITS = 16
 
 
+def _new_token() -> str:
+    return uuid4().hex[:_TOKEN_DIGITS]
+
+
 class PublishedPosition:
     """A query's named reader; `fail_on_data_loss` makes a position below the head an error."""
 
@@ -37,7 +41,7 @@ class PublishedPosition:
         `logged` is the token in the offset that Spark passed in, or "". It returns the token that
         the next offset must carry.
         """
-        self._token = logged or self._token or uuid4().hex[:_TOKEN_DIGITS]
+        self._token = logged or self._token or _new_token()
         provisional = not logged
         if self._reader is None:
             self._reader = self._register(offset, provisional=provisional)
@@ -45,6 +49,14 @@ class PublishedPosition:
         elif offset > self._reader.offset or self._reader.lapses or provisional < self._provisional:
             self._publish(self._reader, offset, provisional=provisional)
         return self._token
+
+    def take_over(self, offset: int) -> int:
+        """Take the name from its owner, and return its position; `offset` if there is no reader."""
+        known = self._name in {seen.name for seen in self._stream.readers}
+        self._token = _new_token()
+        start = None if known else offset
+        self._reader = self._register(start, provisional=True, takeover=True)
+        return self._reader.offset
 
     def publish(self, offset: int, logged: str) -> None:
         """Publish what Spark has committed, if this query has registered; raises as `hold`."""
@@ -61,12 +73,18 @@ class PublishedPosition:
         else:
             self._provisional = provisional
 
-    def _register(self, offset: int, *, provisional: bool) -> NamedReader:
+    def _register(
+        self, offset: int | None, *, provisional: bool, takeover: bool = False
+    ) -> NamedReader:
         for _ in range(10):
             try:
                 owner = f"query:{self._token}"
                 return self._stream.readers.register(
-                    self._name, owner=owner, start=offset, provisional=provisional
+                    self._name,
+                    owner=owner,
+                    start=offset,
+                    takeover=takeover,
+                    provisional=provisional,
                 )
             except TruncatedError as error:
                 if self._fail_on_data_loss:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InternalError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
+from segstore_ds.spark.task_log import ADVICE, QUERY_ID, measured_rows, show_info
 from segstore_ds.spark.versions import DataSourceStreamArrowWriter
 from segstore_ds.spark.worker_memory import freeze_worker
 from segstore_ds.stream.connector.reads import Storage
@@ -34,7 +34,6 @@ from segstore_ds.stream.connector.writes import (
 )
 
 CLAIM_LIMIT = 180
-_QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
@@ -89,7 +88,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows, or none if the batch is in the stream already."""
         context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
         batch_id = context.getLocalProperty(_BATCH_ID) if context else None
         if context is None or query_id is None or batch_id is None or self._plan is None:
             raise InternalError("write runs outside a streaming query's task")

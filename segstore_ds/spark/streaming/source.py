@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -25,6 +26,7 @@ from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
+from segstore_ds.spark.task_log import QUERY_ID
 from segstore_ds.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -124,6 +126,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: StreamOffset | None = None
         self._returned: StreamOffset | None = None
         self._published: PublishedPosition | None = None
+        if options["takeover"] and options["readerName"] is None:
+            raise InvalidInputError("takeover needs a name", remedy="give readerName as well")
         if (name := options["readerName"]) is not None:
             parse_cut(f"reader:{name}")  # refuses what is no name
             strict = options["failOnDataLoss"]
@@ -224,7 +228,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._batches.snapshot
         reading = self._plan(snapshot, {"startCut": first, "endCut": last})
         tasks = plan_tasks(snapshot, self._options, reading)
-        return [InputPartition((reading, task)) for task in tasks]
+        return [InputPartition((reading, task, snapshot.owners)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position, if the query has a `readerName`."""
@@ -238,10 +242,22 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- tasks -------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a partition in offset order."""
+        """Yield the events of a partition in offset order.
+
+        Raises:
+            InvalidInputError: The query has written to the stream: it would never end. Only a task
+                knows the query's id, and the stream only once a batch is committed.
+        """
         if partition is None or partition.value is None:
             return
-        reading, task = partition.value
+        reading, task, owners = partition.value
+        context = TaskContext.get()
+        if context is not None and context.getLocalProperty(QUERY_ID) in owners:
+            raise InvalidInputError(
+                "the query writes to the stream that it reads",
+                remedy="write to another stream; what it has written here is at the end",
+                stream=reading.stream_id,
+            )
         yield from slice_batches(reading, self._schema, task)
 
     # --- inside ------------------------------------------------------------------------------
@@ -294,6 +310,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Bind the start, once in the life of this process."""
         if self._origin is None:
             offset = self._batches.begin()
+            if self._published is not None and self._options["takeover"]:
+                offset = self._published.take_over(offset)
             self._origin = StreamOffset(Position.of(root, offset), offset)
         return self._origin
 

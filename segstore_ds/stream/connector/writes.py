@@ -53,7 +53,7 @@ def build_write(
         InvalidInputError: The options of a writer don't fit together.
     """
     streaming, writer = "batchId" not in options, None
-    rules: Any = {"takeover": options["writerTakeover"], "on_repeat": options["onRepeat"]}
+    rules: Any = {"takeover": options["takeover"], "on_repeat": options["onRepeat"]}
     if not streaming:
         writer = writer_key(options["writerId"], options["batchId"], **rules)
     elif query is not None:

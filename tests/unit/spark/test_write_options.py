@@ -48,7 +48,7 @@ def error(action: Callable[[], None]) -> str:
         ({"batchId": 1}, "must be given together"),
         ({"batchID": "one", "writerId": "x"}, "an integer of at least 0"),
         ({"onRepeat": "skip"}, "give writerId and batchId too"),
-        ({"writerTakeover": "true"}, "give writerId and batchId too"),
+        ({"takeover": "true"}, "give writerId and batchId too"),
         ({"txnAppId": "x"}, "use writerId"),
         ({"txnVersion": 1}, "use batchId"),
         ({"maxRecordsPerFile": 1}, "use segmentBytes"),
@@ -90,7 +90,7 @@ def test_older_batch_is_an_error_and_takeover_is_the_way_out(url):
     text = error(lambda: append(url, numbers(1), writerId="etl", batchId=6))
     assert "SEG_WRITER_CONFLICT" in text
     assert "last_batch_id=7" in text
-    append(url, numbers(1), writerId="etl", batchId=6, writerTakeover="true")
+    append(url, numbers(1), writerId="etl", batchId=6, takeover="true")
     append(url, numbers(1), writerId="etl", batchId=6)
     append(url, numbers(1), writerId="etl", batchId=7)
     assert segstore.open(url).tail == 3

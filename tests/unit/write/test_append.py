@@ -133,7 +133,7 @@ def test_whether_a_writers_batch_is_known(known, key, answer):
         return
     with pytest.raises(WriterConflictError, match=answer) as caught:
         check_writer(known, key, BatchFacts(10))
-    assert "writer_takeover=True" in str(caught.value)
+    assert "takeover=True" in str(caught.value)
 
 
 @pytest.mark.parametrize("write", ["append", "overwrite"])
@@ -146,9 +146,7 @@ def test_other_events_under_a_known_batch_are_refused(stream, write, values):
     assert getattr(stream, write)(numbers(2, 1), writer_id="w", batch_id=1).repeated
     for takeover in (False, True):
         with pytest.raises(WriterConflictError, match=r"other events.*on_repeat='skip'") as caught:
-            getattr(stream, write)(
-                numbers(*values), writer_id="w", batch_id=1, writer_takeover=takeover
-            )
+            getattr(stream, write)(numbers(*values), writer_id="w", batch_id=1, takeover=takeover)
         assert not caught.value.retryable
         fields = caught.value.fields
         assert (fields["rows"], fields["committed_rows"]) == (len(values), 2)
@@ -175,7 +173,7 @@ def test_on_repeat_skip_keeps_what_was_committed_first(stream, caplog):
             WriterKey("w", 1, on_repeat=wrong)
 
 
-@pytest.mark.parametrize("given", [{"on_repeat": "skip"}, {"writer_takeover": True}])
+@pytest.mark.parametrize("given", [{"on_repeat": "skip"}, {"takeover": True}])
 def test_options_of_a_writer_are_refused_without_one(stream, given):
     for write in (stream.append, stream.overwrite):
         with pytest.raises(InvalidInputError, match="give writer_id and batch_id"):
@@ -187,7 +185,7 @@ def test_a_writer_set_back_during_a_repeat_is_no_race_to_retry(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=7)
     job, done = staged(stream, 1, writer=WriterKey("w", 7))
     assert job.repeated
-    other.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
+    other.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
     with pytest.raises(WriterConflictError, match="set back") as caught:
         stream.refresh().commit(job, done)
     assert not caught.value.retryable
@@ -266,8 +264,8 @@ def test_an_older_batch_and_another_owner_are_loud(stream):
 
 def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
     stream.append(numbers(1), writer_id="w", batch_id=7)
-    stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
-    assert stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True).repeated
+    stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
+    assert stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True).repeated
     assert not stream.append(numbers(3), writer_id="w", batch_id=4).repeated
     job, done = staged(stream, 4, writer=WriterKey("w", 1, owner="query", takeover=True))
     stream.commit(job, done)
@@ -414,11 +412,11 @@ def test_expectation_is_checked_against_the_newest_version(stream, other):
 def test_stale_handle_sees_another_handles_takeover(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=9)
     other.refresh()
-    stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
+    stream.append(numbers(2), writer_id="w", batch_id=3, takeover=True)
     job, done = staged(stream, 3, writer=WriterKey("w", 4))
     assert not other.commit(job, done).repeated
     assert ns(stream) == [1, 2, 3]
-    stream.append(numbers(4), writer_id="w", batch_id=1, writer_takeover=True)
+    stream.append(numbers(4), writer_id="w", batch_id=1, takeover=True)
     assert not other.append(numbers(5), writer_id="w", batch_id=2).repeated
     assert ns(stream) == [1, 2, 3, 4, 5]
 
