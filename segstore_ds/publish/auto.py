@@ -4,19 +4,31 @@ Nobody waits for it, and nobody has to: what one process leaves undone, the next
 writer does. The property of the stream says whether; how long ago the last time was, the store's
 time of what that wrote. It is compared with the time of the newest commit, so clocks that differ
 make rounds rarer or more frequent, by no more than commit times may differ from the store's.
+
+Small batches lie in Arrow, which no table lists. Once they are old or many, a round merges them
+into Parquet, a bounded part at a time, and the table shows up to there.
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 
+from segstore_ds.compact.run import AUTO_PARQUET_ROWS, run_compact
+from segstore_ds.errors import ConflictError, SnapshotExpiredError
 from segstore_ds.format.record import build_json
 from segstore_ds.format.root import Root, property_of
+from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import find_moment
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import run_publish, run_unpublish
 from segstore_ds.write.create import run_set_properties
+from segstore_ds.write.layout import Layout
 
 PROPERTY = "publish"  # On disk. Never change; add a new one.
 EVERY_US = 60_000_000
+SETTLE_ROWS, SETTLE_US = 100_000, 600_000_000  # so many, or so old, events are settled
+SETTLE_BYTES = 32 << 20  # most that a round merges for a table
 
 
 def auto_publish_of(root: Root) -> tuple[str, ...]:
@@ -54,6 +66,31 @@ def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
         if not at_once and codec.written_us(context.storage) + EVERY_US > root.time_us:
             continue
         done = run_publish(context, kind)
+        if done.lag:
+            upto = _settle(context, done.tail, context.clock.wall_us() if at_once else root.time_us)
+            done = run_publish(context, kind, upto=upto) if upto > done.tail else done
         # A table that was removed meanwhile was made anew: its user wants none.
         if done.table_version == codec.FIRST and kind not in auto_publish_of(context.log.follow()):
             run_unpublish(context, kind)
+
+
+def _settle(context: StreamContext, start: int, now_us: int) -> int:
+    """Merge what a table lacks from an offset on, if that is due; return up to where."""
+    root = context.log.refresh()
+    if root.tail - start < SETTLE_ROWS:
+        try:
+            old = find_moment(context.log, root, now_us - SETTLE_US)
+        except SnapshotExpiredError:
+            old = None
+        if old is None or old.tail <= start:
+            return start
+    end, size = start, 0
+    for placed in context.status.segments(root, start, root.tail):
+        size += placed.entry.bytes
+        if size > SETTLE_BYTES and end > start:
+            break
+        end = placed.end
+    rules = CompactRules(target_rows=AUTO_PARQUET_ROWS, target_bytes=SETTLE_BYTES)
+    with suppress(ConflictError):  # others merge the same; the table writes files of its own
+        run_compact(context, rules, Layout(segment_format=PARQUET), bounds=(start, end))
+    return end

@@ -78,13 +78,14 @@ _KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is ne
 class _Order:
     """How to publish; after it, no snapshot from before version `clean` is named.
 
-    What the table shows of versions below `since` is not clean.
+    What the table shows of versions below `since` is not clean. It shows all below offset `upto`.
     """
 
     settle: bool = False
     strict: bool = False
     clean: int | None = None
     since: int = 0
+    upto: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,15 @@ def run_publish(
     catalog: Any = None,
     table: str | None = None,
     since: int = 0,
+    upto: int = 0,
 ) -> Published:
     """Bring the stream's table up to its newest version; make the table if there is none.
 
     With `settle` all events are published, and with `strict` no column may be left out. The table
     `table` of a catalog is told. Versions below `since` had values that the stream has no more.
+    Events below `upto` are published, too.
     """
-    codec, order = codec_of(kind), _Order(settle=settle, strict=strict, since=since)
+    codec, order = codec_of(kind), _Order(settle=settle, strict=strict, since=since, upto=upto)
     if catalog is None and table is None:
         return _publish(context, codec, order)
     if not codec.POINTED:
@@ -223,7 +226,8 @@ def _bring_up(
     else:
         known, files = recalled
     # What a table has shown stays in it: readers of changes would take its rows for deleted.
-    least = root.tail if order.settle else table.note.tail if table.note else 0
+    shown = table.note.tail if table.note else 0
+    least = root.tail if order.settle else max(shown, min(order.upto, root.tail))
     listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
     clean, dropped = order.clean, set[int]()
     since = max(order.since, redacted_since(root))
@@ -416,10 +420,10 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
         raise _not_published(context.storage)
     lag = max(root.tail - note.tail, 0)
     reason = f"{lag:,} events are left out, as " if lag else ""
-    if lag and _is_of(root, note):
-        reason += "the first of them is in no Parquet file yet; settle=True merges them"
-    elif lag:
+    if lag and _is_settled(context, root, note.tail):
         reason += f"the table shows version {note.version} of {root.version}; publish it again"
+    elif lag:
+        reason += "the first of them is in no Parquet file yet; settle=True merges them"
     left_out = codec.columns(epoch_schema(context.status, root.epoch), root.epoch.names).left_out
     return Published(
         codec.KIND,
@@ -432,6 +436,12 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
         reason,
         left_out,
     )
+
+
+def _is_settled(context: StreamContext, root: Root, offset: int) -> bool:
+    """Tell whether an event that is committed is in a Parquet file."""
+    found = next(iter(context.status.segments(root, max(offset, root.head), root.tail)), None)
+    return found is not None and found.entry.format == PARQUET
 
 
 def _not_published(storage: Storage) -> InvalidInputError:

@@ -24,7 +24,7 @@ def make() -> Stream:
     return stream
 
 
-@pytest.mark.parametrize("publications", [1, 2])
+@pytest.mark.parametrize("publications", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 def test_each_missing_object_is_named_or_needed_by_nobody(table: Table, publications: int) -> None:
     """What leads readers to a table is made again; of history the user is told what to do."""

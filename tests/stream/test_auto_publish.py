@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from faults import FaultStorage
-from publish_kit import DELTA, ICEBERG, shown
+from publish_kit import DELTA, ICEBERG, Table, shown
 from stream_kit import HOUR, Meddling, make_stream, numbers, wait
 from virtual_time import TimedStorage
 
@@ -16,6 +16,7 @@ from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish import auto as rounds
 from segstore_ds.publish.auto import run_set_auto_publish
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.upkeep import UpkeepPolicy
@@ -72,6 +73,40 @@ def test_commits_publish_once_a_minute_whoever_makes_them(
         wait(storage, 30)
         add(stream)
     assert published(storage)[0] in (6, 7)
+
+
+@pytest.mark.parametrize(
+    ("table", "merged"), [(DELTA, "off"), (ICEBERG, "auto")], ids=["delta", "iceberg"]
+)
+def test_small_batches_are_shown_once_they_are_old_or_many(
+    table: Table, merged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merged into Parquet by rounds, or shown from files of the table's own; the reason says so."""
+    stream, storage = make_stream(0)
+    stream.publish(table.kind, auto=True)
+    lags = []
+    for minute in range(23):
+        wait(storage, 61)
+        stream.append(numbers(3 * minute, 3 * minute + 3), compact=merged)
+        lags.append(stream.published[table.kind].lag)
+    assert 0 in lags[10:13]
+    assert max(lags) <= 3 * 11
+    # A round in ten minutes settles, and no other; what a merge joins to shown events is shown.
+    assert lags.count(0) == 2 or merged == "auto"
+    if lags[-1]:
+        assert "Parquet file yet; settle=True merges" in stream.published[table.kind].reason
+    monkeypatch.setattr(rounds, "SETTLE_ROWS", 3)
+    monkeypatch.setattr(rounds, "SETTLE_BYTES", 1)  # then a round takes one segment
+    before = stream.published[table.kind].tail
+    wait(storage, 61)
+    stream.append(numbers(69, 72), compact="off")
+    assert before < stream.published[table.kind].tail
+    monkeypatch.setattr(rounds, "SETTLE_BYTES", 1 << 20)
+    wait(storage, 61)
+    stream.maintain()
+    assert (stream.published[table.kind].lag, stream.published[table.kind].reason) == (0, "")
+    assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+    stream.verify().check()
 
 
 def test_streams_that_do_not_publish_pay_nothing(made: tuple[Stream, TimedStorage]) -> None:
