@@ -32,7 +32,7 @@ from segstore_ds.copy.pins import (
     run_unpin,
 )
 from segstore_ds.copy.segments import SegmentCopier
-from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer
+from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer, copy_small
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -244,7 +244,9 @@ def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> boo
     """Copy an object into the clone's own folder; False if it is gone and not required."""
     path, required = shared
     try:
-        if not storage.copy_from(storage, path, path, replace=True):
+        if path.startswith(f"{names.STATUS_FOLDER}/"):
+            copy_small(storage, storage, path)
+        elif not storage.copy_from(storage, path, path, replace=True):
             transfer.copy(CopiedObject(storage, path, storage, path))
     except MissingObjectError:
         if required:

@@ -12,20 +12,9 @@ from segstore_ds.copy.transfer import has_arrived
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry
 from segstore_ds.status.references import status_objects
-from segstore_ds.status.store import check_object, is_whole
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.at_once import at_once
-
-
-def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy a status object by one get and one exclusive create; replace one that is not whole."""
-    data = source.get(path)
-    if not is_whole(path, data):
-        data = source.get(path)  # perhaps it is only this read
-        check_object(path, data, where=source.describe(path))
-    if not target.create(path, data) and not is_whole(path, target.get(path)):
-        target.put(path, data)
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:

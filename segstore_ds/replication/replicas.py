@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from segstore_ds.copy.transfer import CopiedObject, copy_objects
+from segstore_ds.copy.transfer import CopiedObject, copy_objects, copy_small
 from segstore_ds.errors import (
     ConflictError,
     FencedError,
@@ -43,7 +43,7 @@ from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import PROPERTY, Follower, followers_of, replication_of
 from segstore_ds.replication.mend import find_wrong, mend
-from segstore_ds.replication.objects import copy_small, new_segments, new_status, whole_segments
+from segstore_ds.replication.objects import new_segments, new_status, whole_segments
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage

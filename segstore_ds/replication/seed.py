@@ -7,14 +7,13 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
-from segstore_ds.copy.transfer import CopiedObject, copy_objects, has_arrived
+from segstore_ds.copy.transfer import CopiedObject, copy_objects, copy_small, has_arrived
 from segstore_ds.errors import FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import abandoned_through
 from segstore_ds.replication.follower import Follower
-from segstore_ds.replication.objects import copy_small
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.storage.at_once import at_once
 
