@@ -75,8 +75,10 @@ def info(
     known = stream.info()
     columns = {column.name: str(column.type) for column in stream.schema}
     tables = dict(_tables(stream))
+    keys, time = stream.settings.key_columns, stream.settings.time_column
     if run.as_json:
-        print_json({"url": stream.url, **known, "published": tables, "columns": columns})
+        indexed = {"key_columns": keys, "time_column": time}
+        print_json({"url": stream.url, **known, **indexed, "published": tables, "columns": columns})
         return
     writers = stream.metadata("writers").read_all().to_pylist() if stream.tail else []
     named = [_writer(stream, row) for row in writers[:SHOWN_WRITERS]]
@@ -92,6 +94,8 @@ def info(
         "writers": ", ".join(named),
         "followers": ", ".join(stream.followers),
         "sealed": "yes" if stream.sealed else "",
+        "keys": ", ".join(keys),
+        "time": time or "",
         "expiry": ", ".join(map(_expiry, stream.settings.expiry)),
         **tables,
     }

@@ -20,6 +20,7 @@ _WIDE = 1 << 62  # of what is no terminal: nothing is cut
 _LEAST = 8  # of a cell of text on a narrow terminal
 _LEAST_INT = -(1 << 63)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of Python's years, 1 to 9999, since 1970
+_COUNTS_NOTHING = re.compile(r"(^|_)(id|version|generation|epoch|year)$|[a-z]I[dD]$")
 _AT_ONCE = 1000  # rows: what is printed while the rest is read
 
 
@@ -214,7 +215,7 @@ def _print_rows(
 
     console = Console(highlight=False)
     heads = [] if widths else [[printable(name) for name in names]]
-    lines = [*heads, *([_cell(row.get(name)) for name in names] for row in rows)]
+    lines = [*heads, *([_cell(row.get(name), name) for name in names] for row in rows)]
     numbers = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
     wanted = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     wanted = [max(widths.setdefault(*pair), pair[1]) for pair in zip(names, wanted, strict=True)]
@@ -252,14 +253,14 @@ def _most_text(widths: Sequence[int], numbers: Sequence[bool], room: int) -> int
     return next(fits, _LEAST)
 
 
-def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type
+def _cell(value: Any, name: str) -> str:  # noqa: PLR0911 - a line per type
     match value:
         case None:
             return ""
         case bool():
             return "yes" if value else ""
         case int():
-            return f"{value:,}"
+            return str(value) if _COUNTS_NOTHING.search(name) else f"{value:,}"
         case dt.datetime():
             return value.isoformat(sep=" ").replace("+00:00", "Z")
         case str():

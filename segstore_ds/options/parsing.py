@@ -7,7 +7,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_duration, parse_size
-from segstore_ds.options.table import NOTES, PEERS, TABLE, Option
+from segstore_ds.options.table import FOREIGN, NOTES, PEERS, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
@@ -42,7 +42,7 @@ def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[st
             continue
         option = BY_NAME.get(key)
         if option is None:
-            raise _unknown(name, scope)
+            raise _unknown(name, scope, scopes)
         if not scopes & {*option.scopes}:
             raise InvalidInputError(
                 f"option belongs to a {option.scopes[0]}, not to a {scope}",
@@ -76,16 +76,21 @@ def parse_value(option: Option, value: Any) -> Any:
     return str(value)
 
 
-def _unknown(name: str, scope: str) -> InvalidInputError:
+def _unknown(name: str, scope: str, scopes: set[str]) -> InvalidInputError:
     import difflib  # noqa: PLC0415 - for an error alone
 
-    peer = PEERS.get(name.lower())
+    key = name.lower()
+    if key in FOREIGN:
+        return InvalidInputError(
+            "option belongs to another system", remedy=FOREIGN[key], option=name
+        )
+    peer = PEERS.get(key)
     if peer is not None:
         return InvalidInputError(
             "option belongs to another system", remedy=f"use {peer}", option=name
         )
-    known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    known = {option.name.lower(): option.name for option in TABLE if scopes & {*option.scopes}}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     remedy = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
     return InvalidInputError("unknown option", remedy=remedy, option=name, scope=scope)
 

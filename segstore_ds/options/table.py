@@ -121,7 +121,7 @@ startCut: start_stream_cut streamfromtimestamp stream-from-timestamp scan.snapsh
 endCut: endingoffsets endingversion endingtimestamp end_stream_cut
 versionAsOf: snapshot-id scan.version
 timestampAsOf: as-of-timestamp scan.timestamp scan.timestamp-millis
-filters: replacewhere where filter
+filters: where filter
 partitionBytes: maxpartitionbytes split-size read.split.target-size
 failOnDataLoss: ignoremissingfiles
 maxRowsPerTrigger: maxoffsetspertrigger streaming-max-rows-per-micro-batch
@@ -141,6 +141,15 @@ compact: autooptimize autocompact delta.autooptimize.autocompact auto-compaction
 segstore.spark.compact(spark, url, target_bytes=...): compaction.target-file-size
 segstore.spark.compact(spark, url, target_bytes=...): rewrite-target-file-size-bytes
 """
+# Of these there is no such option, but something else that does what users want.
+_FEED = "a stream is its own feed of changes: read it from startCut to endCut, or as readStream"
+FOREIGN: Mapping[str, str] = {
+    "readchangefeed": _FEED,
+    "readchangedata": _FEED,
+    "partitionoverwritemode": "a stream has no partitions: overwrite mode replaces all events",
+    "replacewhere": "a write can't replace some events: append new ones, shown by key in a latest "
+    "table, or erase values with segstore.spark.redact; a read takes filters",
+}
 PEERS: Mapping[str, str] = {
     peer: ours
     for ours, _, peers in (line.partition(":") for line in _PEERS.splitlines())

@@ -387,8 +387,11 @@ def _parse_position(text: str) -> Position:
 
 def _to_us(moment: dt.datetime, given: Any) -> int:
     if moment.tzinfo is None:
+        of_utc = f"{moment.isoformat()}Z"
         raise InvalidInputError(
-            "time has no time zone", remedy="add one, such as Z or +01:00", cut=str(given)
+            "time has no time zone",
+            remedy=f"write {of_utc}, or another zone such as +01:00",
+            cut=str(given),
         )
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return (moment - epoch) // dt.timedelta(microseconds=1)

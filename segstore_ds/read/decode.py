@@ -182,13 +182,28 @@ class SliceDecoder:
         engine: Engine | None,
     ) -> Iterator[Step]:
         columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        found = fetch_frames(segment, numbers, columns)
+        found = self._fetch(segment, numbers, columns)
         if engine is not None:
             yield self._for_engine(engine, segment, dict(found), rows)
             return
         for number, data in found:
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode
+
+    def _fetch(
+        self, segment: OpenSegment, numbers: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[int, list[pa.Buffer]]]:
+        """Yield what `fetch_frames` does; the error of a damaged frame names its offsets."""
+        done = 0
+        try:
+            for found in fetch_frames(segment, numbers, columns):
+                done += 1
+                yield found
+        except CorruptionError as error:
+            frames = segment.frames[: numbers[done] + 1]
+            end = self.slice.start + sum(frame.rows for frame in frames)
+            error.fields["offsets"] = f"[{end - frames[-1].rows}, {end})"
+            raise
 
     def _for_engine(
         self,

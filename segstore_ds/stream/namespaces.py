@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from segstore_ds.compact.merges import add_bounds
 from segstore_ds.copy.pins import run_unpin
-from segstore_ds.errors import FormatError, InvalidInputError
+from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.copies import Pin, pins_of
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
@@ -25,6 +25,7 @@ from segstore_ds.format.indexed_columns import (
     key_columns_of,
     time_column_of,
 )
+from segstore_ds.format.names import check_label
 from segstore_ds.format.policies import (
     DEFAULT_POLICY,
     RETENTION_PROPERTY,
@@ -127,6 +128,18 @@ class Readers:
 
     def __iter__(self) -> Iterator[SeenReader]:
         return (seen for _, seen in each_reader(self._context) if isinstance(seen, SeenReader))
+
+    def __getitem__(self, name: str) -> SeenReader:
+        """Return the newest record of one reader; a NotFoundError if there is none."""
+        seen = dict(each_reader(self._context)).get(check_label(name, what="reader"))
+        if seen is None:
+            raise NotFoundError("no such reader", url=self._context.storage.url, reader=name)
+        if isinstance(seen, FormatError):
+            raise seen
+        return seen
+
+    def __contains__(self, name: object) -> bool:
+        return any(seen.name == name for seen in self)
 
     def __repr__(self) -> str:
         shown = (f"{seen.name} at {seen.record.offset}" for seen in self)

@@ -39,6 +39,24 @@ def wheres(stream):
     return [p.where for p in verify_on(stream._log.storage, clock=stream._log.clock).problems]
 
 
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_a_damaged_frame_names_its_offsets(form):
+    """The other frames can still be read by theirs."""
+    stream, storage = make_stream(0)
+    layout = Layout(inline_bytes=0, segment_format=form, frame_rows=10)
+    for start in (0, 40):
+        stream.append(numbers(start, start + 40), layout=layout)
+    frames = stream.metadata("frames").read_all().to_pylist()
+    for frame in (frames[5], frames[6]):
+        flip(storage, frame["path"], frame["place"] + frame["bytes"] // 2)
+    for columns in (None, ["n", "s"]):
+        with pytest.raises(CorruptionError) as told:
+            stream.read(columns=columns, read_cache_bytes=0).read_all()
+        assert told.value.fields["offsets"] == "[50, 60)"
+    assert values(stream, 0, 50) == [*range(50)]
+    assert values(stream, 70, 80) == [*range(70, 80)]
+
+
 def test_bytes_behind_a_part_with_filters_are_found_and_cut_off(monkeypatch):
     """Reads go by the object's length: with two bytes more every filtered read fails."""
     monkeypatch.setattr(SOFT, 3)

@@ -44,6 +44,11 @@ def test_reader_starts_at_the_head_and_resumes():
     assert again.offset == 12
     assert values(stream, "reader:etl") == list(range(12, 30))
     assert held(stream) == {"etl": 12}
+    assert stream.readers["etl"].record.offset == 12
+    assert "etl" in stream.readers
+    assert "x" not in stream.readers
+    with pytest.raises(NotFoundError, match="no such reader"):
+        stream.readers["x"]
 
 
 def test_busy_reader_lists_its_records_once_a_second():

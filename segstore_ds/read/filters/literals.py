@@ -59,9 +59,10 @@ def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
 def expected_of(data_type: pa.DataType) -> str:
     """Return an error text that says which literals a column of this type takes."""
     found = (words for applies, _, words in _TYPES if applies(data_type))
-    zone = "with a zone" if getattr(data_type, "tz", None) is not None else "without a zone"
+    zoned = getattr(data_type, "tz", None) is not None
+    zone, z = ("with a zone", "Z") if zoned else ("without a zone", "")
     unit = "nanoseconds" if getattr(data_type, "unit", None) == "ns" else "microseconds"
-    return next(found, "null tests only").format(zone=zone, unit=unit)
+    return next(found, "null tests only").format(zone=zone, z=z, unit=unit)
 
 
 def _require(value: Any, *kinds: type) -> Any:
@@ -168,7 +169,11 @@ _TYPES: tuple[tuple[_Applies, Callable[[Any, pa.DataType], Literal], str], ...] 
     (t.is_string, _text, "a text"),
     (t.is_binary, _binary, "bytes, or their base64 as text"),
     (t.is_date32, _date, "an ISO date such as 2013-01-05"),
-    (t.is_timestamp, _timestamp, "an ISO timestamp {zone}, at most {unit}, or a datetime"),
+    (
+        t.is_timestamp,
+        _timestamp,
+        "an ISO timestamp {zone} such as 2013-01-05T00:00:00{z}, at most {unit}, or a datetime",
+    ),
     (t.is_time64, _time, "an ISO time such as 12:34:56.123456, at most microseconds"),
     (t.is_duration, _duration, "a number of microseconds or a timedelta"),
 )

@@ -1,5 +1,6 @@
 """The commands that look, for people and for programs."""
 
+import datetime as dt
 import json
 import webbrowser
 from pathlib import Path
@@ -97,6 +98,20 @@ def test_members_of_a_reader_are_shown_with_their_lag(stream, capsys):
     follow.close()
     assert main(["readers", stream.url]) == 0
     assert "w1" not in capsys.readouterr().out
+
+
+def test_info_names_key_and_time_columns_and_ids_are_no_quantities(tmp_path, capsys):
+    like = {"order_id": 12345, "n": 12345, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    made = segstore.create(tmp_path / "s", like=like, key_columns=["order_id"], time_column="at")
+    made.append([like])
+    assert main(["info", made.url]) == 0
+    printed = capsys.readouterr().out
+    assert "\nkeys      order_id\ntime      at\n" in printed
+    assert main(["info", made.url, "--json"]) == 0
+    (row,) = lines(capsys)
+    assert (row["key_columns"], row["time_column"]) == (["order_id"], "at")
+    assert main(["cat", made.url]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["12345", "12,345"]
 
 
 def test_segments_readers_and_tags_are_tables(stream, capsys):

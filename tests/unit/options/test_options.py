@@ -86,6 +86,8 @@ def test_unknown_option_names_the_nearest() -> None:
         parse_options({"startCutt": "1"}, READ)
     with pytest.raises(InvalidInputError, match="known: path"):
         parse_options({"zzz": "1"}, READ)
+    with pytest.raises(InvalidInputError, match=r"known: path.*maxRowsPerTrigger"):
+        parse_options({"zzz": "1"}, READ, STREAM_READ)
 
 
 def test_misplaced_option_error_names_its_scope() -> None:
@@ -131,6 +133,21 @@ def test_error_for_another_systems_option_names_ours(peer: str, ours: str, scope
     """The error for an option of Delta, Kafka or Iceberg names ours."""
     with pytest.raises(InvalidInputError, match=f"use {ours}"):
         parse_options({peer: "1"}, scope)
+
+
+@pytest.mark.parametrize(
+    ("peer", "told", "scope"),
+    [
+        ("readChangeFeed", "its own feed of changes", READ),
+        ("readChangeData", "its own feed of changes", STREAM_READ),
+        ("partitionOverwriteMode", "replaces all events", WRITE),
+        ("replaceWhere", "can't replace some events", WRITE),
+    ],
+)
+def test_error_for_what_has_no_option_says_what_to_do(peer: str, told: str, scope: str) -> None:
+    """A near name would be an option that does something else."""
+    with pytest.raises(InvalidInputError, match=told):
+        parse_options({peer: "true"}, scope)
 
 
 def test_sparks_own_keys_are_passed_over() -> None:
