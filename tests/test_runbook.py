@@ -10,6 +10,7 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds import errors
+from segstore_ds.cli import arguments
 from segstore_ds.cli.app import build_app
 
 DOCS = Path(__file__).parents[1] / "segstore_ds/docs"
@@ -77,6 +78,9 @@ def test_commands_in_errors_have_their_verbs_and_flags():
             assert {*re.findall(r"--[\w-]+", rest)} <= known, (path.name, verb, rest)
             found += 1
     assert found > 5
+    for line in arguments.COMMANDS.values():  # what calls of Python are called there
+        flags = {flag for param in app.commands[line.split()[0]].params for flag in param.opts}
+        assert {*re.findall(r"--[\w-]+", line)} <= flags, line
 
 
 @pytest.mark.parametrize("line", ["segstore verfy u", "segstore compact u --yess", "segstore drop"])

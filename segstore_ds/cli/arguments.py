@@ -64,7 +64,7 @@ def spell_flags(text: str, options: Iterable[Any]) -> str:
 
 
 # Calls of Python that an error's text may advise, as commands and what comes behind them.
-_COMMANDS = {
+COMMANDS = {
     "create": "create URL",
     "drop": "drop URL",
     "list_streams": "ls FOLDER",
@@ -105,7 +105,7 @@ def spell_calls(text: str, options_of: Callable[[str], Iterable[Any]]) -> str:
     """
 
     def spell(found: re.Match[str]) -> str:
-        line, given = _COMMANDS.get(found[1]), dict(_GIVEN.findall(found[2]))
+        line, given = COMMANDS.get(found[1]), dict(_GIVEN.findall(found[2]))
         if line is None:
             return found[0]
         if found[1] == "settings.update" and "expiry" in given:
