@@ -255,7 +255,7 @@ def plan_tasks(
     if min_partitions:
         most_bytes = max(1, min(most_bytes, -(-int(sizes.sum()) // min_partitions)))
         most_rows = max(1, min(most_rows, -(-int(rows.sum()) // min_partitions)))
-    pieces = slices.split(most_bytes, most_rows)
+    pieces = slices.split(most_bytes, most_rows, partition_rows)
     if len(pieces) != len(slices):
         sizes, rows = pieces.sizes()
     borders = plan_borders(sizes, rows, most_bytes, most_rows)

@@ -160,9 +160,13 @@ class SliceTable(Sequence[PlacedSegment]):
         """Return the slices of segments of a format and of some epochs; `others`: all the rest."""
         return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
 
-    def split(self, most_bytes: int, most_rows: int) -> "SliceTable":
-        """Return the slices of a table from `exact`, with large ones split."""
-        return SliceTable([_split(block, most_bytes, most_rows) for block in self.blocks])
+    def split(self, most_bytes: int, most_rows: int, asked_rows: int | None = None) -> "SliceTable":
+        """Return the slices of a table from `exact`, with large ones split.
+
+        They are split between frames, unless `asked_rows` are less than half a frame.
+        """
+        asked = asked_rows or EXACT_LIMIT
+        return SliceTable([_split(block, most_bytes, most_rows, asked) for block in self.blocks])
 
 
 def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) -> _Block:
@@ -173,22 +177,27 @@ def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) 
     return block if len(rows) == len(block) else block.take(rows)
 
 
-def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
+def _split(block: _Block, most_bytes: int, most_rows: int, asked_rows: int) -> _Block:
     rows = block.last - block.first
     pieces = np.rint((block.claimed_bytes / most_bytes).astype(np.float64)).astype(np.int64)
     pieces = np.minimum(np.maximum(pieces, -(-rows // most_rows)), _most_pieces(block, rows))
-    pieces = np.maximum(pieces, 1)
+    pieces, asked = np.maximum(pieces, 1), -(-rows // asked_rows)
+    # Several pieces of one frame decode it each, and nothing of the next.
+    within = asked >= 2 * pieces
+    pieces = np.where(within, asked, pieces)
     pieces = pieces.astype(np.int64)
     if int(pieces.max()) == 1:
         return block
     source = np.repeat(np.arange(len(block)), pieces)
     piece = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     wide = block.take(source)
-    count, rows = pieces[source], rows[source]
+    count, rows, within = pieces[source], rows[source], within[source]
+    begin, end = (wide.first + rows * place // count for place in (piece, piece + 1))
     # The first piece also claims the frame that holds the first wanted row but starts before it.
-    low = np.where(piece == 0, 0, wide.first + rows * piece // count)
-    high = np.where(piece == count - 1, wide.columns.rows, wide.first + rows * (piece + 1) // count)
-    return replace(wide, claim_first=low, claim_last=high)
+    low = np.where(within | (piece == 0), 0, begin)
+    high = np.where(within | (piece == count - 1), wide.columns.rows, end)
+    first, last = np.where(within, begin, wide.first), np.where(within, end, wide.last)
+    return replace(wide, first=first, last=last, claim_first=low, claim_last=high)
 
 
 def _most_pieces(block: _Block, rows: Ints) -> Ints:

@@ -273,7 +273,8 @@ class Scan:
         Args:
             n: At least this many, if there are enough frames; None for what the sizes give.
             partition_bytes: Encoded bytes of a part, approximately.
-            partition_rows: Events of a part, approximately.
+            partition_rows: Events of a part, approximately. Parts of less than half a frame decode
+                the same frame each.
 
         Returns:
             Picklable parts in offset order; none if nothing can match.

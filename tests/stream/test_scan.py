@@ -95,7 +95,7 @@ def test_tasks_are_read_by_other_processes(stream):
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
-    """A frame is read by one task, so there are at most as many tasks as frames."""
+    """A frame is read by one task, unless tasks are to have less than half of its events."""
     made = segstore.create(tmp_path / "frames", like={"n": 0}, upkeep=None)
     layout = segstore.Layout(inline_bytes=0, frame_rows=7, segment_format=form)
     made.append(pa.table({"n": range(40)}), layout=layout)
@@ -108,7 +108,12 @@ def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
             ]
             assert all(parts), (start, end, rows)
             assert [n for part in parts for n in part] == [*range(start, end)]
-    assert len(made.scan().tasks(partition_rows=1)) == 6 + 4
+    assert [len(made.scan().tasks(partition_rows=rows)) for rows in (1, 3, 4)] == [63, 22, 10]
+    assert len(made.scan().tasks(40)) == 6 + 4
+    tasks = made.scan(5).tasks(partition_rows=2)
+    assert [task.to_reader().read_all().num_rows for task in tasks] == [
+        task.end - task.start for task in tasks
+    ]
 
 
 def test_files_are_of_whole_events(stream):
