@@ -37,6 +37,7 @@ from segstore_ds.publish.manifests import (
     read_sealed,
     sealed_nonce,
 )
+from segstore_ds.publish.paths import location_of
 from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
@@ -126,9 +127,9 @@ def read_version(storage: Storage, version: int) -> Table | None:
         )
     state = State(metadata)
     note = note_of(state.snapshot, where=where)
-    if metadata["location"] != storage.url:
+    if metadata["location"] != location_of(storage.url):
         return Table(version, note, None, state, moved=True)
-    form = Form("", storage.url)
+    form = Form("", location_of(storage.url))
     return Table(version, note, form.path(state.snapshot["manifest-list"]), state)
 
 
@@ -142,7 +143,7 @@ def read_files(storage: Storage, table: Table) -> tuple[Table, dict[str, File]]:
     """Return the table and its files; none if they are those of a folder that was left."""
     if table.note is None or table.moved:
         return table, {}
-    form = Form(table.note.stream_id, storage.url)
+    form = Form(table.note.stream_id, location_of(storage.url))
     table = _with_manifests(storage, table)
     found = (e.file for m in table.state.manifests for e in _entries_of(storage, m, form))
     return table, {file.key: file for file in found}
@@ -155,7 +156,7 @@ def _with_manifests(storage: Storage, table: Table) -> Table:
         return table
     if table.mark is None:
         return replace(table, state=replace(state, manifests=()))
-    manifests = decode_list(read_sealed(storage, table.mark), Form("", storage.url))
+    manifests = decode_list(read_sealed(storage, table.mark), Form("", location_of(storage.url)))
     return replace(table, state=replace(state, manifests=manifests))
 
 
@@ -167,7 +168,7 @@ def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], s
     """Write the next snapshot's manifests and their list, and return its metadata."""
     table = _with_manifests(storage, table)
     kept = table.state.manifests
-    form = _form(table, change, storage.url)
+    form = _form(table, change, location_of(storage.url))
     snapshot = _snapshot(table, change, form, int(new_id()[:15], 16) + 1)
     added = [_entry(file, snapshot, change.columns) for file, _ in change.added]
     # A file that is listed again at other offsets goes and comes.
@@ -370,7 +371,10 @@ def _version_of(path: str) -> int | None:
 
 def parts(storage: Storage, table: Table) -> Collection[str]:
     """Return the paths of the manifests of all named snapshots."""
-    found, form = [*_with_manifests(storage, table).state.manifests], Form("", storage.url)
+    found, form = (
+        [*_with_manifests(storage, table).state.manifests],
+        Form("", location_of(storage.url)),
+    )
     for path in _lists(table):
         if path != table.mark:
             with suppress(MissingObjectError):

@@ -125,7 +125,8 @@ def run_publish(
         )
     opened, name = open_catalog(catalog, table)
     done = _publish(context, codec, order)
-    metadata = f"{context.storage.url}/{codec.commit_path(done.table_version)}"
+    place = paths.location_of(context.storage.url)
+    metadata = f"{place}/{codec.commit_path(done.table_version)}"
     with best_effort(f"telling the catalog of {name}"):
         register(opened, name, metadata, table_uuid(context.log.root.stream_id))
         return replace(done, registered=metadata)

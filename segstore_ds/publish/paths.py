@@ -1,6 +1,8 @@
 """The names of the objects of published tables, relative to the stream's folder (TABLES.md)."""
 
 import re
+from contextlib import suppress
+from urllib.parse import unquote
 
 from segstore_ds.format.names import DELTA_LOG_FOLDER, ICEBERG_METADATA_FOLDER, build_log_name
 
@@ -27,6 +29,18 @@ def is_published(path: str) -> bool:
     (True, False)
     """
     return _PUBLISHED.fullmatch(path) is not None
+
+
+def location_of(url: str) -> str:
+    """Return where an Iceberg table is, for readers that don't decode a local URL: a plain path.
+
+    >>> location_of("file:///a"), location_of("file:///a%23b"), location_of("s3://a/b%23c")
+    ('file:///a', '/a#b', 's3://a/b%23c')
+    """
+    with suppress(UnicodeDecodeError):  # a name that is no UTF-8 has none
+        if url.startswith("file://") and "%" in url:
+            return unquote(url.removeprefix("file://"), errors="strict")
+    return url
 
 
 def build_delta_path(version: int, kind: str) -> str:

@@ -7,7 +7,7 @@ A table of the same name that is another one is left alone.
 from collections.abc import Mapping
 from typing import Any
 
-from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.version import requirement
 
 
@@ -46,8 +46,21 @@ def register(catalog: Any, table: str, metadata: str, table_uuid: str) -> None:
     A Glue catalog changes its table's property, and a REST catalog that can do so its pointer.
     In other catalogs the table is dropped, which deletes nothing, and registered again at once.
     """
+    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
+        BadRequestError,
+        NoSuchNamespaceError,
+        TableAlreadyExistsError,
+    )
+
     if not catalog.table_exists(table):
-        catalog.register_table(table, metadata)
+        try:
+            catalog.register_table(table, metadata)
+        except NoSuchNamespaceError as cause:
+            raise NotFoundError(
+                "the catalog has no such namespace",
+                remedy="create it, as catalog.create_namespace(name) of pyiceberg does",
+                table=table,
+            ) from cause
         return
     found = catalog.load_table(table)
     if str(found.metadata.table_uuid) != table_uuid:
@@ -59,11 +72,6 @@ def register(catalog: Any, table: str, metadata: str, table_uuid: str) -> None:
     if hasattr(catalog, "glue"):
         _point(catalog.glue, table, metadata)
         return
-    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
-        BadRequestError,
-        TableAlreadyExistsError,
-    )
-
     try:
         catalog.register_table(table, metadata, overwrite=True)
     except (NotImplementedError, BadRequestError, TableAlreadyExistsError):
