@@ -1,5 +1,7 @@
 """A scan: events of one version, which are read whenever they are asked for."""
 
+import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyarrow import dataset
+
+
+_NEAR_ROWS = 1 << 16  # events that are read in one go although few of them are wanted
 
 
 class ScanTask:
@@ -259,6 +264,53 @@ class Scan:
         found = Scan(self.context, self.root, reading, self.limit)
         return sum(batch.num_rows for batch in found)
 
+    def sample(self, n: int, *, seed: int | None = None) -> pa.Table:
+        """Return random events, each equally likely and none twice; all if there are fewer.
+
+        Only the frames that hold them, and those between near ones, are read. With filters their
+        columns are read first, to know which events match.
+
+        Args:
+            n: How many events (>= 0).
+            seed: The same one gives the same events of the same version; None for any.
+
+        Returns:
+            The events in offset order.
+
+        Raises:
+            InvalidInputError: The scan has both filters and a limit.
+
+        Examples:
+            >>> stream.scan().sample(2, seed=1).num_rows
+            2
+        """
+        self._refuse_limit("to_arrow()")
+        n = check_whole("n", n)
+        offsets: Sequence[int] = range(self.start, self.end)
+        if self.reading.filters:
+            unused = max(self.reading.schema.names, key=len, default="") + "_"
+            found = replace(
+                self.reading,
+                columns=(),
+                offset_column=unused,
+                segment_column=None,
+                commit_time_column=None,
+            )
+            offsets = Scan(self.context, self.root, found).to_arrow()[unused].to_numpy()
+        chosen = sorted(random.Random(seed).sample(range(len(offsets)), min(n, len(offsets))))
+        reading = replace(self.reading, filters=Filters())
+        parts = [self.schema.empty_table()]
+        for run in _near([int(offsets[place]) for place in chosen]):
+            part = replace(reading, start=run[0], end=run[-1] + 1)
+            row = run[0]
+            for batch in Scan(self.context, self.root, part):
+                inside = bisect_left(run, row), bisect_left(run, row + batch.num_rows)
+                places = [offset - row for offset in run[slice(*inside)]]
+                if places:
+                    parts.append(pa.Table.from_batches([batch]).take(places))
+                row += batch.num_rows
+        return pa.concat_tables(parts).combine_chunks()
+
     # --- for one's own processes and other engines ---------------------------------------------
 
     def tasks(
@@ -358,3 +410,15 @@ class Scan:
                 remedy=f"use {instead}, or leave the limit out",
                 limit=self.limit,
             )
+
+
+def _near(offsets: Sequence[int]) -> Iterator[list[int]]:
+    """Yield ascending offsets in runs whose neighbours are near each other."""
+    run: list[int] = []
+    for offset in offsets:
+        if run and offset - run[-1] > _NEAR_ROWS:
+            yield run
+            run = []
+        run.append(offset)
+    if run:
+        yield run

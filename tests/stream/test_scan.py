@@ -14,6 +14,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, TruncatedError
+from segstore_ds.stream import scan as scan_module
 
 ROWS = [{"n": n, "user": "ada" if n % 3 == 0 else "bob", "ok": n % 2 == 0} for n in range(300)]
 
@@ -114,6 +115,30 @@ def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
     assert [task.to_reader().read_all().num_rows for task in tasks] == [
         task.end - task.start for task in tasks
     ]
+
+
+def test_a_sample_is_of_the_scan_and_the_same_for_a_seed(stream, monkeypatch):
+    """Each event as likely, none twice, in order; with cuts, filters, columns and offsets."""
+    monkeypatch.setattr(scan_module, "_NEAR_ROWS", 3)
+    whole = stream.scan(20, 150, columns=["n"], offset_column="o")
+    for n in (0, 1, 7, 130, 1000):
+        found = whole.sample(n, seed=5)
+        assert found == whole.sample(n, seed=5)
+        offsets = found["o"].to_pylist()
+        assert len(offsets) == min(n, 130)
+        assert offsets == sorted({*offsets} & {*range(20, 150)})
+        assert found["n"].to_pylist() == [ROWS[offset]["n"] for offset in offsets]
+    filtered = stream.scan(filters="user == 'ada'", columns=["user", "n"])
+    found = filtered.sample(9, seed=1)
+    assert {*found["user"].to_pylist()} == {"ada"}
+    assert found.num_rows == 9
+    assert filtered.sample(10_000) == filtered.to_arrow().combine_chunks()
+    seen = {
+        n for seed in range(60) for n in stream.scan(0, 8).sample(2, seed=seed)["n"].to_pylist()
+    }
+    assert seen == {row["n"] for row in ROWS[:8]}
+    with pytest.raises(InvalidInputError, match="limit"):
+        stream.scan(filters="n > 1", limit=3).sample(1)
 
 
 def test_files_are_of_whole_events(stream):
