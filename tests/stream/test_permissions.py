@@ -88,6 +88,13 @@ def filled(url: str, other: str) -> None:  # noqa: ARG001
     stream.readers.register("billing", owner="a", start="head")
 
 
+def backed_up(url: str, other: str) -> None:
+    """A stream, and an older backup of it."""
+    filled(url, other)
+    segstore.open(url).back_up(other)
+    segstore.open(url).append({"n": 1})
+
+
 def cloned(url: str, other: str) -> None:
     filled(other, "")
     segstore.open(other).copy_to(url, mode="clone", copy_id="c")
@@ -172,6 +179,7 @@ _ON_STREAMS: Mapping[str, tuple[Prepare, Run]] = {
         filled,
         lambda stream, other: stream.copy_to(other, mode="events", copy_id="c"),
     ),
+    "back_up": (backed_up, lambda stream, other: stream.back_up(other)),
     'copy_to(mode="clone")': (
         filled,
         lambda stream, other: stream.copy_to(other, mode="clone", copy_id="c"),
