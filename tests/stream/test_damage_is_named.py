@@ -8,7 +8,7 @@ from stream_kit import SOFT, STAGED, TIGHT, make_stream, numbers, objects, value
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.publish import paths
+from segstore_ds.publish import iceberg, paths
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
@@ -135,6 +135,9 @@ def test_damaged_metadata_of_a_published_table_breaks_no_figure(table):
             assert again(stream).metrics().events == 60
             storage.put(path, sound)
         storage.put(path, b"{}")
+        if path == iceberg.HINT:
+            assert fix(stream).ok  # it is written again
+            continue
         (text,) = fix(stream).damaged
         assert text.startswith(path)
         assert f"segstore publish {storage.url} --format {table.kind}" in text
