@@ -48,13 +48,16 @@ class ScanTask:
 
     @property
     def start(self) -> int:
-        """The offset of its first event, before filters."""
+        """The offset of its first event, before filters; a lower bound where a segment is split.
+
+        The parts of a segment are cut between frames, whose places nobody has read yet.
+        """
         first = self._task.slices[0]
-        return first.start + first.rows[0]
+        return first.start + max(first.rows[0], first.claim[0])
 
     @property
     def end(self) -> int:
-        """The offset after its last event, before filters."""
+        """The offset after its last event, before filters; an upper bound as `start` is a lower."""
         last = self._task.slices[-1]
         return last.start + last.rows[1]
 

@@ -111,6 +111,9 @@ def test_no_task_is_empty_however_few_events_it_should_have(tmp_path, form):
             assert [n for part in parts for n in part] == [*range(start, end)]
     assert [len(made.scan().tasks(partition_rows=rows)) for rows in (1, 3, 4)] == [63, 22, 10]
     assert len(made.scan().tasks(40)) == 6 + 4
+    for task in made.scan(2, 60).tasks(5):
+        found = task.to_reader().read_all()["n"].to_pylist()
+        assert task.start <= found[0] <= found[-1] < task.end
     tasks = made.scan(5).tasks(partition_rows=2)
     assert [task.to_reader().read_all().num_rows for task in tasks] == [
         task.end - task.start for task in tasks
