@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds.errors import SegstoreError
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.worker_memory import commits_here
@@ -108,18 +109,22 @@ class SegstoreDataSource(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a streaming query; sends no request.
+        """Return the reader of a streaming query, or one that raises; sends no request.
 
         `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
         read.
         """
         from segstore_ds.options import STREAM_READ, parse_options
         from segstore_ds.spark.batch.planning import storage_of
-        from segstore_ds.spark.streaming.source import SegstoreStreamReader
+        from segstore_ds.spark.streaming.source import RefusedReader, SegstoreStreamReader
 
         self._handed_on = True
-        options = parse_options(self.options, STREAM_READ)
-        return SegstoreStreamReader(storage_of(self, options), options, schema)
+        try:
+            options = parse_options(self.options, STREAM_READ)
+            return SegstoreStreamReader(storage_of(self, options), options, schema)
+        except SegstoreError as error:
+            # Spark would stop a reader that it never got, and show the error of that as well.
+            return RefusedReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query's micro-batches, planned for its tasks.

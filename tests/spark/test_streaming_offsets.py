@@ -244,7 +244,7 @@ def test_start_beyond_the_tail_is_refused(query: Callable[..., SegstoreStreamRea
     with pytest.raises(InvalidInputError, match="start is after end"):
         next(follow(query(startCut=20, endCut=10)))
     with pytest.raises(InvalidInputError, match="can't end at the head"):
-        query(endCut="head")
+        query(endCut="head").initialOffset()
 
 
 def test_nothing_past_the_end_is_delivered(
@@ -440,7 +440,7 @@ def test_minimum_leaves_no_event_behind_at_an_end(
     stream.seal()
     assert ends(list(follow(query(minRowsPerTrigger=35)))) == [30]
     with pytest.raises(InvalidInputError, match="above maxRowsPerTrigger"):
-        query(minRowsPerTrigger=35, maxRowsPerTrigger=34)
+        query(minRowsPerTrigger=35, maxRowsPerTrigger=34).initialOffset()
 
 
 def test_tasks_are_packed_as_in_batch(

@@ -82,7 +82,13 @@ def test_query_whose_checkpoint_is_lost_takes_over_and_goes_on(stream, query, re
     first = query("other", startCut=20, takeover=True)
     assert ask(first, first.initialOffset())["origin"] == 20
     with pytest.raises(InvalidInputError, match="readerName"):
-        SegstoreDataSource({"path": stream.url, "takeover": "true"}).streamReader(None)
+        SegstoreDataSource({"path": stream.url, "takeover": "true"}).streamReader(
+            None
+        ).initialOffset()
+    refused = SegstoreDataSource({"path": stream.url, "versionAsOf": "1"}).streamReader(None)
+    for call in (refused.initialOffset, refused.latestOffset, lambda: refused.partitions({}, {})):
+        with pytest.raises(InvalidInputError, match="not to a stream read"):  # not by its creation
+            call()
 
 
 def test_query_holds_back_retention_from_its_first_question_on(stream, query) -> None:
@@ -188,7 +194,7 @@ def test_wrong_name_is_refused_before_anything_runs(stream, query) -> None:
     """A name is a folder."""
     for name in ("../x", "_x", "a b"):
         with pytest.raises(InvalidInputError, match="not a name of a reader"):
-            query(name)
+            query(name).initialOffset()
 
 
 @pytest.mark.slow

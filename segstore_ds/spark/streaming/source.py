@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segstore_ds import Position
-from segstore_ds.errors import InvalidInputError, PositionError, SchemaMismatchError
+from segstore_ds.errors import InvalidInputError, PositionError, SchemaMismatchError, SegstoreError
 from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
@@ -99,6 +99,30 @@ def _parse_end(value: object) -> tuple[str, int] | None:
         case {"cut": str(cut), "offset": int(offset)}:
             return cut, offset
     return None
+
+
+@at_boundary
+class RefusedReader(DataSourceStreamReader):
+    """Stands for a reader that its options forbid: Spark's first call raises why."""
+
+    def __init__(self, error: SegstoreError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, *_: Any) -> list[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raise the error; there is no partition to read."""
+        raise self._error
 
 
 @at_boundary
