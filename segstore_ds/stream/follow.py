@@ -161,9 +161,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             _retry(partial(self._member.renew, self._next))
 
     def __del__(self) -> None:
-        """Leave the reader as `close` does, without waiting."""
+        """Leave the reader as `close` does, in a thread: this one may hold any lock."""
         own: MemberReader | None = getattr(self, "_member", None)
-        if own is None or own.left or sys.is_finalizing():
+        if own is None or own.left or sys.is_finalizing() or not self._context.clock.background:
             return
         with suppress(RuntimeError):  # no thread starts at the end of a process
             self._context.clock.start(partial(_leave, own), "segstore-leave")

@@ -28,7 +28,6 @@ class SharedReaderMachine(RuleBasedStateMachine):
         self.stream, self.storage = make_stream(1)
         self.members: dict[str, object] = {}
         self.hands: dict[str, list[int]] = {}
-        self.dead: list[object] = []
         self.heard: dict[str, float] = {}
         self.done: set[int] = set()
         self.tail = 10
@@ -63,7 +62,6 @@ class SharedReaderMachine(RuleBasedStateMachine):
     def join(self, name):
         """A process starts; one of that name may have died, or may still live."""
         before = self.members.get(name)
-        self.dead.append(before)
         self.members[name] = self.stream.follow("x", member=name, lease=LEASE_S, columns=["n"])
         self.hands.pop(name, None)
         self.heard[name] = self.now_s
@@ -98,9 +96,7 @@ class SharedReaderMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.members)))
         follow = self.members.pop(name)
         self.hands.pop(name, None)
-        if dies:
-            self.dead.append(follow)  # the object that nobody refers to would leave
-        else:
+        if not dies:
             follow.close()
 
     @rule(seconds=st.sampled_from([1, LEASE_S // 2, LEASE_S + 1]))
