@@ -362,6 +362,7 @@ def silent_reader(monkeypatch):
     def announce(context, seen):
         if context.log.refresh().head > seen.record.offset:
             raise readers.TruncatedError("gone")
+        return True
 
     monkeypatch.setattr(readers, "_announce", announce)
 
