@@ -13,6 +13,7 @@ looks for the drop right before each record, and again after a slow one, which i
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from segstore_ds.errors import (
@@ -211,9 +212,11 @@ def add_record(
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             purged_s = seen.purged_s
             if number % _PURGE_EVERY == _PURGE_EVERY - 1 and began_s - purged_s >= _PURGE_S:
-                now_us = context.storage.info(files.path(number)).modified_us
-                files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
-                purged_s = began_s
+                # The record is written: after a nap others may have deleted it, and purge themselves.
+                with suppress(MissingObjectError, StorageError):
+                    now_us = context.storage.info(files.path(number)).modified_us
+                    files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)
+                    purged_s = began_s
             return SeenReader(name, number, record, 0, began_s, purged_s)
         if newest is not None and newest.number < seen.number:
             raise _lost_records(context, name, seen.number, newest.number)

@@ -225,7 +225,8 @@ def register_reader(
 class Asked:
     """How a reader registers, as `register_reader` says.
 
-    `start` moves a reader that is shared only over events that are gone.
+    `start` moves a reader that is shared only over events that are gone. With `at_head` it is the
+    head, wherever that is by then.
     """
 
     owner: str
@@ -234,6 +235,7 @@ class Asked:
     takeover: bool = False
     provisional: bool = False
     shared: bool = False
+    at_head: bool = False
 
 
 def claim_name(
@@ -256,7 +258,10 @@ def claim_name(
     if newest.record.members:
         quiet_s = (store_now_us(context) - newest.renewed_us) / 1e6
 
+    asked_for_head = False
+
     def claim(seen: SeenReader | None) -> ReaderRecord:
+        nonlocal asked_for_head
         taken = seen is not None and not seen.record.released
         if seen is not None and taken and not (asked.takeover or seen.record.provisional):
             _check_owner(seen, asked.owner)
@@ -264,7 +269,8 @@ def claim_name(
         mine = seen.record if seen is not None and (taken or asked.takeover) else None
         passed_s = quiet_s if seen is newest else 0
         members = mine.members if mine is not None else {}
-        start = asked.start
+        start = root.head if asked.at_head else asked.start
+        asked_for_head = asked.at_head or (start is None and mine is None)
         if asked.shared and mine is not None and not mine.offset < root.head:
             start = None
         offset = _start_of(context, root, start, mine)
@@ -293,11 +299,13 @@ def claim_name(
     seen = add_record(context, newest, claim)
     try:
         stands = _announce(context, seen)
-    except SegstoreError:
+    except SegstoreError as error:
         if undo is not None:
             with suppress(SegstoreError):
                 add_record(context, seen, lambda newest: undo((newest or seen).record))
-        raise
+        if not (asked_for_head and isinstance(error, TruncatedError)):
+            raise
+        asked, stands = replace(asked, at_head=True), False  # the head has moved on meanwhile
     return (seen, began) if stands else claim_name(context, name, asked, join, undo)
 
 

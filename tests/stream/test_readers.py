@@ -540,3 +540,26 @@ def test_record_that_was_put_long_after_the_stream_was_dropped_is_deleted_again(
     with pytest.raises(NotFoundError, match="another one was created"):
         reader.publish(5)
     assert open_on(storage, clock=stream._log.clock).verify().ok
+
+
+@pytest.mark.parametrize("member", [None, "w1"])
+def test_new_reader_begins_at_a_head_that_moves_meanwhile(member):
+    """Who asks for what there is loses nothing, however long it took to register."""
+    stream, storage = make_stream(3)
+    moving = Meddling(storage, "create readers/billing", lambda: stream.truncate(25))
+    own = open_on(moving, clock=stream._log.clock)
+    follow = own.follow("billing", member=member, timeout=0)
+    assert next(follow)["n"].to_pylist() == [25, 26, 27, 28, 29]
+    assert moving.met
+
+
+def test_record_that_others_deleted_meanwhile_is_written():
+    """A reader that slept right behind its record purges nothing, and has published all the same."""
+    stream, storage = make_stream(1)
+    name = f"readers/etl/{15:020}"
+    slow = Meddling(storage, f"info {name}", lambda: storage.delete(name))
+    reader = open_on(slow, clock=stream._log.clock).readers.register("etl")
+    wait(storage, 10)
+    for _ in range(15):
+        reader.publish(7)
+    assert (slow.met, reader.offset) == (True, 7)

@@ -339,7 +339,7 @@ def test_a_joiner_whose_announcement_fails_is_no_member():
 
     slow = Meddling(storage, next_commit(stream), truncate)
     with pytest.raises(TruncatedError):
-        join(open_on(slow, clock=stream._log.clock), "w1")
+        join(open_on(slow, clock=stream._log.clock), "w1", start=0)
     assert record(stream).members == {}
 
 
