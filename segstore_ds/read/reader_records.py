@@ -212,7 +212,7 @@ def add_record(
             files.write_hint(names.Hint(number, record.generation, record.stream_id, seen_at))
             purged_s = seen.purged_s
             if number % _PURGE_EVERY == _PURGE_EVERY - 1 and began_s - purged_s >= _PURGE_S:
-                # The record is written: after a nap others may have deleted it, and purge themselves.
+                # It is written: after a nap others may have deleted it, and they purge as well.
                 with suppress(MissingObjectError, StorageError):
                     now_us = context.storage.info(files.path(number)).modified_us
                     files.purge(number - _RECORDS_KEPT, superseded_us=now_us - _KEPT_US)

@@ -283,6 +283,7 @@ def test_a_probe_that_was_cut_off_is_found(storage):
     assert list(storage.temporaries()) == []
 
 
+@pytest.mark.slow
 def test_folder_markers_are_ignored(s3_server):
     """Consoles and some stores put an empty object `log/` to show an empty folder."""
     bucket, options = s3_server.new_bucket(), s3_server.options

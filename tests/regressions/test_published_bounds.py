@@ -36,7 +36,7 @@ SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 Find = Callable[[str, Any], int]
 
 
-@pytest.mark.parametrize("unbounded", [False, True])
+@pytest.mark.parametrize("unbounded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_readers_find_each_value_whatever_bounds_its_file_has(
     tmp_path: Path, unbounded: bool
 ) -> None:

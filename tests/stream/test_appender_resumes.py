@@ -18,7 +18,12 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 @pytest.mark.parametrize(
-    ("when", "calls", "inline_bytes"), [("after", 1, 0), ("before", 99, 60_000), ("after", 99, 0)]
+    ("when", "calls", "inline_bytes"),
+    [
+        ("after", 1, 0),
+        pytest.param("before", 99, 60_000, marks=pytest.mark.slow),
+        pytest.param("after", 99, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_every_event_is_there_once_wherever_the_storage_fails(when, calls, inline_bytes):
     """While rows are staged, or while they are committed, with or without effect."""

@@ -554,7 +554,7 @@ def test_new_reader_begins_at_a_head_that_moves_meanwhile(member):
 
 
 def test_record_that_others_deleted_meanwhile_is_written():
-    """A reader that slept right behind its record purges nothing, and has published all the same."""
+    """A reader that slept right behind its record purges nothing, and has published it."""
     stream, storage = make_stream(1)
     name = f"readers/etl/{15:020}"
     slow = Meddling(storage, f"info {name}", lambda: storage.delete(name))
