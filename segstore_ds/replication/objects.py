@@ -49,9 +49,9 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
         old, new = (
             {part.path: part for part in status.table.parts(root)} for root in (before, after)
         )
-        for path in new.keys() - old.keys():
+        for path in sorted(new.keys() - old.keys()):
             found.update((entry.path, entry) for entry in status.table.entries(new[path]))
-        for path in old.keys() - new.keys():
+        for path in sorted(old.keys() - new.keys()):
             known.update(entry.path for entry in status.table.entries(old[path]))
     fresh = found.keys() - known
     return {names.segment_object(path): found[path] for path in sorted(fresh)}

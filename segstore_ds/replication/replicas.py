@@ -326,7 +326,7 @@ class Replicas(Seam):
         source, target = self._storage, follower.storage
         for after in self._lacking(follower, before, root):
             fresh = new_segments(status, before, after)
-            unsure = {path: fresh[path] for path in fresh.keys() - there}
+            unsure = {path: entry for path, entry in fresh.items() if path not in there}
             self._copy_segments(follower, unsure)
             small = new_status(status, before, after)
             at_once([partial(copy_small, source, target, path) for path in small])
