@@ -298,7 +298,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
     if operation in ("reader", "release-reader"):
         # What a reader has seen and counted differs where an operation was repeated.
         beside += [
-            (seen.name, replace(seen.record, version=0, transaction="", number=0))
+            (seen.name, replace(seen.record, version=0, transaction="", number=0, id=None))
             for seen in stream.readers
         ]
     if operation.startswith(("redact", "expire")):
