@@ -45,10 +45,15 @@ def start(
     queries = []
 
     def run(
-        *, checkpoint: str = "checkpoint", now: bool = False, sink: str = "segstore", **options: Any
+        *,
+        checkpoint: str = "checkpoint",
+        now: bool = False,
+        sink: str = "segstore",
+        takeover: bool = False,
+        **options: Any,
     ) -> StreamingQuery:
         events = spark.readStream.format("segstore").options(**options).load(numbers.url)
-        writer = events.writeStream.format(sink).option("path", url)
+        writer = events.writeStream.format(sink).option("path", url).option("takeover", takeover)
         writer = writer.option("checkpointLocation", f"{tmp_path}/{checkpoint}")
         trigger = {"availableNow": True} if now else {"processingTime": "0 seconds"}
         queries.append(writer.trigger(**trigger).start())
@@ -171,10 +176,10 @@ def test_recreated_source_ends_the_query(
         start(now=True)
 
 
-def test_sink_recreated_during_a_query_is_written_to(
+def test_sink_recreated_during_a_query_is_refused(
     numbers: Stream, start: Callable[..., StreamingQuery], url: str
 ) -> None:
-    """No commit goes to what was deleted, and none makes a gap in the new log."""
+    """No commit goes to what was deleted, and the new log gets one only by a takeover."""
     query = start()
     for _ in range(4):
         extend(numbers, 2)
@@ -182,7 +187,10 @@ def test_sink_recreated_during_a_query_is_written_to(
     shutil.rmtree(url.removeprefix("file://"))
     extend(segstore.create(url, SCHEMA), 1)
     extend(numbers, 2)
-    query.processAllAvailable()
+    with pytest.raises(StreamingQueryException, match=r"none of the batches.*takeover"):
+        query.processAllAvailable()
+    assert values(url) == [0]
+    start(takeover=True).processAllAvailable()
     assert values(url) == [0, 8, 9]
     segstore.open(url).verify().check()
 
