@@ -1,6 +1,7 @@
-"""A session of the Spark that Iceberg's runtime knows, in a process of its own: TABLE TARGET.
+"""A session of the Spark that Iceberg's runtime knows, in a process of its own: TABLE TARGET OLDER.
 
-Writes all rows of each snapshot of the table, and their row ids, as an Arrow file. Then tries to
+Writes all rows of each snapshot of the table, and their row ids, as an Arrow file; also of those
+that only an older metadata file names. Then tries to
 delete files that the table does not name, as are the stream's own, and prints what was not refused.
 """
 
@@ -45,10 +46,11 @@ def try_deletions(spark: SparkSession, table: str) -> list[str]:
     return done
 
 
-def main(table: str, target: str) -> None:
+def main(table: str, target: str, older: str) -> None:
     """Read the table into its target."""
     spark = start_session(INSTALLATIONS["iceberg"], Path(table).parent, "tuned")
-    write_snapshots(spark, table, Path(target))
+    for place in (table, older):
+        write_snapshots(spark, place, Path(target))
     done = try_deletions(spark, Path(table).name)
     sys.stdout.write(f"deleted: {done}\n")
     spark.stop()
