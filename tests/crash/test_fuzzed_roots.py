@@ -197,7 +197,7 @@ FIELDS = [
     "operation", "origins", "parent", "parts", "pins", "properties",
     "reader_features", "redactions", "restored", "retired", "retired_lists",
     "retired_parts", "sealed",
-    "staging_floor", "stream_id", "tags", "tail", "time_us", "transaction",
+    "staging_floor", "stream_id", "tags", "tail", "time_us", "transaction", "upkeep",
     "version", "writer_features", "writers", "writers_lists", "writers_parts",
 ]  # fmt: skip
 
