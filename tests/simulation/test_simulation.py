@@ -22,7 +22,7 @@ from simulation import CAST, Life, Outcome
 HERE = Path(__file__).parent
 QUICK = (8, 11)
 SLOW = range(100, 104)
-FRESH_S = 10.0
+FRESH_S = 60.0
 NOTICED_BY = range(300, 308)
 
 
@@ -104,7 +104,7 @@ def test_more_lives_keep_every_promise(seed: int) -> None:
     live(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_lives_of_today_keep_every_promise() -> None:
     """Other seeds each day, as many as there is time for; a failure names the seed."""
     seed = int(dt.datetime.now(dt.UTC).strftime("%Y%m%d")) * 1000
