@@ -23,7 +23,7 @@ from segstore_ds.publish import delta, paths
 from segstore_ds.publish.folder import is_foreign, list_table, read_marks
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.latest import find_latest, latest_storage, make_latest, rule_of
-from segstore_ds.publish.life import run_publish
+from segstore_ds.publish.life import announce, check_shown, run_publish
 from segstore_ds.publish.snapshot import Codec, File
 from segstore_ds.storage import Storage
 
@@ -89,14 +89,19 @@ def mend_tables(context: StreamContext) -> Iterator[str]:
         wrong = {path for path, _ in _damaged(storage, codec)}
         marks = paths.build_marks_path(codec.KIND)
         if wrong and wrong <= {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}:
-            with best_effort(f"publishing the {codec.TITLE} table again"):
+            with best_effort(f"making metadata of the {codec.TITLE} table again"):
+                table = codec.newest(storage)
+                check_shown(context, codec, table.note, context.log.root)
                 if marks in wrong:
                     storage.put(marks, b"{}")  # so what is unused stays for another grace
-                own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
-                run_publish(context, kind, settle=own)
+                if table.note is None:
+                    own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
+                    run_publish(context, kind, settle=own)
+                elif codec.HINT in wrong:
+                    announce(storage, codec, table)
                 if delta.LAST_CHECKPOINT in wrong:
                     codec.checkpoint(storage, codec.newest(storage))
-                yield f"the {codec.TITLE} table in {storage.url}, published again"
+                yield f"metadata of the {codec.TITLE} table in {storage.url}, made again"
     beside, error = _beside(context)
     if isinstance(error, MissingObjectError):
         with best_effort("making the table of newest events again"):

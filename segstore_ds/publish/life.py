@@ -218,7 +218,7 @@ def _bring_up(
             remedy="call stream.materialize() first",
             url=storage.url,
         )
-    _check_shown(context, codec, table.note, root)
+    check_shown(context, codec, table.note, root)
     columns = _columns_of(context, codec, root, strict=order.strict)
     recalled = _recall(context, codec, table, root)
     if recalled is None:
@@ -238,7 +238,7 @@ def _bring_up(
         dropped = {*codec.unclean(table, partial(_is_clean, root, clean))}
     if not dropped and not table.moved and not _is_due(table.note, root, listing):
         if not table.hinted:
-            _announce(storage, codec, table)
+            announce(storage, codec, table)
     else:
         change = _plan(
             context, table, root, columns=columns, listing=listing, files=files, dropped=dropped
@@ -259,7 +259,7 @@ def _bring_up(
     return _describe(context, codec, table)
 
 
-def _check_shown(context: StreamContext, codec: Codec, note: Note | None, root: Root) -> None:
+def check_shown(context: StreamContext, codec: Codec, note: Note | None, root: Root) -> None:
     """Raise InvalidInputError if a table is not the stream's."""
     if note is None:
         refuse_foreign(context.storage, root.stream_id, codec)
@@ -403,13 +403,13 @@ def _commit(
         for late in (staged.path, *staged.paths, *own):
             storage.delete(late)
         return None
-    _announce(storage, codec, staged.table)
+    announce(storage, codec, staged.table)
     if change.number == codec.FIRST:
         mark_table(storage, codec, staged.path)
     return staged.table, len(staged.data)
 
 
-def _announce(storage: Storage, codec: Codec, table: Table) -> None:
+def announce(storage: Storage, codec: Codec, table: Table) -> None:
     """Tell readers which commit is the newest, unless they list the commits."""
     if codec.HINT:
         storage.put(codec.HINT, str(table.version).encode())

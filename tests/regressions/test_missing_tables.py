@@ -61,9 +61,11 @@ def test_whole_table_that_is_missing_is_made_again(table: Table) -> None:
     assert (problem.code, problem.where) == ("SEG_MISSING_OBJECT", FOLDERS[table.kind][:-1])
     assert segstore.repair(stream.url).ok
     assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+    stream.append({"k": "c", "n": 3}, layout=Layout(inline_bytes=0, segment_format="parquet"))
     storage.put(f"{table.kind}/_unused.json", b"{")
     assert [problem.where for problem in stream.verify().problems] == [f"{table.kind}/_unused.json"]
     assert segstore.repair(stream.url).ok
+    assert stream.published[table.kind].lag == 1  # a table that is there shows what it did
     stream.published.remove(table.kind)
     stream.verify().check()
 
