@@ -20,8 +20,8 @@ from sim_store import KINDS
 from simulation import CAST, Life, Outcome
 
 HERE = Path(__file__).parent
-QUICK = (8, 11)
-SLOW = range(100, 104)
+QUICK = (8,)
+SLOW = (11, *range(100, 104))
 FRESH_S = 60.0
 NOTICED_BY = range(300, 308)
 
