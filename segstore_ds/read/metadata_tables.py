@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
@@ -29,7 +29,6 @@ from segstore_ds.read.metadata_rows import (
     ints,
     texts,
 )
-from segstore_ds.read.plan import TIME_TYPE, CommitTimes
 from segstore_ds.read.prune import limits_of
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
@@ -102,7 +101,6 @@ _SEGMENTS = pa.schema(
         *ints("footer_bytes"),
         *texts("path", "stats"),
         *texts(*_TIMES),
-        ("commit_time", TIME_TYPE),
     ]
 )
 _FRAMES = pa.schema(
@@ -117,19 +115,8 @@ def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Re
     texts_of, first = _segment_times(context, root, span[0]), 0
     for run in context.status.runs(root, *span, with_stats=True):
         last = first + len(run.columns)
-        times = (*texts_of(first, last), _commit_times(context, root, run))
-        yield from _segment_rows(run, run.load_stats().texts(), times)
+        yield from _segment_rows(run, run.load_stats().texts(), texts_of(first, last))
         first = last
-
-
-def _commit_times(context: StreamContext, root: Root, run: Run) -> pa.Array:
-    """Return when the newest event of each segment was committed; null where no history says it."""
-    newest = run.starts + run.columns.rows - 1
-    try:
-        found = context.log.history.commit_times(root, int(newest[0]), int(newest[-1]) + 1)
-    except (FormatError, NotFoundError):
-        return pa.nulls(len(newest), TIME_TYPE)
-    return CommitTimes(*found).at(newest)
 
 
 def _segment_times(

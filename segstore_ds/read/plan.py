@@ -61,11 +61,7 @@ class CommitTimes:
         >>> times.column(1, 3).cast("int64").to_pylist()
         [10, 20, 20]
         """
-        return self.at(np.arange(start, start + rows))
-
-    def at(self, offsets: Ints) -> pa.Array:
-        """Return the commit time of the events at some offsets."""
-        found = np.searchsorted(self.ends, offsets, "right")
+        found = np.searchsorted(self.ends, np.arange(start, start + rows), "right")
         return pa.array(self.times_us[found]).view(TIME_TYPE)
 
 

@@ -212,16 +212,3 @@ def test_many_segments_are_never_held_at_once(monkeypatch):
     tracemalloc.stop()
     assert seen == count * each
     assert peak < 16 << 20
-
-
-def test_segments_say_when_their_newest_event_was_committed():
-    """A compaction changes no time; where the history is lost the column is null."""
-    stream, _ = make_stream(4)
-    times = [row["time"] for row in rows(stream, "history") if row["rows"]]
-    assert [row["commit_time"] for row in rows(stream, "segments")] == times
-    stream.compact("head", 20)
-    found = [(row["rows"], row["commit_time"]) for row in rows(stream, "segments")]
-    assert found == [(20, times[1]), (10, times[2]), (10, times[3])]
-    root = replace(stream._log.root, history=stream._log.root.history[-1:])
-    lost = metadata_tables.open_table(stream._context.fresh(), "segments", root).read_all()
-    assert lost["commit_time"].null_count == 3
