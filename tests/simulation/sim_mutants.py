@@ -91,13 +91,6 @@ def _readers_are_ignored(original: Any) -> Any:
     return plan_retain
 
 
-def _one_too_far(original: Any) -> Any:
-    def publish(self: Any, offset: int, **how: Any) -> None:
-        original(self, min(offset + 1, self._context.log.root.tail), **how)
-
-    return publish
-
-
 def _last_match_stays(original: Any) -> Any:
     def find_matches(job: Any, placed: Any) -> Any:
         found = original(job, placed)
@@ -125,6 +118,5 @@ MUTANTS = (
     Mutant("a repeated batch is new", "status.writers:check_writer", _always(False)),
     Mutant("objects go without a grace", "status.deletable:Horizon.holder", _always("")),
     Mutant("retention ignores readers", "retention.retain:plan_retain", _readers_are_ignored),
-    Mutant("a reader is ahead by one", "retention.readers:NamedReader.publish", _one_too_far),
     Mutant("a redaction leaves an event", "redact.rewrite:find_matches", _last_match_stays),
 )
