@@ -1,0 +1,159 @@
+"""Actors that read: looks at the tail, ranges, named readers and their members."""
+
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from sim_actor import Actor, read_rows
+from sim_ledger import Violation
+
+from segstore_ds.errors import SegstoreError, TruncatedError
+
+
+class Reader(Actor):
+    """Looks at the tail, and reads ranges in every way."""
+
+    def step(self) -> None:
+        floor, redacted = self.ledger.floor, dict(self.ledger.redacted)
+        if self.chance.random() < 0.1:
+            self.stream = self.open()
+        else:
+            self.stream.refresh()
+        self.ledger.check_tail(floor, self.stream.tail)
+        head, tail = self.stream.head, self.stream.tail
+        start = self.chance.randrange(head, tail + 1) if self.chance.random() < 0.7 else head
+        end = min(tail, start + self.chance.choice((1, 10, 1000)))
+        rows = read_rows(self.stream, start, end)
+        self.ledger.read(row[:2] for row in rows)
+        self.ledger.check_values(rows, redacted)
+
+
+class Consumer(Actor):
+    """Follows by a named reader: nothing may be left out, and at most the last batch repeated."""
+
+    done = confirmed = 0  # up to where it got events, and up to where it surely published that
+    follow: Any = None
+
+    def begin(self) -> None:
+        super().begin()
+        self.follow = None
+
+    def step(self) -> None:
+        if self.follow is None or self.chance.random() < 0.05:
+            try:
+                self.follow = self.stream.follow(
+                    self.name, timeout=0, offset_column="offset", columns=["id"]
+                )
+            except TruncatedError:
+                self.skip()
+                return
+        for _ in range(self.chance.choice((1, 3, 50))):
+            try:
+                batch = next(self.follow, None)
+            except TruncatedError:
+                self.skip()
+                return
+            except SegstoreError:
+                self.follow = None
+                raise
+            self.confirmed = self.done
+            if batch is None:
+                self.follow = None
+                break
+            offsets = batch.column("offset").to_pylist()
+            if offsets[0] > max(self.done, self.ledger.forced):
+                raise Violation(f"{self.name}: got {offsets[0]} after {self.done}")
+            rows = zip(offsets, batch.column("id").to_pylist(), strict=True)
+            self.ledger.read(rows)
+            self.done = self.ledger.readers[self.name] = max(self.done, offsets[-1] + 1)
+
+    def skip(self) -> None:
+        """Go on at the head, if somebody asked for events to be dropped that were not read."""
+        if self.ledger.forced <= self.confirmed:
+            raise Violation(f"{self.name}: events from {self.confirmed} on are gone, unasked")
+        self.stream.refresh()
+        self.stream.readers.release(self.name)
+        self.stream.readers.register(self.name, start="head")
+        self.done, self.follow = max(self.done, self.stream.head), None
+        self.ledger.readers[self.name] = self.done
+
+    def finish(self) -> None:
+        self.stream.refresh()
+        while self.done < self.stream.tail:
+            self.step()
+
+
+class Member(Actor):
+    """One of those that share a named reader: together they miss nothing."""
+
+    group = "team"
+    follow: Any = None
+
+    def begin(self) -> None:
+        super().begin()
+        self.follow = None
+
+    def step(self) -> None:
+        try:
+            if self.follow is None:
+                self.join()
+            for batch in islice(self.follow, self.chance.choice((1, 3, 50))):
+                offsets = batch.column("offset").to_pylist()
+                self.ledger.read(zip(offsets, batch.column("id").to_pylist(), strict=True))
+                self.life.shared.update(offsets)
+                self.note_progress()
+        except TruncatedError:
+            self.skip()
+        except SegstoreError:
+            self.follow = None
+            raise
+        else:
+            if self.chance.random() < 0.3:
+                follow, self.follow = self.follow, None
+                follow.close()
+
+    def join(self) -> None:
+        """Become a member, perhaps the first."""
+        self.follow = self.stream.follow(
+            self.group,
+            member=self.name,
+            lease=self.chance.choice((5, 30, 600)),
+            timeout=0,
+            offset_column="offset",
+            columns=["id"],
+        )
+        if self.life.anew:  # it begins at the head, which may have moved on
+            rows = pa.table(self.stream.metadata("readers")).to_pylist()
+            starts = [row["offset"] for row in rows if row["name"] == self.group]
+            self.life.skipped = max([self.life.skipped, *filter(None, starts)])
+            self.life.anew = False
+            self.note_progress()
+
+    def note_progress(self) -> None:
+        """Note up to where all events were given to a member."""
+        done = self.ledger.readers.get(self.group, 0)
+        while done in self.life.shared or done < self.life.skipped:
+            done += 1
+        self.ledger.readers[self.group] = done
+
+    def skip(self) -> None:
+        """Begin anew at the head, if somebody asked for events to be dropped that were not read."""
+        if not self.ledger.forced:
+            raise Violation(f"{self.name}: events are gone, and nobody asked")
+        self.stream.refresh()
+        self.life.anew = True
+        self.stream.readers.release(self.group)
+        self.life.skipped = max(self.life.skipped, self.stream.head)
+        self.note_progress()
+        self.follow = None
+
+    def finish(self) -> None:
+        self.stream.refresh()
+        self.life.skipped = max(self.life.skipped, min(self.stream.head, self.ledger.forced))
+        self.note_progress()
+        while self.ledger.readers[self.group] < self.stream.tail:
+            self.step()
+            self.world.sleep(60 + 600 * self.chance.random())
+            self.note_progress()
+        if self.follow is not None:
+            self.follow.close()

@@ -1,0 +1,101 @@
+"""Actors that write: appends, jobs of several processes, overwrites, idempotent writers."""
+
+from sim_actor import LAYOUTS, SCHEMA, Actor, maybe_committed, table_of
+from sim_ledger import Batch
+
+from segstore_ds.errors import SegstoreError
+from segstore_ds.write.layout import Layout
+
+
+class Appender(Actor):
+    """Appends batches, and gives up a batch that failed."""
+
+    sent = 0
+
+    def step(self) -> None:
+        if self.chance.random() < 0.1:
+            self.stream = self.open()
+        self.sent += 1
+        count = self.chance.choice((1, 1, 2, 5, 20))
+        ids = tuple(f"{self.name}:{self.sent}:{place}" for place in range(count))
+        batch = self.ledger.begin(ids, replaces=self.replaces())
+        write = self.stream.overwrite if batch.replaces else self.stream.append
+        try:
+            done = write(table_of(ids, self.chance), layout=self.chance.choice(LAYOUTS))
+        except SegstoreError as error:
+            if not maybe_committed(error):
+                self.ledger.fail(batch)
+            raise
+        self.ledger.ack(batch, done.start, done.end)
+
+    def replaces(self) -> bool:
+        """Tell whether the next batch overwrites."""
+        return False
+
+
+class Job(Actor):
+    """Plans a write, stages it as a task of another process would, and commits it much later."""
+
+    pace = 5.0
+    number = 0
+
+    def step(self) -> None:
+        self.number += 1
+        ids = tuple(f"{self.name}:{self.number}:{place}" for place in range(6))
+        batch = self.ledger.begin(ids)
+        try:
+            job = self.stream.plan_write(SCHEMA, layout=Layout(inline_bytes=0, segment_rows=3))
+            task = job.open_task(0, f"try{self.number}")
+            for rows in table_of(ids, self.chance).to_batches(max_chunksize=2):
+                task.append(rows)
+            staged = task.finish()
+            self.world.sleep(self.chance.choice((0.0, 60.0, 7200.0, 100_000.0)))
+            done = self.stream.commit(job, [staged])
+        except SegstoreError as error:
+            if not maybe_committed(error):
+                self.ledger.fail(batch)
+            raise
+        self.ledger.ack(batch, done.start, done.end)
+
+
+class Overwriter(Appender):
+    """Overwrites now and then."""
+
+    pace = 20.0
+
+    def replaces(self) -> bool:
+        return True
+
+
+class Writer(Actor):
+    """An idempotent writer: repeats a batch until it is acknowledged, also after a kill."""
+
+    number = 0
+    batch: Batch | None = None
+
+    def step(self) -> None:
+        if self.batch is None:
+            count = self.chance.choice((1, 3, 10))
+            self.number += 1
+            ids = tuple(f"{self.name}:{self.number}:{place}" for place in range(count))
+            self.batch = self.ledger.begin(ids, writer=self.name)
+        rows = table_of(self.batch.ids, _Same())
+        done = self.stream.append(
+            rows, writer_id=self.name, batch_id=self.number, layout=self.chance.choice(LAYOUTS)
+        )
+        self.ledger.ack(self.batch, done.start, done.end)
+        if self.chance.random() < 0.8:  # else it forgets that it was answered
+            self.batch = None
+
+    def finish(self) -> None:
+        if self.batch is not None:
+            self.stream = self.open()
+            self.step()
+            self.batch = None
+
+
+class _Same:
+    """Numbers that are the same whenever a batch is made again."""
+
+    def randrange(self, _: int) -> int:
+        return 7
