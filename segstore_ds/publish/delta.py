@@ -462,7 +462,7 @@ def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, in
     return found
 
 
-def parts(storage: Storage, table: Table) -> Collection[str]:  # noqa: ARG001 - see Codec
+def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:  # noqa: ARG001
     """Return nothing: a commit names no other metadata."""
     return ()
 

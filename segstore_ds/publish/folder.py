@@ -110,7 +110,7 @@ def delete_unused(
     old = read_marks(storage, codec)
     since = {
         info: old.get(info.path, now_us)
-        for info in _unused(objects, codec.parts(storage, table), own)
+        for info in _unused(storage, codec, table, objects, own)
         if info.modified_us < made_us
     }
     left = {info: us for info, us in since.items() if us > now_us - grace_us}
@@ -126,15 +126,21 @@ def delete_unused(
 
 
 def _unused(
-    objects: Iterable[ObjectInfo], parts: Collection[str], own: Collection[str]
+    storage: Storage,
+    codec: Codec,
+    table: Table,
+    objects: Iterable[ObjectInfo],
+    own: Collection[str],
 ) -> list[ObjectInfo]:
-    found = []
-    for info in objects:
-        key = paths.published_key(info.path)
-        is_part = paths.parse_manifest_path(info.path) is not None
-        if (is_part and info.path not in parts) or (key != info.path and key not in own):
-            found.append(info)
-    return found
+    keys = {info.path: paths.published_key(info.path) for info in objects}
+    unlisted = {path for path, key in keys.items() if key != path and key not in own}
+    used = codec.parts(storage, table, files=bool(unlisted))
+    return [
+        info
+        for info in objects
+        if (info.path in unlisted or paths.parse_manifest_path(info.path) is not None)
+        and keys[info.path] not in used
+    ]
 
 
 def mark_table(storage: Storage, codec: Codec, commit: str) -> None:

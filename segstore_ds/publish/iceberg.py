@@ -369,17 +369,19 @@ def _version_of(path: str) -> int | None:
     return paths.parse_iceberg_path(path) if listed is None else listed
 
 
-def parts(storage: Storage, table: Table) -> Collection[str]:
-    """Return the paths of the manifests of all named snapshots."""
-    found, form = (
-        [*_with_manifests(storage, table).state.manifests],
-        Form("", location_of(storage.url)),
-    )
+def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:
+    """Return the paths of the manifests of all named snapshots, and the files of older ones."""
+    form, older = Form("", location_of(storage.url)), dict[str, Manifest]()
+    found = {manifest.path for manifest in _with_manifests(storage, table).state.manifests}
     for path in _lists(table):
         if path != table.mark:
             with suppress(MissingObjectError):
-                found += decode_list(read_sealed(storage, path), form)
-    return {manifest.path for manifest in found}
+                listed = decode_list(read_sealed(storage, path), form)
+                older |= {item.path: item for item in listed if item.path not in found}
+    for manifest in older.values() if files else ():
+        with suppress(MissingObjectError):
+            found |= {entry.file.key for entry in _entries_of(storage, manifest, form)}
+    return found | older.keys()
 
 
 def stale(

@@ -183,8 +183,11 @@ class Codec(Protocol):
     def superseded(self, objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:
         """Return since when (us) metadata has been superseded, by path."""
 
-    def parts(self, storage: Storage, table: Table) -> Collection[str]:
-        """Return the paths of metadata that the newest commit names."""
+    def parts(self, storage: Storage, table: Table, *, files: bool) -> Collection[str]:
+        """Return the paths of metadata that the newest commit names.
+
+        With `files` also the keys of files that only older snapshots list which it names.
+        """
 
     def stale(
         self, storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]

@@ -18,6 +18,7 @@ from pyiceberg.table import StaticTable
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.publish import iceberg, manifests
+from segstore_ds.publish.life import clean_tables
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -337,6 +338,22 @@ def test_asking_for_tables_costs_little_without_any(stream: Stream) -> None:
     assert stream._log.storage.stats.total <= 3
 
 
+def test_files_of_named_snapshots_stay(stream: Stream) -> None:
+    """However long nobody publishes: a file of the table's own that an older snapshot lists."""
+    stream.append(events(0, 10), layout=SETTLED)
+    for head in (1, 2):
+        stream.truncate(head)
+        stream.publish("iceberg")
+    own = folder_of(stream) / "iceberg"
+    for _ in range(2):  # what is seen to be unused goes a grace later
+        clean_tables(stream._context)
+        marks = own / "_unused.json"
+        marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
+    table = table_of(stream)
+    first = table.history()[0].snapshot_id
+    assert table.scan(snapshot_id=first).to_arrow()["n"].to_pylist() == list(range(1, 10))
+
+
 @pytest.mark.slow
 def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
     """What was superseded or unused for long; readers of what was dropped just now keep it."""
@@ -367,9 +384,8 @@ def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
     marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
     age()
     publish_ten(20)
-    assert len([*own.glob("*.parquet")]) == 11
-    manifests = [*metadata.glob("m-*.avro")]
-    assert len(manifests) == 20  # v20 named ten snapshots; what only they list is unused just now
-    assert len(files()) - len(manifests) < count - 10 + 8
+    named = [*metadata.glob("m-*.avro"), *own.glob("*.parquet")]
+    assert len(named) == 40  # v20 named ten snapshots; what only they list is unused just now
+    assert len(files()) - len(named) < count - 20 + 8
     check(stream)
     assert len([*metadata.glob("v*.metadata.json")]) == 11
