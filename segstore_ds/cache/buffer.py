@@ -9,7 +9,6 @@ and positions in the object replace the prefixes of its scattered mode.
 """
 
 import threading
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from segstore_ds.cache.views import EMPTY, BufferView, ByteArraySegment, join
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
 LAST_OFFSET = (1 << 63) - 1
@@ -38,7 +38,7 @@ class Record:
 
     def check(self, data: bytes) -> bytes:
         """Return the record's bytes, or raise CorruptionError if length or checksum differ."""
-        self.compare(len(data), zlib.crc32(data))
+        self.compare(len(data), crc32(data))
         return data
 
     def compare(self, length: int, crc: int) -> None:

@@ -8,13 +8,13 @@ Source: Pravega's BufferView, ByteArraySegment and CompositeBufferView.
 """
 
 import operator
-import zlib
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import InvalidInputError
 
 
@@ -69,7 +69,7 @@ class BufferView:
 
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
-        return reduce(lambda crc, piece: zlib.crc32(piece, crc), self.pieces, 0)
+        return reduce(lambda crc, piece: crc32(piece, crc), self.pieces, 0)
 
 
 class ViewReader:

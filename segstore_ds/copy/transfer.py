@@ -17,7 +17,6 @@ Source: the parallel transfers of object stores' own tools.
 
 import logging
 import threading
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -29,6 +28,7 @@ from typing import Self
 from segstore_ds.cache.buffer import BufferPool, Record
 from segstore_ds.cache.counters import WRITTEN_HERE
 from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -70,7 +70,7 @@ class Checks:
             record = self._records[number]
             first, last = max(start, record.offset), min(end, record.end)
             if first < last:
-                crc = zlib.crc32(data[first - start : last - start])
+                crc = crc32(data[first - start : last - start])
                 with self._lock:
                     self._pieces[number][first] = last - first, crc
 
@@ -93,7 +93,7 @@ def _join(pieces: dict[int, tuple[int, int]]) -> tuple[int, int]:
         length, crc = pieces[start]
         if total:
             zeros = memoryview(_ZEROS)[:length]
-            crc ^= zlib.crc32(zeros, joined) ^ zlib.crc32(zeros)
+            crc ^= crc32(zeros, joined) ^ crc32(zeros)
         total, joined = total + length, crc
     return total, joined
 
@@ -364,7 +364,7 @@ class _Copy:
             else find_end(self._form, lambda count: end[-count:], object_bytes=self._size)
         )
         tail = end[max(len(end) - length, 0) :]
-        crc = zlib.crc32(tail) if entry is None else entry.footer_crc
+        crc = crc32(tail) if entry is None else entry.footer_crc
         try:
             index = self._form.parse_index(
                 tail, object_bytes=self._size, where=self._copied.where, footer_crc=crc
@@ -385,7 +385,7 @@ def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:
         end = target.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
     except (MissingObjectError, TruncatedObjectError):
         return False
-    return zlib.crc32(end) == entry.footer_crc
+    return crc32(end) == entry.footer_crc
 
 
 def cut(start: int, end: int) -> Iterator[Range]:

@@ -7,13 +7,13 @@ without knowing. Only the commit file and the commit that makes objects of inlin
 Pure. A damaged frame hides nothing else: decoding a commit file does not compare its frames.
 """
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import pyarrow as pa
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -101,7 +101,7 @@ def _lay_out(frame: InlineFrame, rows: int, stats: str | None) -> tuple[bytes, S
 
 def frame_is_sound(frame: InlineFrame | Frame) -> bool:
     """Tell whether an inline frame has its checksum."""
-    return zlib.crc32(frame.data) == frame.crc
+    return crc32(frame.data) == frame.crc
 
 
 def stored_frame(frame: InlineFrame, rows: int, stats: str | None) -> Frame:

@@ -5,10 +5,10 @@ before they reach storage, so metadata can never name anything outside the strea
 """
 
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 
 LOG_FOLDER = "log"
@@ -131,7 +131,7 @@ def build_hint(hint: Hint) -> bytes:
     """
     number = build_log_name(hint.number)
     text = f"{number} {hint.generation} {hint.stream_id} {hint.transaction}"
-    whole = f"{text} {zlib.crc32(text.encode()):08x}"
+    whole = f"{text} {crc32(text.encode()):08x}"
     return (whole if _HINT.fullmatch(whole) else number).encode()
 
 
@@ -143,7 +143,7 @@ def parse_hint(content: bytes) -> Hint | None:
         return None
     if match[2] is None:
         return Hint(number)
-    sound = zlib.crc32(content[:-9]) == int(match[5], 16)
+    sound = crc32(content[:-9]) == int(match[5], 16)
     return Hint(number, int(match[2]), match[3], match[4]) if sound else None
 
 

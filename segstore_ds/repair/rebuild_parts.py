@@ -10,7 +10,6 @@ versions name every segment.
 """
 
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from itertools import accumulate, chain
 
 import pyarrow as pa
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import count_raws
@@ -332,7 +332,7 @@ def describe(storage: Storage, path: str, size: int) -> tuple[SegmentEntry, str]
         if not end_bytes:
             return None
         end = storage.get_range(name, size - end_bytes, size)
-        crc = zlib.crc32(end)
+        crc = crc32(end)
         index = form.parse_index(end, object_bytes=size, where=name, footer_crc=crc)
     except FormatError:
         return None

@@ -8,7 +8,6 @@ stores and returns strings that are not UTF-8, and they are returned as they wer
 """
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
 from segstore_ds.format.bloom import (
@@ -103,7 +103,7 @@ def encode_frame(
     return Frame(
         data=data,
         rows=batch.num_rows,
-        crc=zlib.crc32(data),
+        crc=crc32(data),
         stats=stats,
         fingerprint=fingerprint(batch.schema),
         raw_bytes=raw_bytes,
@@ -235,7 +235,7 @@ def _codec(compression: str, level: int | None) -> pa.Codec | None:
 
 def check_frame(data: pa.Buffer | bytes | memoryview, *, crc: int, where: str) -> None:
     """Raise CorruptionError unless the stored bytes of a frame have the CRC-32 `crc`."""
-    actual = zlib.crc32(data)
+    actual = crc32(data)
     if actual != crc:
         raise CorruptionError(
             "a frame fails its checksum", where=where, expected=crc, actual=actual

@@ -5,11 +5,11 @@ few bytes per frame. Unknown fields are ignored.
 """
 
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
@@ -64,7 +64,7 @@ def finished_segment(
         rows=sum(frame.rows for frame in frames),
         bytes=size,
         footer_bytes=len(end),
-        footer_crc=zlib.crc32(end),
+        footer_crc=crc32(end),
         stats=entry_stats(stats),
         format=form,
         frames=len(frames),

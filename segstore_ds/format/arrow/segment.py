@@ -13,13 +13,13 @@ a missing or an added byte is always detected. FORMAT.md, section "Segments", is
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import zstandard
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,
@@ -74,7 +74,7 @@ class ArrowEncoder:
         self._expect(begun=False)
         self.encoded_bytes = HEADER_BYTES
         header = _HEADER.pack(HEADER_MAGIC, VERSION, 0)[:-4]
-        return header + struct.pack("<I", zlib.crc32(header))
+        return header + struct.pack("<I", crc32(header))
 
     @property
     def pieces(self) -> int:
@@ -110,10 +110,8 @@ class ArrowEncoder:
         self._finished = True
         raw = build_index(self._frames)
         footer = zstandard.ZstdCompressor(level=3).compress(raw)
-        facts = _TRAILER.pack(
-            self.encoded_bytes, len(footer), len(raw), zlib.crc32(footer), VERSION, 0
-        )
-        end = footer + facts + _TRAILER_END.pack(zlib.crc32(facts), TRAILER_MAGIC)
+        facts = _TRAILER.pack(self.encoded_bytes, len(footer), len(raw), crc32(footer), VERSION, 0)
+        end = footer + facts + _TRAILER_END.pack(crc32(facts), TRAILER_MAGIC)
         self.encoded_bytes += len(end)
         self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
         return end, finished_segment(
@@ -138,7 +136,7 @@ def _parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, 
         )
     facts = tail[-TRAILER_BYTES : -_TRAILER_END.size]
     crc, magic = _TRAILER_END.unpack(tail[-_TRAILER_END.size :])
-    actual = zlib.crc32(facts)
+    actual = crc32(facts)
     if magic != TRAILER_MAGIC and crc != actual:
         raise TruncatedObjectError(
             "a segment does not end with its trailer", where=where, bytes=object_bytes
@@ -215,10 +213,10 @@ class ArrowSegments:
             raise TruncatedObjectError(
                 "the tail does not hold the footer", where=where, needed=needed, actual=len(tail)
             )
-        if zlib.crc32(tail[-needed:]) != footer_crc:
+        if crc32(tail[-needed:]) != footer_crc:
             raise CorruptionError("a segment is not the one that was committed", where=where)
         footer = bytes(tail[-needed:-TRAILER_BYTES])
-        if zlib.crc32(footer) != crc:
+        if crc32(footer) != crc:
             raise CorruptionError("a segment's footer fails its checksum", where=where)
         most = min(raw_size, MAX_INDEX_BYTES)
         raw = decompress(footer, least=raw_size, most=most, what="a segment's footer", where=where)
@@ -244,5 +242,5 @@ class ArrowSegments:
         if len(data) < HEADER_BYTES:
             raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
         magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
-        if (magic, version, crc) != (HEADER_MAGIC, VERSION, zlib.crc32(data[: HEADER_BYTES - 4])):
+        if (magic, version, crc) != (HEADER_MAGIC, VERSION, crc32(data[: HEADER_BYTES - 4])):
             raise CorruptionError("a segment's header is damaged", where=where)

@@ -20,7 +20,6 @@ Pure: bytes to values and back. FORMAT.md 6.1 is normative.
 import base64
 import binascii
 import struct
-import zlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 from pyarrow.parquet.core import ParquetReader
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,
@@ -117,7 +117,7 @@ class ParquetIndex:
             raise CorruptionError("checksums do not cover a column", where=place)
         for piece in range(first, last):
             stored = view[borders[piece] - span[0] : borders[piece + 1] - span[0]]
-            actual, expected = zlib.crc32(stored), self.crcs[number][piece]
+            actual, expected = crc32(stored), self.crcs[number][piece]
             if actual != expected:
                 raise CorruptionError(
                     "a frame fails its checksum", where=place, expected=expected, actual=actual
@@ -360,7 +360,7 @@ def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -
     size, magic = _END.unpack(tail[-_END.size :])
     if magic != MAGIC:
         raise TruncatedObjectError("a segment does not end with Parquet's magic bytes", where=where)
-    if size + _END.size > len(tail) or zlib.crc32(tail) != footer_crc:
+    if size + _END.size > len(tail) or crc32(tail) != footer_crc:
         raise CorruptionError("a segment is not the one that was committed", where=where)
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from segstore_ds.checksum import crc32
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import check_compression, check_size
 from segstore_ds.format.arrow.index import (
@@ -159,7 +159,7 @@ class ParquetEncoder:
             pieces, start = _without_magic(pieces), len(MAGIC)
         crc = 0
         for piece in pieces:
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
         entry = FrameEntry(
             start=start,
             bytes=self._pieces.place - start,
@@ -178,7 +178,7 @@ class ParquetEncoder:
             )
         self._frames.append(entry)
         self._lengths.append([len(piece) for piece in pieces])
-        self._crcs.append([zlib.crc32(piece) for piece in pieces])
+        self._crcs.append([crc32(piece) for piece in pieces])
         self.rows += batch.num_rows
         self.pieces += len(pieces)
         self.is_broken = False
