@@ -79,7 +79,6 @@ OWNERS = {
     "fastavro": {"publish"},
     "pyiceberg": {"publish"},
     "pandas": {"cli", "stream"},
-    "matplotlib": {"observe", "stream"},
     "jdk": {"cli"},
     "argparse": {"cli"},
     "typer": {"cli"},

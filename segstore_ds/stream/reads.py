@@ -484,7 +484,7 @@ class Reads:
         return measure(self._context, storage=storage)
 
     def picture(self, *, storage: bool = True) -> Picture:
-        """Return a picture of the newest version: a page, or a Figure of matplotlib.
+        """Return a picture of the newest version: a page of HTML.
 
         It says at the top what could not be read. Its size is bounded, however long the stream.
         Takes the requests of `metrics`, and a few for the tags and the newest 50,000 commits.
@@ -493,7 +493,7 @@ class Reads:
             storage: Also show what holds storage, by reason; lists the whole stream.
 
         Examples:
-            >>> page = stream.picture().to_html()  # or .plot(), a Figure of matplotlib
+            >>> page = stream.picture().to_html()
             >>> page[:15]
             '<!doctype html>'
         """

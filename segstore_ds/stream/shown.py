@@ -2,19 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import InvalidInputError
 from segstore_ds.observe.description import Description
 from segstore_ds.observe.page import build_cell, build_page, build_table
-from segstore_ds.version import requirement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN_ROWS = 50
 
@@ -68,21 +62,6 @@ class Picture:
         segments, and what holds storage.
         """
         return build_page(self.found)
-
-    def plot(self) -> "Figure":
-        """Return a Figure of matplotlib (the extra `plot`) with four plots.
-
-        Segments by offset and size, the growth and the commits over time, what readers have not
-        passed, and what holds storage.
-        """
-        try:
-            drawing = import_module("segstore_ds.observe.plot")
-        except ImportError as error:
-            raise InvalidInputError(
-                "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"
-            ) from error
-        figure: Figure = drawing.build_figure(self.found)
-        return figure
 
     def _repr_html_(self) -> str:
         return build_cell(self.found.figures.url, lambda: self.found)

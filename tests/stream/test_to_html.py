@@ -1,4 +1,4 @@
-"""`to_html`, `_repr_html_` and `plot`: what they say, and that data stays data."""
+"""`to_html` and `_repr_html_`: what they say, and that data stays data."""
 
 import re
 import shutil
@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import pyarrow as pa
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from picture_kit import EVIL, make_shown
 
 import segstore_ds as segstore
@@ -75,30 +74,6 @@ def test_a_page_tells_what_a_stream_holds(shown):
         "parquet segments",
     ):
         assert text in page.texts, text
-
-
-def test_a_plot_has_the_numbers_of_the_stream(shown, tmp_path):
-    figure = shown.picture().plot()
-    segments, history, lag, storage, commits = figure.axes
-    rows = shown.segments().read_all().to_pylist()
-    bars = sorted(
-        (bar.get_x(), bar.get_width(), bar.get_height())
-        for group in segments.containers
-        for bar in group
-    )
-    assert bars == [(row["start"], row["rows"], row["bytes"]) for row in rows]
-    positions = [line.get_xdata()[0] for line in segments.get_lines()]
-    tags = sorted(tag.offset for tag in shown.tags.values())
-    assert positions == [shown.head, shown.tail, *tags]
-    assert history.get_lines()[0].get_ydata()[-1] == shown.tail - shown.head
-    assert commits.get_lines()[0].get_ydata()[-1] == shown.version
-    readers = shown.metadata("readers").read_all().to_pylist()
-    names = [label.get_text() for label in lag.get_yticklabels()]
-    lags = dict(zip(names, [bar.get_width() for bar in lag.containers[0]], strict=True))
-    assert lags == {row["name"]: row["behind"] for row in readers}
-    held = shown.metadata("storage").read_all().to_pylist()
-    assert [bar.get_width() for bar in storage.containers[0]] == [row["bytes"] for row in held]
-    FigureCanvasAgg(figure).print_png(tmp_path / "plot.png")
 
 
 def test_no_text_of_a_stream_becomes_markup(shown):
