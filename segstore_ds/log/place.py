@@ -7,9 +7,7 @@ nothing else. Our own leftovers are allowed; they are recognized by the names th
 unless its log says that it was dropped.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from segstore_ds.errors import (
     LOG_IS_GONE,
@@ -27,22 +25,12 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, find_inner
 
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
-E = TypeVar("E", bound=SegstoreError)
 
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _ASKED = 20  # folders, one request each
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _SIDE_FOLDERS = frozenset(f"{folder}/" for folder in (*names.TABLE_FOLDERS, names.ASIDE_FOLDER))
-_DEEP = 4  # partition folders above the first file
-# How a name in a folder ends, what the folder then looks like, and what reads it.
-_TABLES = (
-    ("_delta_log/", "a Delta table", 'spark.read.format("delta")'),
-    (".metadata.json", "an Iceberg table", 'spark.read.format("iceberg")'),
-    ("_versions/", "a Lance dataset", "lance.dataset"),
-    (".parquet", "a Parquet table", "spark.read.parquet"),
-    ("offsets/", "a streaming query's checkpoint", ""),
-)
 
 
 def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> int | None:
@@ -101,7 +89,7 @@ def seen_before(first: int) -> int:
 
 
 def no_stream(storage: Storage) -> NotFoundError:
-    """Return the error for a folder without a stream; it says what the folder holds instead."""
+    """Return the error for a folder without a stream; it names what the folder holds instead."""
     try:
         found = storage.peek("", _LOOKED_AT) or ()
         if f"{names.SEGMENTS_FOLDER}/" in found and _holds_segments(storage):
@@ -119,8 +107,8 @@ def no_stream(storage: Storage) -> NotFoundError:
     if not foreign:
         remedy = "check the location; segstore.create(url, schema) creates a stream"
         return NotFoundError("no stream here", remedy=remedy, url=storage.url)
-    fact = "no stream here, but other data"
-    return _foreign(NotFoundError, fact, storage, foreign, remedy="check the location")
+    fact, holds = "no stream here, but other data", foreign[:_TOLD]
+    return NotFoundError(fact, remedy="check the location", url=storage.url, holds=holds)
 
 
 def _holds_segments(storage: Storage) -> bool:
@@ -142,23 +130,6 @@ def _stream_in(storage: Storage, name: str) -> str | None:
     return None
 
 
-def _foreign(
-    error: type[E], fact: str, storage: Storage, found: Sequence[str], *, remedy: str
-) -> E:
-    """Return an error for a folder that holds something else; it says what that looks like."""
-    inner = [*found]
-    with suppress(InvalidInputError, StorageError):  # a name may be no valid path below a root
-        inner += _first_files(storage, found)
-    kinds = (
-        (kind, reader) for end, kind, reader in _TABLES for name in inner if name.endswith(end)
-    )
-    kind, reader = next(kinds, ("", ""))
-    seen = {"looks_like": kind} if kind else {}
-    advice = f"; {reader} reads what is here" if reader else ""
-    holds = [*found[:_TOLD]]
-    return error(fact, remedy=remedy + advice, url=storage.url, **seen, holds=holds)
-
-
 def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None:
     found = sorted(storage.peek("", _LOOKED_AT) or ())
     foreign = [name for name in found if not _is_own(storage, name)]
@@ -177,9 +148,12 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
             )
     if not foreign:
         return None
-    fact = "a new stream needs a missing or empty folder"
-    remedy = "give it a folder of its own"
-    return _foreign(InvalidInputError, fact, storage, foreign, remedy=remedy)
+    return InvalidInputError(
+        "a new stream needs a missing or empty folder",
+        remedy="give it a folder of its own",
+        url=storage.url,
+        holds=foreign[:_TOLD],
+    )
 
 
 def _refuse_inside(files: MetadataLog[Root]) -> None:
@@ -228,22 +202,3 @@ def _is_own(storage: Storage, name: str) -> bool:
     if name in _SIDE_FOLDERS:
         return not storage.peek(name[:-1], 1)
     return name in _FOLDERS or names.is_temporary(name)
-
-
-def _first_files(storage: Storage, found: Iterable[str]) -> Iterator[str]:
-    """Yield names in `metadata/`, and in the first partition, in the first one there, and so on.
-
-    Of other folders the offsets of a checkpoint: many a query has its own inside its table.
-    """
-    if "metadata/" in found:
-        yield from storage.peek("metadata", _LOOKED_AT) or ()
-    for name in [name for name in found if name.endswith("/")][:_TOLD]:
-        yield from {"offsets/"}.intersection(storage.peek(name[:-1], _LOOKED_AT) or ())
-    folder = ""
-    for _ in range(_DEEP):
-        inner = next((name for name in sorted(found) if name.endswith("/") and "=" in name), None)
-        if inner is None:
-            return
-        folder = f"{folder}/{inner}".strip("/")
-        found = storage.peek(folder, _LOOKED_AT) or ()
-        yield from found
