@@ -63,8 +63,7 @@ class Copier(Actor):
         if mode != "events":
             self.ledger.read(row[:2] for row in rows)
         if self.chance.random() < 0.5:
-            assert self.process is not None
-            run_drop(self.storage(url), confirm=url, clock=self.process.clock, client="")
+            run_drop(self.storage(url), confirm=url, clock=self.clock, client="")
             self.asked = None
 
     def finish(self) -> None:
@@ -82,14 +81,13 @@ class Tenant(Actor):
 
     def step(self) -> None:
         url, home = self.life.url + "-let", self.life.home
-        assert self.process is not None
         try:
             if self.stream is None:
                 self.stream = self.open(url)
             what = self.chance.random()
             if what < 0.06:
                 home.leaving = True
-                run_drop(self.storage(url), confirm=url, clock=self.process.clock, client="")
+                run_drop(self.storage(url), confirm=url, clock=self.clock, client="")
                 home.left(self.world.now_us)
             elif what < 0.6:
                 self.number += 1
@@ -103,7 +101,7 @@ class Tenant(Actor):
         except NotFoundError:
             self.stream = None
             with suppress(AlreadyExistsError):
-                create_on(self.storage(url), SCHEMA, clock=self.process.clock)
+                create_on(self.storage(url), SCHEMA, clock=self.clock)
         except SegstoreError:
             self.stream = None
             raise

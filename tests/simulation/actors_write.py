@@ -1,6 +1,6 @@
 """Actors that write: appends, jobs of several processes, overwrites, idempotent writers."""
 
-from sim_actor import LAYOUTS, SCHEMA, Actor, maybe_committed, table_of
+from sim_actor import SCHEMA, Actor, maybe_committed, table_of
 from sim_ledger import Batch
 
 from segstore_ds.errors import SegstoreError
@@ -21,7 +21,7 @@ class Appender(Actor):
         batch = self.ledger.begin(ids, replaces=self.replaces())
         write = self.stream.overwrite if batch.replaces else self.stream.append
         try:
-            done = write(table_of(ids, self.chance), layout=self.chance.choice(LAYOUTS))
+            done = write(table_of(ids, self.chance), layout=self.a_layout())
         except SegstoreError as error:
             if not maybe_committed(error):
                 self.ledger.fail(batch)
@@ -79,9 +79,9 @@ class Writer(Actor):
             self.number += 1
             ids = tuple(f"{self.name}:{self.number}:{place}" for place in range(count))
             self.batch = self.ledger.begin(ids, writer=self.name)
-        rows = table_of(self.batch.ids, _Same())
+        rows = table_of(self.batch.ids)
         done = self.stream.append(
-            rows, writer_id=self.name, batch_id=self.number, layout=self.chance.choice(LAYOUTS)
+            rows, writer_id=self.name, batch_id=self.number, layout=self.a_layout()
         )
         self.ledger.ack(self.batch, done.start, done.end)
         if self.chance.random() < 0.8:  # else it forgets that it was answered
@@ -92,10 +92,3 @@ class Writer(Actor):
             self.stream = self.open()
             self.step()
             self.batch = None
-
-
-class _Same:
-    """Numbers that are the same whenever a batch is made again."""
-
-    def randrange(self, _: int) -> int:
-        return 7

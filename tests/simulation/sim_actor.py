@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     SegstoreError,
     UnderReplicatedError,
 )
+from segstore_ds.log.clock import Clock
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -34,12 +35,15 @@ LAYOUTS = (
 )
 
 
-def table_of(ids: tuple[str, ...], chance: Any) -> pa.Table:
-    """Return events: each id has a key, a number, and a value that a redaction takes."""
+def table_of(ids: tuple[str, ...], chance: Any = None) -> pa.Table:
+    """Return events: each id has a key, a number, and a value that a redaction takes.
+
+    Without a `chance` it is the same whenever a batch is made again.
+    """
     columns = [
         list(ids),
         [KEYS[sum(each.encode()) % len(KEYS)] for each in ids],
-        [chance.randrange(1000) for _ in ids],
+        [7 if chance is None else chance.randrange(1000) for _ in ids],
         [f"mail-of-{each}" for each in ids],
     ]
     return pa.table(columns, schema=SCHEMA)
@@ -52,6 +56,8 @@ class Actor:
     """
 
     pace = 1.0  # its waits are so many times as long
+    troupe = ""  # those who share another stream, and are in a life together
+    share = 0.7  # the chance that it is in a life
 
     def __init__(self, life: "Life", name: str) -> None:
         self.life = life
@@ -118,10 +124,26 @@ class Actor:
     def finish(self) -> None:
         """Do what must be done before the end; tried again until it works."""
 
+    def expects(self, _error: SegstoreError) -> bool:
+        """Tell whether an error is part of what it does."""
+        return False
+
+    def judge(self, process: Process) -> None:
+        """Hold what it leaves against what must be true, after the end."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this process."""
+        assert self.process is not None
+        return self.process.clock
+
+    def a_layout(self) -> Layout | None:
+        """Draw how a batch is stored."""
+        return self.chance.choice(LAYOUTS)
+
     def open(self, url: str = "") -> Stream:
         """Open a stream in this process."""
-        assert self.process is not None
-        return open_on(self.storage(url), clock=self.process.clock)
+        return open_on(self.storage(url), clock=self.clock)
 
     def storage(self, url: str = "") -> SimStorage:
         """Connect this process to a folder."""
