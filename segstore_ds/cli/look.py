@@ -31,7 +31,7 @@ _SHOWN = (int, float, str, type(None))  # of defaults
 _LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
 _COMMIT = (
     *("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"),
-    *("client", "application", "reason"),
+    *("client", "application", "reason", "merged"),
 )
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _PAGES = (

@@ -20,14 +20,18 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import PartRef, Root, SegmentEntry, StagedSegment
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.staged import check_floor, delete_staged
+
+MERGED_MOST = 16  # runs that a history row tells apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,16 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
     )
 
 
+def describe_runs(runs: Sequence[Replacement]) -> str:
+    """Return what the history says of replaced runs, in bounded size (FORMAT.md 5.3). Pure."""
+    told = [[run.start, run.start + run.rows, len(run.inputs), len(run.outputs)] for run in runs]
+    rest = told[MERGED_MOST - 1 :]
+    if len(rest) > 1:
+        _, _, before, after = map(sum, zip(*rest, strict=True))
+        told[MERGED_MOST - 1 :] = [[rest[0][0], rest[-1][1], before, after]]
+    return build_json(told).decode()
+
+
 def discard(storage: Storage, runs: Iterable[Replacement]) -> None:
     """Delete the outputs of runs that no commit names, best effort; never raises."""
     delete_staged(storage, (output for run in runs for output in run.outputs))
@@ -193,7 +207,8 @@ def commit_groups(
                 groups=len(runs),
             )
         replaced = replace_runs(context.status, root, kept, slot)
-        return Change(context.status.tidy(replace(replaced, client=context.client), slot), kept)
+        tidied = context.status.tidy(replace(replaced, client=context.client), slot)
+        return Change(tidied, kept, Note(merged=describe_runs(kept)))
 
     try:
         made = context.log.commit(build, transaction=transaction, attempts=attempts)

@@ -259,6 +259,7 @@ class HistoryRow(Row):
     requests: int = 0
     request_bytes: int = 0
     transaction: _Text = ""  # "" where it is not known
+    merged: _Text | None = None  # JSON: [start, end, segments before, segments after] of each run
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import find_time_field
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.parts.stats import lacking_epochs
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -32,6 +34,7 @@ from segstore_ds.read.metadata_rows import (
 from segstore_ds.read.prune import limits_of
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import NUMBERS_SKIPPED, History
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import Run, TableStatus
 
@@ -101,6 +104,8 @@ _SEGMENTS = pa.schema(
         *ints("footer_bytes"),
         *texts("path", "stats"),
         *texts(*_TIMES),
+        *ints("version"),
+        ("commit_time", pa.timestamp("us", "UTC")),
     ]
 )
 _FRAMES = pa.schema(
@@ -113,10 +118,64 @@ _FRAMES = pa.schema(
 
 def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
     texts_of, first = _segment_times(context, root, span[0]), 0
+    commits = _SegmentCommits(context.log.history, root)
     for run in context.status.runs(root, *span, with_stats=True):
         last = first + len(run.columns)
-        yield from _segment_rows(run, run.load_stats().texts(), texts_of(first, last))
+        yield from _segment_rows(run, run.load_stats().texts(), texts_of(first, last), commits)
         first = last
+
+
+class _SegmentCommits:
+    """Which commits added segments, by number; reads the history back as far as it is asked for.
+
+    Numbers are given in the order of commits and never again, so the counts of the history's rows
+    say which commit gave each of them.
+    """
+
+    def __init__(self, history: History, root: Root) -> None:
+        self._batches = history.batches_back(root)
+        self._least = root.next_segment  # the lowest number whose commit is known
+        self._whole = True  # no row that was read is of an unknown commit
+        self._lost = False  # whether the oldest row that was read is of a lost version
+        # Of each commit that added segments: the number after its last one, its version, its time.
+        self._known = np.zeros((3, 0), np.int64)
+
+    def columns(self, numbers: Ints) -> Iterator[pa.Array]:
+        """Yield versions and times of the segments of some numbers; null where rows are lost."""
+        least = int(numbers.min())
+        while least < self._least and self._read_back():
+            pass
+        ends, versions, times = self._known
+        found = np.searchsorted(ends, numbers, "right")
+        places = pa.array(found, mask=numbers < self._least)
+        yield from (pa.array(values).take(places) for values in (versions, times))
+
+    def _read_back(self) -> bool:
+        """Read the batch of rows before; False if there is none that can be read."""
+        try:
+            rows = next(self._batches)
+        except StopIteration:
+            self._least = 0 if self._whole else self._least  # a copy has its origin's numbers
+            return False
+        except FormatError:
+            return False
+        operations = rows["operation"].to_numpy(zero_copy_only=False)
+        unknown = np.flatnonzero(operations == Operation.UNKNOWN)
+        if len(unknown):
+            self._batches, self._whole = iter(()), False
+            rows = rows.slice(first := int(unknown[-1]) + 1)
+            operations = operations[first:]
+        told = ("segments", "version", "time")
+        made, versions, times = (column_values(rows, name) for name in told)
+        lost = np.append(operations == Operation.LOST, self._lost)
+        made = made + NUMBERS_SKIPPED * (lost[:-1] & ~lost[1:])
+        starts = self._least - np.cumsum(made[::-1])[::-1]
+        ends = np.append(starts[1:], self._least)
+        found = np.stack([ends, versions, times])[:, starts < ends]
+        self._known = np.concatenate([found, self._known], axis=1)
+        if len(rows):
+            self._least, self._lost = int(starts[0]), bool(lost[0])
+        return True
 
 
 def _segment_times(
@@ -184,7 +243,10 @@ def _as_texts(
 
 
 def _segment_rows(
-    run: Run, stats: Sequence[str | None], times: Sequence[pa.Array]
+    run: Run,
+    stats: Sequence[str | None],
+    times: Sequence[pa.Array],
+    commits: _SegmentCommits,
 ) -> Iterator[pa.RecordBatch]:
     columns, starts = run.columns, run.starts
     for first in range(0, len(columns), BATCH_ROWS):
@@ -192,6 +254,7 @@ def _segment_rows(
         piece = columns.slice(first, last)
         ids = (piece.epochs.astype(np.int64) << 32) | piece.numbers.astype(np.int64)
         at = starts[first:last]
+        version, moment = commits.columns(piece.numbers.astype(np.int64))
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array(ids),
@@ -206,6 +269,8 @@ def _segment_rows(
                 pa.array([names.segment_object(piece.path(row)) for row in range(last - first)]),
                 pa.array(stats[first:last], pa.string()),
                 *(column.slice(first, last - first) for column in times),
+                version,
+                moment.cast(_SEGMENTS.field("commit_time").type),
             ],
             schema=_SEGMENTS,
         )

@@ -17,7 +17,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 
-from segstore_ds.compact.commit import Replacement, check_outputs, listed_runs, replace_runs
+from segstore_ds.compact.commit import (
+    Replacement,
+    check_outputs,
+    describe_runs,
+    listed_runs,
+    replace_runs,
+)
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names
@@ -296,7 +302,8 @@ def commit_redaction(
             client=context.client,
         )
         tidied = context.status.tidy(planned, slot)
-        return Change(tidied, (noted, kept), note_of(noted, changed))
+        note = replace(note_of(noted, changed), merged=describe_runs(kept))
+        return Change(tidied, (noted, kept), note)
 
     try:
         noted, kept = context.log.commit(build).result

@@ -20,13 +20,12 @@ from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, HistoryRow, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.repair.kept_versions import KeptVersions, find_schema, tile
-from segstore_ds.status.history import History
+from segstore_ds.status.history import NUMBERS_SKIPPED, History
 from segstore_ds.status.record_tables import WritersTable
 from segstore_ds.status.store import ObjectStore, is_proven
 from segstore_ds.status.table import HISTORY as LIMITS
 from segstore_ds.status.table import readable_parts, readable_rows
 
-NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
 REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
 
 

@@ -47,11 +47,10 @@ from segstore_ds.repair.copies import (
     restore_log,
     restore_objects,
 )
-from segstore_ds.repair.rebuild_rest import NUMBERS_SKIPPED
 from segstore_ds.repair.status import Findings, repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
-from segstore_ds.status.history import NO_NOTE, describe_commit
+from segstore_ds.status.history import NO_NOTE, NUMBERS_SKIPPED, describe_commit
 from segstore_ds.status.references import read_references
 from segstore_ds.status.slot import Slot
 

@@ -29,6 +29,7 @@ from segstore_ds.status.table import HISTORY as LIMITS
 from segstore_ds.status.table import Fields, RowsTable
 from segstore_ds.storage import Storage
 
+NUMBERS_SKIPPED = 1 << 16  # segment numbers that commits which a repair gave up may have assigned
 APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
@@ -39,6 +40,7 @@ class Note:
     writer_id: str | None = None
     batch_id: int | None = None
     bytes: int | None = None  # encoded, of the segments it adds; None: sum of those listed inline
+    merged: str | None = None
 
 
 NO_NOTE = Note()
@@ -80,6 +82,12 @@ class History(RowsTable[pa.RecordBatch]):
         rows = [row for row in root.history if start <= row.version < end]
         if rows:
             yield to_batch(rows)
+
+    def batches_back(self, root: Root) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all versions, the batch of the newest ones first."""
+        if root.history:
+            yield to_batch(root.history)
+        yield from map(self.part, reversed([*self.parts(root)]))
 
     def moment(self, root: Root, version: int) -> Moment | None:
         """Return a version's time and tail, or None where the history does not cover it.
@@ -257,6 +265,7 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
         batch_id=note.batch_id,
         client=client,
         application=application,
+        merged=note.merged,
         **{**place, **known},
     )
 
@@ -278,7 +287,7 @@ def begin_history(root: Root, *, segments: int | None = None) -> Root:
     return replace(root, history=(row if segments is None else replace(row, segments=segments),))
 
 
-_texts_of = attrgetter("writer_id", "client", "application")
+_texts_of = attrgetter("writer_id", "client", "application", "merged")
 
 
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:

@@ -513,7 +513,7 @@ class Reads:
 
         Rows outlive their versions. A row holds version, time, operation, head and tail after the
         commit, counts of what was added, writer and batch, client and application, attempts, races
-        lost, requests and bytes, and a redaction's reason.
+        lost, requests and bytes, what was merged, and a redaction's reason.
 
         Args:
             start: First version.

@@ -8,7 +8,7 @@ from typing import Any
 from golden_reader import envelope, newest_root, rows_of, status
 
 COLUMNS = "version time operation head tail rows segments bytes writer_id batch_id client"
-COLUMNS += " application attempts races_lost requests request_bytes transaction"
+COLUMNS += " application attempts races_lost requests request_bytes transaction merged"
 
 
 def read_history(folder: Path) -> list[list[Any]]:

@@ -1,5 +1,6 @@
 """History: a row for every commit, that outlives purge and grows by levels."""
 
+import json
 import uuid
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from stream_kit import ROOT_BYTES
 from virtual_time import TimedStorage, VirtualTime
 
+from segstore_ds.compact.commit import Replacement, describe_runs
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root
@@ -248,3 +250,17 @@ def test_tables_may_be_read_more_than_once(stream, how):
 
 def _due(root):
     return plan_merge(root.history_parts, HISTORY)
+
+
+def test_history_says_what_was_merged_into_what(stream):
+    """Ranges of a compaction and a redaction, in bounded size."""
+    for n in range(7):
+        stream.append(numbers(n))
+    stream.compact(1, 4)
+    stream.redact("n == 5", columns=["n"], redact_id="r")
+    told = [(row["operation"], json.loads(row["merged"])) for row in rows(stream) if row["merged"]]
+    assert told == [("compact", [[1, 4, 3, 1]]), ("redact", [[5, 6, 1, 1]])]
+    runs = [Replacement(9 * n, ((0, "a"), (1, "b")), 5, 0, ("out",)) for n in range(40)]
+    *apart, rest = json.loads(describe_runs(runs))
+    assert apart == [[9 * n, 9 * n + 5, 2, 1] for n in range(15)]
+    assert rest == [135, 356, 50, 25]

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import tracemalloc
+import uuid
 from dataclasses import replace
 
 import pyarrow as pa
@@ -20,12 +21,14 @@ from stream_kit import (
 )
 from virtual_time import TimedStorage
 
+import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.inline import laid_out
 from segstore_ds.read import metadata_tables
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.tables import MetadataRows
 from segstore_ds.stream.opening import open as open_on
+from segstore_ds.stream.rescue import repair as repair_on
 from segstore_ds.write.layout import Layout
 
 
@@ -51,6 +54,36 @@ def test_segments_are_listed_with_their_offsets():
     assert [row["stats"] for row in found] == [entry.stats for entry in entries]
     assert {row["format"] for row in found} == {"arrow"}
     assert stream.segments().read_all().to_pylist() == found
+
+
+def test_segments_say_which_commit_added_them(monkeypatch):
+    """After compactions, in a copy, and behind a repair; null where the history is lost."""
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
+    stream, storage = make_stream(6)
+
+    def added(seen):
+        times = [row["time"] for row in rows(seen, "history")]
+        found = rows(seen, "segments")
+        assert all(row["commit_time"] == times[row["version"]] for row in found)
+        return [(row["start"], row["version"]) for row in found]
+
+    assert added(stream) == [(10 * n, n + 1) for n in range(6)]
+    compacted = stream.compact(10, 40).version
+    expected = [(0, 1), (10, compacted), (40, 5), (50, 6)]
+    assert added(stream) == expected
+    url = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(url, copy_id="c")
+    copied = segstore.open(url)
+    assert {version for _, version in added(copied)} == {0}
+    storage.put(f"log/{stream.version + 1:020d}", b"rubbish")
+    repair_on(storage, clock=stream._log.clock, allow_loss=True)
+    stream = open_on(storage, clock=stream._log.clock)
+    stream.append(numbers(60, 70))
+    assert added(stream) == [*expected, (60, stream.version)]
+    assert stream.version == compacted + 3  # behind the lost version and the repair
+    storage.delete(stream._log.root.history_parts[1].path)
+    found = rows(open_on(storage), "segments")
+    assert [row["version"] for row in found] == [None, compacted, 5, 6, stream.version]
 
 
 @pytest.mark.usefixtures("no_inline")

@@ -12,8 +12,9 @@ from segstore_ds.format.parts.rows import decode_rows, integers_of
 from segstore_ds.format.record import MAX_INT, MAX_TIME_US, escape_text
 from segstore_ds.format.root import HistoryRow
 
+_NULLABLE = ("writer_id", "batch_id", "merged")
 _UTC = pa.timestamp("us", "UTC")
-_TEXTS = ("operation", "writer_id", "client", "application", "transaction")
+_TEXTS = ("operation", "writer_id", "client", "application", "transaction", "merged")
 HISTORY_SCHEMA = pa.schema(
     [
         ("version", pa.int64()),
@@ -33,6 +34,7 @@ HISTORY_SCHEMA = pa.schema(
         ("requests", pa.int64()),
         ("request_bytes", pa.int64()),
         ("transaction", pa.string()),
+        ("merged", pa.string()),
     ]
 )
 _NUMBERS = tuple(field.name for field in HISTORY_SCHEMA if field.name not in (*_TEXTS, "batch_id"))
@@ -52,7 +54,7 @@ def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
 
 def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:
     """Decode the rows of a history part."""
-    batch = decode_rows(body, HISTORY_SCHEMA, where=where, optional=("writer_id", "batch_id"))
+    batch = decode_rows(body, HISTORY_SCHEMA, where=where, optional=_NULLABLE)
     for name in _NUMBERS:
         most = MAX_TIME_US if name == "time" else MAX_INT
         integers_of(batch, name, where=where, most=most)
