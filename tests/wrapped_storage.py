@@ -16,8 +16,7 @@ class WrappedStorage(Storage):
         self.inner = inner
         self.url = inner.url
         self.stats = inner.stats
-        self.least_part_bytes = inner.least_part_bytes
-        self.trust_s = inner.trust_s
+        self.profile = inner.profile
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         return type(self), (self.inner,)

@@ -15,6 +15,7 @@ from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, distribution, quantile, timed, workload
 from segstore_ds.errors import ConflictError
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage.profile import FAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 
@@ -36,7 +37,7 @@ class Place:
         if not self.delay_s:
             return storage
         far = LatencyStorage(storage, self.delay_s)
-        far.trust_s = Storage.trust_s  # as on an object store, not as on the disk that it is
+        far.profile = FAR  # as on an object store, not as on the disk that it is
         return far
 
 

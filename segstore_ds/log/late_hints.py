@@ -17,7 +17,6 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage
 
-HINT_EVERY_S = 1.0
 _WAIT_S = 0.05  # hints that are due at nearly the same time are written in one go
 
 
@@ -85,12 +84,13 @@ class HintPace:
         self, write: Callable[[], None], late: Callable[[], None], *, writers: int = 1
     ) -> None:
         """Write the hint, or let `late` write a newer one later; never raises what they do not."""
-        if not self._storage.trust_s:
+        every_s = self._storage.profile.hint_every_s
+        if not every_s:
             # On local disk a hint takes less time than to remember that one is due.
             write()
             return
         now_s, url = self._clock.boot_s(), self._storage.url
-        wait_s = self._last_s + HINT_EVERY_S * writers - now_s
+        wait_s = self._last_s + every_s * writers - now_s
         if wait_s <= 0:
             self._last_s = now_s
             LATE_HINTS.forget(url)

@@ -150,7 +150,7 @@ def find_listed(
 
     What is listed was there at some moment of the listing. A later purge keeps the newest.
     """
-    if not files.storage.trust_s:
+    if not files.storage.profile.is_far:
         start = 0  # a local folder is listed whole in any case, so every gap shows
     numbers = files.numbers(start)
     if not numbers and start:

@@ -172,7 +172,9 @@ class StreamLog:
         base = self._base
         if base is None or not self._is_recent(base) or self.files.exists(base.root.version + 1):
             return self.refresh()
-        return base.root if self.storage.trust_s or stands(self.files, base) else self.refresh()
+        if self.storage.profile.is_far or stands(self.files, base):
+            return base.root
+        return self.refresh()
 
     def read_version(self, version: int) -> Root:
         """Return the root as of a version.
@@ -518,7 +520,7 @@ class StreamLog:
         found the base relies on it, which leaves `trust_s` and the time of the put as a window.
         """
         age_s = self.clock.boot_s() - base.seen_s
-        return age_s < self.storage.trust_s or stands(self.files, base)
+        return age_s < self.storage.profile.trust_s or stands(self.files, base)
 
     def _rebase(self, base: Base) -> Root:
         """Take a base unless another thread has gone on since; return the newest root known."""

@@ -36,8 +36,6 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
-FAR_THREADS = 8  # where most of them wait for the storage
 LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
 OPENED_BYTES = 32 << 20  # of segments that are opened ahead
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
@@ -73,7 +71,8 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
 
 def read_threads(reading: Reading) -> int:
     """Return how many threads a reading takes."""
-    return FAR_THREADS if reading.storage.trust_s else min(os.cpu_count() or 1, READ_THREADS)
+    found = reading.storage.profile  # threads that wait for an answer need no core
+    return found.read_threads if found.is_far else min(os.cpu_count() or 1, found.read_threads)
 
 
 def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader:
@@ -108,7 +107,7 @@ def run_tasks(
     if len(first) == 1 and _is_small(first[0]):
         threads = 1  # to start one takes as long as to read a few events
     slices: Generator[SliceDecoder] = (each for each in chain(first, rest))
-    far = threads > 1 and reading.needs_data and reading.storage.trust_s > 0
+    far = threads > 1 and reading.needs_data and reading.storage.profile.is_far
     if far or (decoder.looks_up and len(first) > 1):
         # Asking each in its turn would wait for every answer.
         opening = LOOKUP_THREADS if decoder.looks_up else threads

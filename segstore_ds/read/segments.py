@@ -23,7 +23,7 @@ from segstore_ds.storage import Storage
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
 READ_BYTES = 2 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
-FAR = 4  # all three are so many times as large where a request takes time
+# All three are `Profile.fetch_factor` times as large where requests take time.
 MOST_COLUMNS = 0.5  # with more of its columns, a larger object is fetched whole where it is far
 SMALL_FETCHES = 8  # of a scan; as many others are twice as large, and so on
 
@@ -61,13 +61,10 @@ class OpenSegment:
         for number in numbers:
             found = self.index.spans(number, columns)
             spans.append((number, (found[0][0], found[-1][1])))
-        most = (min(1 + number // SMALL_FETCHES, self._far) * READ_BYTES for number in before)
+        factor = self.storage.profile.fetch_factor
+        most = (min(1 + number // SMALL_FETCHES, factor) * READ_BYTES for number in before)
         for run in plan_runs(spans, most if self.whole is None else repeat(0)):
             yield [number for number, _ in run]
-
-    @property
-    def _far(self) -> int:
-        return far(self.storage)
 
     def stored(self, number: int) -> pa.Buffer:
         """Fetch one whole frame, unchecked."""
@@ -91,7 +88,8 @@ class OpenSegment:
             yield from zip(numbers.values(), map(_sound, found), strict=True)
 
     def _runs(self, spans: Sequence[tuple[int, Span]]) -> Iterator[list[tuple[int, Span]]]:
-        return plan_runs(spans, repeat(READ_BYTES * self._far), GAP_BYTES * self._far)
+        factor = self.storage.profile.fetch_factor
+        return plan_runs(spans, repeat(READ_BYTES * factor), GAP_BYTES * factor)
 
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
         """Fetch and check ranges to be kept; each damaged one gives its own error."""
@@ -169,12 +167,7 @@ def plan_runs(
 
 def whole_bytes(storage: Storage, columns: float) -> int:
     """Return up to which size an object is fetched whole for a share of its columns."""
-    return WHOLE_OBJECT_BYTES * (far(storage) if columns > MOST_COLUMNS else 1)
-
-
-def far(storage: Storage) -> int:
-    """Return how many times as large as on a local disk fetches are: there requests take time."""
-    return FAR if storage.trust_s else 1
+    return WHOLE_OBJECT_BYTES * (storage.profile.fetch_factor if columns > MOST_COLUMNS else 1)
 
 
 def open_segment(

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.storage.profile import FAR, Profile
 
 # Name prefix of an object that only probes a store; upkeep and drop recognize it.
 PROBE = ".probe-"
@@ -179,10 +180,7 @@ class Storage(ABC):
 
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
-    least_part_bytes: int = 1  # a `StagedWriter.write` should have at least as many
-    # How long a commit relies on the base that it saw, since a look costs a request; 0 where looks
-    # and hints cost next to nothing.
-    trust_s: float = 1.0
+    profile: Profile = FAR
     mirrors: Mirrors | None = None  # which receive staged segments, too
 
     @abstractmethod

@@ -37,12 +37,13 @@ from segstore_ds.storage.local_files import (
     write_all,
 )
 from segstore_ds.storage.locations import Location, resolve_location
+from segstore_ds.storage.profile import NEAR
 
 
 class LocalStorage(CheckedStorage):
     """Objects as files of a local (or mounted) folder."""
 
-    trust_s = 0.0
+    profile = NEAR
 
     def __init__(
         self,

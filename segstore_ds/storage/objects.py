@@ -7,6 +7,7 @@ whether it honours the condition, so a writing process tries it first, once per 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.first_contact import FirstContact, has_answered
 from segstore_ds.storage.gathered import create_alone
 from segstore_ds.storage.locations import Location
+from segstore_ds.storage.profile import FAR
 from segstore_ds.storage.stores import STORES
 from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, PartsWriter
 
@@ -32,7 +34,7 @@ T = TypeVar("T")
 class ObjectStorage(CheckedStorage):
     """Objects of a bucket or container, under a prefix."""
 
-    least_part_bytes = LEAST_PART_BYTES
+    profile = replace(FAR, part_bytes=LEAST_PART_BYTES)
 
     def __init__(
         self,

@@ -24,8 +24,7 @@ class OverlaidStorage(Storage):
         self.inner = inner
         self.url = inner.url
         self.stats = inner.stats
-        self.least_part_bytes = inner.least_part_bytes
-        self.trust_s = inner.trust_s
+        self.profile = inner.profile
         self.mirrors = inner.mirrors
         self._objects = dict(objects)
         self._label = label

@@ -147,7 +147,7 @@ class SegmentWriter:
 
 def open_pool(storage: Storage) -> BufferPool:
     """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
-    return BufferPool(BUFFERS, max(BUFFER_BYTES, storage.least_part_bytes))
+    return BufferPool(BUFFERS, max(BUFFER_BYTES, storage.profile.part_bytes))
 
 
 @dataclass(frozen=True, slots=True)

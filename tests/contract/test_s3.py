@@ -180,7 +180,7 @@ def test_a_part_is_a_buffer(s3_server, storage, buffer_bytes):
 
 
 def test_buffers_are_at_least_parts(storage, monkeypatch):
-    assert storage.least_part_bytes == 5 << 20
+    assert storage.profile.part_bytes == 5 << 20
     assert segment_writer.open_pool(storage).buffer_bytes == 8 << 20
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 1)
     assert segment_writer.open_pool(storage).buffer_bytes == 5 << 20

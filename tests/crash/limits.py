@@ -26,8 +26,7 @@ def memory_limit(extra_bytes: int) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scan, "READ_THREADS", 1)
-            patch.setattr(scan, "FAR_THREADS", 1)
+            patch.setattr(scan, "read_threads", lambda _reading: 1)
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

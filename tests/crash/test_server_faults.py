@@ -147,7 +147,9 @@ def test_lasting_fault_of_the_log_leaves_an_outcome(
     straight, through = pair
     stream = create_on(straight, SCHEMA, clock=CLOCK)
     handle = open_on(through, clock=CLOCK)
-    through.trust_s = 600.0  # on a slow machine, too, the base is not looked at before the put
+    through.profile = replace(
+        through.profile, trust_s=600.0
+    )  # on a slow machine, too, the base is not looked at before the put
     fault = make_fault(kind, server.program.scheme)
     proxy.arm(replace(fault, text=COMMITS, verbs=ALL_VERBS, calls=10**9))
     error = append(handle, events(0, 2))

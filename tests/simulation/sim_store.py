@@ -19,6 +19,8 @@ from segstore_ds.storage.base import Storage
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.gathered import GatheringStorage
 from segstore_ds.storage.locations import Location
+from segstore_ds.storage.profile import FAR as FAR_PROFILE
+from segstore_ds.storage.profile import NEAR as NEAR_PROFILE
 
 T = TypeVar("T")
 
@@ -183,7 +185,7 @@ class SimStorage(GatheringStorage):
         super().__init__(location, **how)
         self.store = store
         self.process = process
-        self.trust_s = 1.0 if store.far else 0.0
+        self.profile = FAR_PROFILE if store.far else NEAR_PROFILE
 
     def __reduce__(self) -> Any:
         raise AssertionError("a storage of the simulation stays in its process")

@@ -17,6 +17,7 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage.profile import NEAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -61,7 +62,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def near(stream: Stream) -> None:
     """Take the storage for a local disk, whose answers come at once."""
-    stream._log.storage.trust_s = 0.0
+    stream._log.storage.profile = NEAR
 
 
 def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:

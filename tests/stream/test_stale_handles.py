@@ -26,6 +26,7 @@ from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage
+from segstore_ds.storage.profile import FAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import verify as verify_on
@@ -359,7 +360,7 @@ def test_handle_that_lists_again_sees_the_gap_before_it_commits() -> None:
 def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
     """So the loss of its newest files is noticed by the next open."""
     storage = open_storage(tmp_path / "s")
-    storage.trust_s = 1.0  # as on an object store
+    storage.profile = FAR  # as on an object store
     stream = create_on(storage, SCHEMA)
     for n in range(30):
         stream.append(numbers(n, n + 1))
@@ -377,7 +378,7 @@ def test_hint_of_a_burst_is_written_when_it_is_over(tmp_path: Path) -> None:
 def test_late_hint_is_not_written_into_a_restored_folder(tmp_path: Path) -> None:
     """It would say of the restored log that commits are gone, and nobody could open it."""
     storage = open_storage(tmp_path / "s")
-    storage.trust_s = 1.0  # as on an object store
+    storage.profile = FAR  # as on an object store
     stream = create_on(storage, SCHEMA)
     shutil.copytree(tmp_path / "s", tmp_path / "backup")
     for n in range(3):
@@ -398,7 +399,7 @@ def test_commit_is_acknowledged_where_no_thread_can_start(
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     storage = open_storage(tmp_path / "s")
-    storage.trust_s = 1.0  # as on an object store
+    storage.profile = FAR  # as on an object store
     stream = create_on(storage, SCHEMA, upkeep=None)
     for name in ("f", "g"):
         stream.followers.add(str(tmp_path / name))
@@ -431,9 +432,10 @@ PROCESS = """
 import sys
 import pyarrow as pa
 from segstore_ds.storage import open_storage
+from segstore_ds.storage.profile import FAR
 from segstore_ds.stream.opening import create as create_on
 storage = open_storage(sys.argv[1])
-storage.trust_s = 1.0
+storage.profile = FAR
 stream = create_on(storage, pa.schema([("n", pa.int64())]))
 for n in range(20):
     stream.append(pa.table({"n": [n]}))
