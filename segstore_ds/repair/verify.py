@@ -130,6 +130,9 @@ class _Verifier:
 
     def run(self) -> Report:
         newest = self._verify_log()
+        while newest is None and self._context.log.files.newest_listed() != self._listed:
+            self._report.problems.clear()  # others went on, and forgot what was listed
+            newest = self._verify_log()
         if newest is not None:
             self._ask_witnesses(newest)
             self._find_leftovers(newest)
@@ -171,6 +174,7 @@ class _Verifier:
         numbers = self._context.log.files.numbers()
         if not numbers:
             raise no_stream(self._context.storage)
+        self._listed = numbers[-1]
         if hint is not None and not hint.stream_id and hint.number > numbers[-1]:
             self._wrong(
                 names.HINT_PATH,

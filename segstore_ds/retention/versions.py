@@ -4,7 +4,7 @@ A version that was superseded within the log's grace is never purged, because a 
 it.
 """
 
-from segstore_ds.errors import SnapshotExpiredError
+from segstore_ds.errors import MissingObjectError, SnapshotExpiredError
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -34,7 +34,13 @@ def plan_log_start(
     if kept <= root.log_start:
         return root.log_start
     base = context.log.history.base_of(root, kept) if least_s is None else kept
-    return _lower(context, root, max(base, root.log_start), now_us - int(grace_s * 1e6))
+    try:
+        return _lower(context, root, max(base, root.log_start), now_us - int(grace_s * 1e6))
+    except MissingObjectError:
+        start = context.log.refresh().log_start  # another process may have forgotten them meanwhile
+        if start == root.log_start:
+            raise
+        return start
 
 
 def plan_policy_start(context: StreamContext, root: Root, policy: UpkeepPolicy, now_us: int) -> int:

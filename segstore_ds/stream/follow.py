@@ -188,7 +188,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
             return root.tail
         _retry(partial(self._member.take, root.tail))
         self._go_on()
-        return min(self._member.end, root.tail)
+        # Others may have gone on behind the tail of a root that was found before a nap.
+        return max(min(self._member.end, root.tail), self._next)
 
     def _take(self) -> pa.RecordBatch | None:
         """Return the next batch that is committed, or None; the last one returned is done."""
