@@ -14,17 +14,18 @@ class Reader(Actor):
     """Looks at the tail, and reads ranges in every way."""
 
     def step(self) -> None:
-        floor, redacted = self.ledger.floor, dict(self.ledger.redacted)
+        look, redacted = self.ledger.ask(), dict(self.ledger.redacted)
         if self.chance.random() < 0.1:
             self.stream = self.open()
         else:
             self.stream.refresh()
-        self.ledger.check_tail(floor, self.stream.tail)
         head, tail = self.stream.head, self.stream.tail
+        self.ledger.answer(look, head, tail)
         start = self.chance.randrange(head, tail + 1) if self.chance.random() < 0.7 else head
         end = min(tail, start + self.chance.choice((1, 10, 1000)))
         rows = read_rows(self.stream, start, end)
-        self.ledger.read(row[:2] for row in rows)
+        look.rows = [row[:2] for row in rows]
+        self.ledger.read(look.rows)
         self.ledger.check_values(rows, redacted)
 
 

@@ -52,6 +52,7 @@ class Truncater(Actor):
         cut = min(cut, self.stream.head + 50)
         self.ledger.drop(cut)
         self.stream.truncate(cut)
+        self.ledger.head = max(self.ledger.head, cut)
 
 
 class Redactor(Actor):

@@ -5,7 +5,8 @@ write, and how that ended: acknowledged with offsets, certainly not written, or 
 is held against it when it returns, and the whole stream at the end.
 """
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -22,6 +23,8 @@ class Batch:
             is certainly not in the stream.
         start: Its first offset, once it is known.
         replaces: Whether it moves the head to its start.
+        call: When it was first tried, in the ledger's order, and `answer` when it was acknowledged.
+        floor: The tail that somebody knew of by then.
     """
 
     ids: tuple[str, ...]
@@ -29,6 +32,26 @@ class Batch:
     replaces: bool = False
     state: str = "open"
     start: int | None = None
+    call: int = 0
+    answer: int | None = None
+    floor: int = 0
+
+
+@dataclass(eq=False)
+class Look:
+    """Somebody asks where the stream begins and ends, and reads events of that version.
+
+    Attributes:
+        floor: The head and the tail that somebody knew of when it was asked.
+        ends: The head and the tail of the answer.
+        rows: Offsets and events that were read.
+    """
+
+    call: int
+    floor: tuple[int, int]
+    answer: int | None = None
+    ends: tuple[int, int] = (0, 0)
+    rows: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -38,6 +61,8 @@ class Ledger:
     Attributes:
         placed: Offset -> event, of all batches whose place is known.
         floor: No read that begins now may end below this tail.
+        head: No read that begins now may begin below this offset.
+        looks: What readers saw, for `history`.
         readers: How far each named reader is, and `retains` whether anybody asked to forget what
             all readers are done with.
         dropped: Somebody asked for the events before this offset to be dropped.
@@ -50,6 +75,9 @@ class Ledger:
     placed: dict[int, str] = field(default_factory=dict)
     seen: dict[int, str] = field(default_factory=dict)
     floor: int = 0
+    head: int = 0
+    looks: list[Look] = field(default_factory=list)
+    order: Iterator[int] = field(default_factory=itertools.count)
     readers: dict[str, int] = field(default_factory=dict)
     retains: bool = False
     dropped: int = 0
@@ -76,7 +104,7 @@ class Ledger:
 
     def begin(self, ids: Sequence[str], *, writer: str = "", replaces: bool = False) -> Batch:
         """Note a batch before it is given away."""
-        batch = Batch(tuple(ids), writer, replaces)
+        batch = Batch(tuple(ids), writer, replaces, call=next(self.order), floor=self.floor)
         self.batches.append(batch)
         return batch
 
@@ -86,12 +114,17 @@ class Ledger:
             raise Violation(f"{self.name}: {len(batch.ids)} events got offsets [{start}, {end})")
         if batch.start not in (None, start):
             raise Violation(f"{self.name}: batch {batch.ids[:1]} lies at {batch.start} and {start}")
+        if start < batch.floor:
+            raise Violation(f"{self.name}: {batch.ids[:1]} at {start}, below {batch.floor}")
         batch.state, batch.start = "acked", start
+        if batch.answer is None:
+            batch.answer = next(self.order)
         for offset, event in enumerate(batch.ids, start):
             self._place(offset, event)
         self.floor = max(self.floor, end)
         if batch.replaces:
             self.drop(start)
+            self.head = max(self.head, start)
 
     def fail(self, batch: Batch) -> None:
         """Note that a batch is certainly not in the stream."""
@@ -105,6 +138,18 @@ class Ledger:
         self.placed[offset] = event
 
     # --- reading -----------------------------------------------------------------------------
+
+    def ask(self) -> Look:
+        """Note that somebody asks where the stream begins and ends."""
+        return Look(next(self.order), (self.head, self.floor))
+
+    def answer(self, look: Look, head: int, tail: int) -> None:
+        """Note the answer; raises Violation if it is older than what was known before it."""
+        look.answer, look.ends = next(self.order), (head, tail)
+        if head < look.floor[0] or tail < look.floor[1]:
+            raise Violation(f"{self.name}: [{head}, {tail}), but {look.floor} were known before")
+        self.head, self.floor = max(self.head, head), max(self.floor, tail)
+        self.looks.append(look)
 
     def read(self, rows: Iterable[tuple[int, str]]) -> None:
         """Hold offsets and events that were read against what is known of them."""
@@ -176,3 +221,39 @@ class Ledger:
                 assert batch.start is not None
                 if batch.start + len(batch.ids) > head:
                     raise Violation(f"{self.name}: {batch.ids[0]!r} was acknowledged, and is gone")
+
+    # --- for other checkers ------------------------------------------------------------------
+
+    def history(self) -> list[dict[str, object]]:
+        """Return what was asked and answered, as intervals of one order.
+
+        An append without an answer may have its effect at any time after its call, or never; if it
+        was seen, its offset is known. A look shows the head, the tail, and events of that version.
+        """
+        places = {event: offset for offset, event in (self.seen | self.placed).items()}
+        operations: list[dict[str, object]] = []
+        for batch in self.batches:
+            if batch.state != "failed":
+                known = [places[each] - n for n, each in enumerate(batch.ids) if each in places]
+                operations.append(
+                    {
+                        "call": batch.call,
+                        "return": batch.answer,
+                        "kind": "overwrite" if batch.replaces else "append",
+                        "events": batch.ids,
+                        "start": known[0] if known else None,
+                    }
+                )
+        operations.extend(
+            {
+                "call": look.call,
+                "return": look.answer,
+                "kind": "look",
+                "head": look.ends[0],
+                "tail": look.ends[1],
+                "start": look.rows[0][0] if look.rows else None,
+                "events": [event for _, event in look.rows],
+            }
+            for look in self.looks
+        )
+        return operations

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
+from sim_weather import SPELLS, Spell
 from sim_world import Killed, Process, World
 
 from segstore_ds.storage.base import Storage
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 READS, WRITES = ("get", "get_range", "info", "list"), ("create", "put", "copy", "delete")
 
-# Chance of each kind among the faults, for requests that it can strike.
-KINDS = {
+# Chance of each kind among the faults of single requests, for those that it can strike.
+REQUESTS = {
     "fail": 5.0,  # an error, no effect
     "lost": 5.0,  # the effect, but an error
     "late": 2.0,  # an error, and the effect later
@@ -38,6 +39,7 @@ KINDS = {
     "pause": 2.0,  # the machine is suspended before the request, or before its answer
     "kill": 2.0,  # the process ends before the request, or before its answer
 }
+KINDS = (*REQUESTS, *SPELLS)
 LATE_S = (0.01, 0.5, 5.0, 60.0, 1800.0)
 PAUSE_S = (0.05, 1.0, 20.0, 70.0, 1900.0, 4000.0, 86_400.0, 3 * 86_400.0)
 
@@ -66,27 +68,29 @@ class Faults:
 
     Attributes:
         rate: The chance that a request fails; 0 for a calm store.
-        full_until_us: Until when writes fail because the disk is full.
-        refused_until_us: Until when every request of a process is refused, by its name.
+        spells: Those that go on now.
         kinds: Those of `KINDS` that strike.
     """
 
     rate: float = 0.0
-    full_until_us: int = 0
-    refused_until_us: dict[str, int] = field(default_factory=dict)
-    kinds: Collection[str] = tuple(KINDS)
+    spells: list[Spell] = field(default_factory=list)
+    kinds: Collection[str] = KINDS
     counts: dict[str, int] = field(default_factory=dict)
 
     def draw(self, chance: Random, verb: str) -> str:
         """Return the kind of fault that strikes a request; '' for none."""
         if chance.random() >= self.rate:
             return ""
-        fitting = [kind for kind in KINDS if _fits(kind, verb)]
-        (kind,) = chance.choices(fitting, [KINDS[each] for each in fitting])
+        fitting = [kind for kind in REQUESTS if _fits(kind, verb)]
+        (kind,) = chance.choices(fitting, [REQUESTS[each] for each in fitting])
         if kind not in self.kinds:
             return ""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.count(kind)
         return kind
+
+    def count(self, kind: str) -> None:
+        """Count a fault."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
 
 
 def _fits(kind: str, verb: str) -> bool:
@@ -137,10 +141,9 @@ class Store:
             world.at(world.now_us + int(1e6 * chance.choice(LATE_S)), _without_answer(effect))
         if kind in ("fail", "late") or (kind == "slow" and not after):
             raise TimeoutError(errno.ETIMEDOUT, "simulated: the store did not answer", full)
-        if faults.refused_until_us.get(process.name, 0) > world.now_us:
-            raise PermissionError(errno.EACCES, "simulated: access denied", full)
-        if verb in ("create", "put", "copy") and faults.full_until_us > world.now_us:
-            raise OSError(errno.ENOSPC, "simulated: no space left on device", full)
+        for spell in faults.spells:
+            if (failure := spell.strike(verb, full, chance)) is not None:
+                raise failure
         answer = effect()
         world.sleep(took_s / 2)
         if kind in ("pause", "kill") and after:

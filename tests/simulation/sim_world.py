@@ -38,6 +38,7 @@ class Process:
     Attributes:
         skew_us: How far its wall clock is ahead of the store's.
         drift: How much faster its wall clock runs, as a fraction.
+        jump_us: How far its wall clock was set ahead, and `jumped` whether that ever happened.
         paused_until_us: Until when none of its threads runs.
         spoiled: How many bodies that it read were spoiled.
         chance: The randomness of its ids, and of what strikes its requests.
@@ -47,6 +48,8 @@ class Process:
     name: str
     skew_us: int = 0
     drift: float = 0.0
+    jump_us: int = 0
+    jumped: bool = False
     alive: bool = True
     paused_until_us: int = 0
     spoiled: int = 0
@@ -60,7 +63,10 @@ class Process:
         born_us = self.world.now_us
         self.clock = Clock(
             wall_us=lambda: int(
-                self.world.now_us + self.skew_us + (self.world.now_us - born_us) * self.drift
+                self.world.now_us
+                + self.skew_us
+                + self.jump_us
+                + (self.world.now_us - born_us) * self.drift
             ),
             boot_s=lambda: (self.world.now_us - START_US) / 1e6,
             sleep=self.world.sleep,
