@@ -46,7 +46,6 @@ from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
@@ -109,7 +108,7 @@ def plan_job(
     epochs = {epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs}
     seams = context.log.seams
     return CompactJob(
-        with_inline(seams.staging(root) if stages else context.storage, root),
+        seams.staging(root) if stages else context.storage,
         root.stream_id,
         root.version,
         epochs,
@@ -326,8 +325,8 @@ def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Fr
     for part in slices:
         schema = decode_schema(job.epochs[part.entry.epoch])
         expected = fingerprint(schema)
-        where = f"{job.storage.url}/{names.segment_object(part.entry.path)}"
-        for entry, data in read_frames(job.storage, part):
+        where = job.storage.describe(names.segment_place(part.entry.path, job.version))
+        for entry, data in read_frames(job.storage, part, where=where):
             if entry.fingerprint != expected:
                 raise CorruptionError(
                     "frame has a different schema than its epoch", where=where, start=entry.start

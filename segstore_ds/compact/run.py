@@ -29,7 +29,6 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
@@ -175,7 +174,7 @@ def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | Non
     groups = plan_groups(recent, rules, joins=joins_of(job))
     if not groups:
         return None
-    job = replace(job, storage=with_inline(context.log.seams.staging(root), root))
+    job = replace(job, storage=context.log.seams.staging(root))
     return run_batch(context, job, groups, attempts=3)
 
 

@@ -24,7 +24,6 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.metadata_tables import PLAN_SCHEMA
-from segstore_ds.status.inline import with_entries
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import Layout
 
@@ -136,9 +135,7 @@ class CompactTasks:
         """Write and yield what replaces the groups of some rows."""
         for row in rows:
             group, rules = parse_row(row, stream_id=self.job.stream_id)
-            inputs = [placed.entry for placed in group.inputs]
-            storage = with_entries(self.job.storage, inputs, version=int(row["version"]))
-            job = replace(self.job, rules=rules, storage=storage)
+            job = replace(self.job, rules=rules)
             yield from run_groups(job, [group])
 
     def commit(self, done: Sequence[Replacement]) -> None:

@@ -40,8 +40,10 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import check_frame
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.indexed_columns import inherited_properties
+from segstore_ds.format.inline import lay_out, stored_frame
 from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.context import StreamContext
@@ -105,19 +107,27 @@ class SegmentCopier:
             ) from error
 
     def _whole(self, slice_: PlacedSegment) -> SegmentEntry:
-        entry = slice_.entry
+        entry, data = slice_.entry, b""
+        if (frame := entry.frame) is not None:
+            data, made = lay_out([stored_frame(entry, frame)])
+            entry = made.entry(entry.segment_id)
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
             if has_arrived(self._target, names.segment_object(path), entry):
                 with self._counting:
                     self.reused += 1
-                return replace(entry, path=path, frame=None)
+                return replace(entry, path=path)
         # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{secrets.token_hex(6)}.{form.name}"
         path = names.build_segment_path(self._token, name)
-        self._copy(path, slice_)
-        return replace(entry, path=path, frame=None)
+        if frame is not None:
+            place = names.segment_place(slice_.entry.path, self._root.version)
+            check_frame(frame.data, crc=frame.crc, where=self._source.describe(place))
+            self._target.create(names.segment_object(path), data)
+        else:
+            self._copy(path, slice_)
+        return replace(entry, path=path)
 
     def _list(self) -> dict[str, list[str]]:
         """Return what earlier attempts left, whole or not, by the prefix of its segment."""
@@ -130,7 +140,7 @@ class SegmentCopier:
     def _copy(self, path: str, slice_: PlacedSegment) -> None:
         name = names.segment_object(path)
         source_name = names.segment_object(slice_.entry.path)
-        if self._target.copy_from(self._source.holder(source_name), source_name, name):
+        if self._target.copy_from(self._source, source_name, name):
             with self._reading:
                 sound = self._is_sound(path, slice_)
             if sound:
@@ -148,13 +158,13 @@ class SegmentCopier:
 
     def _is_sound(self, path: str, slice_: PlacedSegment) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
-        there, name = replace(slice_.entry, path=path, frame=None), names.segment_object(path)
+        there, name = replace(slice_.entry, path=path), names.segment_object(path)
         where = self._target.describe(name)
         try:
             if self._target.info(name).size != there.bytes:
                 return False
             # The frames, and the footer against the checksum in the table status.
-            for _ in read_frames(self._target, replace(slice_, entry=there)):
+            for _ in read_frames(self._target, replace(slice_, entry=there), where=where):
                 pass
             form = find_format(there.format, where=where)
             form.check_head(self._target.get_range(name, 0, form.head_bytes), where=where)

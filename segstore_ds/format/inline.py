@@ -1,15 +1,13 @@
 """Inline segments: one small frame each, behind the body of the commit file that lists it.
 
-In memory an inline segment is an Arrow segment like any other, under a name that no object has. Its
-header and footer are made from the entry, so whatever reads, copies or compacts segments works
-without knowing. Only the commit file and the commit that makes objects of inline segments do.
+The entry of an inline segment holds its frame, so the segment is read from there: it has a path
+that no object has, and no header or footer. A process that encoded it has its rows, too.
 
 Pure. A damaged frame hides nothing else: decoding a commit file does not compare its frames.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import pyarrow as pa
 
@@ -17,8 +15,9 @@ from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
-from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.root import InlineFrame, SegmentEntry, StagedSegment
+from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.arrow.segment import ArrowEncoder, ArrowIndex
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry, StagedSegment
 from segstore_ds.format.statistics import entry_stats, parse_stats
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
@@ -34,24 +33,10 @@ def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
     return SegmentEntry(segment_id, *facts, stats=entry_stats(frame.stats), frame=stored)
 
 
-def laid_out(entry: SegmentEntry) -> SegmentEntry:
-    """Return an entry as of the object that readers of an inline segment see."""
-    if entry.frame is None:
-        return entry
-    _, laid = _lay_out(entry.frame, entry.rows, entry.stats)
-    found = replace(laid, path=entry.path).entry(entry.segment_id)
-    return replace(found, stats=entry.stats, frame=entry.frame)
-
-
 def renumbered(entry: SegmentEntry, segment_id: int) -> SegmentEntry:
     """Return an entry with another id; the path of an inline one follows its id."""
     path = names.build_inline_path(segment_id) if entry.frame else entry.path
     return replace(entry, segment_id=segment_id, path=path)
-
-
-def inline_object(entry: SegmentEntry, frame: InlineFrame) -> bytes:
-    """Return the Arrow segment that an inline segment is in memory."""
-    return _lay_out(frame, entry.rows, entry.stats)[0]
 
 
 def lay_out(frames: Iterable[Frame]) -> tuple[bytes, StagedSegment]:
@@ -94,24 +79,39 @@ def attach_to(
     return tuple(found)
 
 
-@lru_cache(maxsize=256)
-def _lay_out(frame: InlineFrame, rows: int, stats: str | None) -> tuple[bytes, StagedSegment]:
-    return lay_out([stored_frame(frame, rows, stats)])
-
-
 def frame_is_sound(frame: InlineFrame | Frame) -> bool:
     """Tell whether an inline frame has its checksum."""
     return crc32(frame.data) == frame.crc
 
 
-def stored_frame(frame: InlineFrame, rows: int, stats: str | None) -> Frame:
+def same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
+    """Return a root's frame of the same segment, whatever its bytes; None if it lists none."""
+
+    def facts(other: SegmentEntry) -> tuple[object, ...]:
+        frame = other.frame
+        described = frame and (frame.crc, len(frame.data), frame.raw_bytes, frame.fingerprint)
+        return other.segment_id, other.rows, other.stats, described
+
+    wanted = facts(entry)
+    return next((other.frame for other in root.entries if facts(other) == wanted), None)
+
+
+def index_of(entry: SegmentEntry, frame: InlineFrame, *, with_stats: bool) -> ArrowIndex:
+    """Return the index of an inline segment: its frame, whose bytes begin at 0."""
+    stats = parse_stats(entry.stats, where=entry.path) if with_stats and entry.stats else {}
+    facts = (entry.rows, frame.crc, frame.fingerprint, stats, frame.raw_bytes)
+    return ArrowIndex((FrameEntry(0, frame.size, *facts),), frame.batch)
+
+
+def stored_frame(entry: SegmentEntry, frame: InlineFrame) -> Frame:
     """Return the frame of an inline segment; its checksum may be wrong."""
+    (found,) = index_of(entry, frame, with_stats=True).frames
     return Frame(
         data=pa.py_buffer(frame.data),
-        rows=rows,
-        crc=frame.crc,
-        stats=parse_stats(stats, where="statistics of an inline segment") if stats else {},
-        fingerprint=frame.fingerprint,
-        raw_bytes=frame.raw_bytes,
+        rows=found.rows,
+        crc=found.crc,
+        stats=found.stats,
+        fingerprint=found.fingerprint,
+        raw_bytes=found.raw_bytes,
         batch=frame.batch,
     )

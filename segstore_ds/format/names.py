@@ -283,6 +283,16 @@ def segment_object(path: str) -> str:
     return f"{SEGMENTS_FOLDER}/{path}"
 
 
+def segment_place(path: str, version: int) -> str:
+    """Return where a segment of a version lies, for errors: its object, or in the commit file.
+
+    >>> segment_place("inline/0000000000000005.arrow", 41)
+    'log/00000000000000000041: segments/inline/0000000000000005.arrow'
+    """
+    name = segment_object(path)
+    return f"{LOG_FOLDER}/{build_log_name(version)}: {name}" if is_inline(path) else name
+
+
 def build_status_path(version: int, kind: str, digest: str) -> str:
     """Return the name of a status object: the version it was planned on, its kind, its digest."""
     return check_status_path(

@@ -107,8 +107,8 @@ class InlineFrame(Row):
 class SegmentEntry(Row):
     """One committed segment; its position in the list determines its offset.
 
-    A segment with a `frame` is inline: it has no object, and a root says nothing of its end.
-    `format.inline` makes an object of it in memory, so readers need not tell the two apart.
+    A segment with a `frame` is inline: it lies in the commit file and has no object, so nothing is
+    said of its end.
 
     `frames` is the number of its frames, and `frame_raws` their decompressed size in units of
     64 KiB; both are 0 if the entry does not say.
@@ -134,6 +134,8 @@ class SegmentEntry(Row):
                 raise CorruptionError("segment has no footer", where=where, path=self.path)
         elif (
             self.path != names.build_inline_path(self.segment_id)
+            or (self.bytes, self.footer_bytes, self.footer_crc) != (frame.size, 0, 0)
+            or (self.frames, self.frame_raws) != (0, 0)
             or self.format != "arrow"
             or frame.size % ALIGNMENT
             or not is_text(frame.fingerprint)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.cache.read_cache import Loaded, ReadCache, ReadCounters
-from segstore_ds.format import names
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import Storage
 
@@ -50,10 +49,8 @@ class ScanCache:
         rights = storage.rights() if limit_bytes else None
         return None if rights is None else cls((stream_id, rights), limit_bytes)
 
-    def object(self, entry: SegmentEntry) -> "ScanCache | None":
-        """Return the cache of one segment; None for one that a commit holds, which is in memory."""
-        if names.is_inline(entry.path):
-            return None
+    def object(self, entry: SegmentEntry) -> "ScanCache":
+        """Return the cache of one segment."""
         return replace(self, place=(entry.path, entry.footer_crc))
 
     def fetch(

@@ -12,6 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, FormatError, StorageError
+from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
@@ -240,7 +241,16 @@ class SliceDecoder:
         # Only what the stream's own folder holds: a copy elsewhere has another location.
         own = storage is decoder.reading.storage
         kept = decoder.cache.object(self.slice.entry) if own and decoder.cache else None
-        return _open(storage, self.slice, kept, whole=not decoder.looks_up, columns=self._share)
+        place = names.segment_place(self.slice.entry.path, decoder.reading.version)
+        return _open(
+            storage,
+            self.slice,
+            where=storage.describe(place),
+            whole=not decoder.looks_up,
+            columns=self._share,
+            cache=kept,
+            with_stats=False,  # the plan has gone by them
+        )
 
     @property
     def _share(self) -> float:
@@ -305,23 +315,18 @@ def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def read_frames(storage: Storage, slice_: PlacedSegment) -> Iterator[tuple[FrameEntry, memoryview]]:
+def read_frames(
+    storage: Storage, slice_: PlacedSegment, *, where: str
+) -> Iterator[tuple[FrameEntry, memoryview]]:
     """Yield the stored, checked bytes of a slice's frames, each with its index entry."""
-    segment = _open(storage, slice_)
+    segment = _open(storage, slice_, where=where)
     numbers = [number for number, _ in plan_frames(segment.frames, slice_, Filters())]
     for number, (data,) in fetch_frames(segment, numbers):
         yield segment.frames[number], memoryview(data)
 
 
-def _open(
-    storage: Storage,
-    slice_: PlacedSegment,
-    cache: ScanCache | None = None,
-    *,
-    whole: bool = True,
-    columns: float = 0.0,
-) -> OpenSegment:
-    segment = open_segment(storage, slice_.entry, cache=cache, whole=whole, columns=columns)
+def _open(storage: Storage, slice_: PlacedSegment, **how: Any) -> OpenSegment:
+    segment = open_segment(storage, slice_.entry, **how)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

@@ -35,7 +35,6 @@ from segstore_ds.read.prune import limits_of
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import NUMBERS_SKIPPED, History
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import Run, TableStatus
 
 SEGMENTS_PER_RANGE = 65_536
@@ -278,11 +277,10 @@ def _segment_rows(
 
 def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, Any]] = []
-    storage = with_inline(context.storage, root)
     for placed in context.status.segments(root, *span, with_stats=False):
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         cursor = placed.start
-        segment = open_segment(storage, entry, where=path, whole=False)
+        segment = open_segment(context.storage, entry, where=path, whole=False)
         for number, frame in enumerate(segment.frames):
             rows.append(
                 {

@@ -32,7 +32,6 @@ from segstore_ds.options.arguments import check_option
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
 from segstore_ds.read.prune import may_match as may_hold_keys
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -106,7 +105,7 @@ class Reading:
     def of(cls, context: StreamContext, root: Root, **how: Any) -> Self:
         """Return a plan with all that the version itself says."""
         return cls(
-            storage=with_inline(context.storage, root),
+            storage=context.storage,
             stream_id=root.stream_id,
             version=root.version,
             epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
@@ -25,13 +25,12 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format import names
+from segstore_ds.format.inline import same_frame
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.decode import Decoder, Engine, SliceDecoder, Step, decode_steps
 from segstore_ds.read.plan import Reading, ReadTask, reopen
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -186,11 +185,9 @@ def _read_or_fall_back(
     reading, path = slice_.decoder.reading, slice_.slice.entry.path
     for folder in reading.mirrors.folders(reading.storage) if reading.mirrors else ():
         try:
-            storage = folder
-            if names.is_inline(path):
-                storage = with_inline(storage, StreamLog(storage).read_version(reading.version))
+            other = _slice_in(folder, slice_)
             # The same bytes give the same batches: skip those that were already yielded.
-            for batch in islice(slice_.batches(storage), done, None):
+            for batch in islice(other.batches(folder), done, None):
                 yield batch
                 done += 1
         except SegstoreError as error:
@@ -206,6 +203,16 @@ def _read_or_fall_back(
             segment=path,
         ) from damage
     raise damage
+
+
+def _slice_in(folder: Storage, slice_: SliceDecoder) -> SliceDecoder:
+    """Return a slice as another folder has it: its commit file holds a copy of an inline one."""
+    placed = slice_.slice
+    if placed.entry.frame is None:
+        return slice_
+    root = StreamLog(folder).read_version(slice_.decoder.reading.version)
+    entry = replace(placed.entry, frame=same_frame(root, placed.entry) or placed.entry.frame)
+    return replace(slice_, slice=replace(placed, entry=entry), opened=None)
 
 
 def _is_listed(reading: Reading, slice_: PlacedSegment) -> bool:

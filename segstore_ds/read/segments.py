@@ -15,6 +15,7 @@ from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.inline import index_of
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
 from segstore_ds.read.cached import ScanCache, Span, fetch_through
@@ -178,14 +179,20 @@ def open_segment(
     whole: bool = True,
     columns: float = 0.0,
     cache: ScanCache | None = None,
+    with_stats: bool = True,
 ) -> OpenSegment:
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
     in one request; its errors then do not tell a damaged index from other damage. `columns` is the
     share of its columns that will be read. With `cache`, what was verified before is not fetched
-    again.
+    again. An inline segment is in memory; a reader that has seen its entry's statistics needs none
+    of its frame.
     """
+    if (frame := entry.frame) is not None:
+        name = names.segment_object(entry.path)
+        inline, view = index_of(entry, frame, with_stats=with_stats), ByteArraySegment(frame.data)
+        return OpenSegment(storage, name, where or storage.describe(name), inline, view)
     source = _Source(storage, entry, where)
     if not (whole and entry.bytes <= whole_bytes(storage, columns)):
         (tail,) = fetch_through(cache, [source.end], source.load_end)

@@ -21,7 +21,7 @@ from operator import attrgetter
 from segstore_ds.copy.transfer import CopiedObject, copy_objects
 from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.inline import frame_is_sound, join_frames
+from segstore_ds.format.inline import frame_is_sound, join_frames, same_frame
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog, find_gaps
@@ -194,7 +194,7 @@ class _FrameRepair:
                 other = kept.at(version)
                 if other is None:
                     continue  # a file that can't be read; the one behind it may list the segment
-                listed = _same_frame(other, entry)
+                listed = same_frame(other, entry)
                 if listed is None:
                     break
                 if frame_is_sound(listed):
@@ -204,25 +204,13 @@ class _FrameRepair:
                 theirs = mirror.get(root.version)
             except (FormatError, StorageError):
                 continue
-            listed = None if theirs is None else _same_frame(theirs, entry)
+            listed = None if theirs is None else same_frame(theirs, entry)
             if listed is not None and frame_is_sound(listed):
                 yield listed, mirror.storage.url
 
 
 def _is_sound(entry: SegmentEntry) -> bool:
     return entry.frame is None or frame_is_sound(entry.frame)
-
-
-def _same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
-    """Return a root's frame of the same segment, whatever its bytes; None if it lists none."""
-
-    def facts(other: SegmentEntry) -> tuple[object, ...]:
-        frame = other.frame
-        described = frame and (frame.crc, len(frame.data), frame.raw_bytes, frame.fingerprint)
-        return other.segment_id, other.rows, other.stats, described
-
-    wanted = facts(entry)
-    return next((other.frame for other in root.entries if facts(other) == wanted), None)
 
 
 def _lost(root: Root, entry: SegmentEntry, path: str) -> str:

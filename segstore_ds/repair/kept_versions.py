@@ -19,7 +19,6 @@ from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table import readable_parts
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
@@ -138,12 +137,11 @@ def epochs_by_fingerprint(kept: KeptVersions, root: Root) -> dict[str, int]:
 def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
     """Return an epoch's schema as one of its segments stores it; None if none can be read."""
     root = kept.newest
-    storage = with_inline(kept.storage, root)
     for placed in kept.segments_of(root, root.listed_start, root.tail, inline=True):
         if placed.entry.epoch != number:
             continue
         try:
-            segment = open_segment(storage, placed.entry, whole=False)
+            segment = open_segment(kept.storage, placed.entry, whole=False)
             if isinstance(segment.index, ParquetIndex):
                 schema = segment.index.schema.remove_metadata()
             else:

@@ -28,9 +28,7 @@ from segstore_ds.repair.rebuild_parts import PartRebuilder
 from segstore_ds.repair.rebuild_rest import read_facts
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,6 @@ class Salvager:
     ) -> None:
         self._context = context
         self._root = root
-        self._storage = with_inline(context.storage, root)
         self._skip = skip_damaged
         self._report = report
         self._kept = KeptVersions(context, root)
@@ -164,20 +161,20 @@ class Salvager:
         if placed.end <= self._root.head:
             return
         whole = [(placed.start, placed.end)]
-        for start, end, where, found in self._frames(self._storage, placed, whole):
+        for start, end, where, found in self._frames(placed, whole):
             if isinstance(found, FormatError):
                 yield from self._elsewhere(start, end, where, found)
             else:
                 yield start, found
 
     def _frames(
-        self, storage: Storage, placed: PlacedSegment, ranges: list[tuple[int, int]]
+        self, placed: PlacedSegment, ranges: list[tuple[int, int]]
     ) -> Iterator[tuple[int, int, str, pa.RecordBatch | FormatError]]:
         """Yield the frames of a segment within ranges: offsets, place, events or what is wrong."""
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(storage, placed.entry, where=path, whole=False)
+            segment = open_segment(self._context.storage, placed.entry, where=path, whole=False)
         except FormatError as error:
             yield placed.start, placed.end, path, error
             return
@@ -233,10 +230,9 @@ class Salvager:
             root = self._kept.at(version)
             if root is None:
                 continue
-            storage = with_inline(self._context.storage, root)
             for placed in self._kept.segments_of(root, start, end, inline=True):
                 if any(placed.start < last and placed.end > first for first, last in missing):
-                    for place, _, _, batch in self._frames(storage, placed, missing):
+                    for place, _, _, batch in self._frames(placed, missing):
                         if not isinstance(batch, FormatError):
                             found += _clips(place, batch, missing)
         found.sort(key=lambda item: item[0])

@@ -32,11 +32,9 @@ from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.references import list_objects
 from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.storage import Storage
 
 MISSING = "versions are missing"
 
@@ -325,7 +323,6 @@ class _Verifier:
             numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
             if len(set(numbers)) != len(numbers):
                 self._wrong("status", "segment numbers are not unique")
-        storage = with_inline(self._context.storage, root)
         new = [
             # Frames of older versions are checked with their commit files.
             (self._older is None or item.entry.frame is None)
@@ -334,7 +331,7 @@ class _Verifier:
         ]
         self._total += sum(item.entry.rows for item in compress(placed, new))
         for item, filters in compress(zip(placed, self._filters_of(parts), strict=False), new):
-            self._verify_segment(storage, item, schemas, filters)
+            self._verify_segment(root, item, schemas, filters)
             self._go_on(item.entry.rows)
 
     def _go_on(self, count: int) -> None:
@@ -399,21 +396,22 @@ class _Verifier:
 
     def _verify_segment(
         self,
-        storage: Storage,
+        root: Root,
         placed: PlacedSegment,
         schemas: dict[int, pa.Schema],
         filters: SegmentFilters,
     ) -> None:
-        entry, path = placed.entry, names.segment_object(placed.entry.path)
+        storage, entry = self._context.storage, placed.entry
+        path = names.segment_place(entry.path, root.version)
         self._report.segments += self._older is None
-        name, path = path, storage.describe(path).removeprefix(f"{self._url}/")
         try:
-            size = storage.info(name).size
-            if size != entry.bytes:
-                self._wrong(path, f"has {size} bytes, but {entry.bytes} were committed")
-                return
-            form = find_format(entry.format, where=path)
-            form.check_head(storage.get_range(name, 0, form.head_bytes), where=path)
+            if entry.frame is None:
+                size = storage.info(path).size
+                if size != entry.bytes:
+                    self._wrong(path, f"has {size} bytes, but {entry.bytes} were committed")
+                    return
+                form = find_format(entry.format, where=path)
+                form.check_head(storage.get_range(path, 0, form.head_bytes), where=path)
             segment = open_segment(storage, entry, where=path, whole=False)
         except FormatError as error:
             self._problem(path, error)

@@ -1,6 +1,6 @@
-"""Inline segments of a root: reading them like objects, and making objects of them."""
+"""Inline segments of a root: joining them, and making objects of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -10,7 +10,6 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import (
     Frame,
-    decode_frame,
     encode_frame,
     with_marks,
 )
@@ -19,35 +18,14 @@ from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import (
     encoded_entry,
     frame_is_sound,
-    inline_object,
+    index_of,
     lay_out,
     stored_frame,
 )
 from segstore_ds.format.parts.stats import Schemas
-from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.statistics import Stats, merge, parse_stats
-from segstore_ds.storage import OverlaidStorage, Storage, put_named
-
-
-def with_inline(storage: Storage, root: Root) -> Storage:
-    """Return the storage with the inline segments of a root beside its objects.
-
-    All readers of the segments that a root lists use this.
-    """
-    return with_entries(storage, root.entries, version=root.version)
-
-
-def with_entries(storage: Storage, entries: Iterable[SegmentEntry], *, version: int) -> Storage:
-    """Return the storage with the inline ones of some entries of a version; see `with_inline`."""
-    objects = {
-        names.segment_object(entry.path): inline_object(entry, entry.frame)
-        for entry in entries
-        if entry.frame
-    }
-    if not objects:
-        return storage
-    label = f"{names.LOG_FOLDER}/{names.build_log_name(version)}"
-    return OverlaidStorage(storage, objects, label)
+from segstore_ds.storage import Storage, put_named
 
 
 def join_inline(root: Root, schemas: Schemas) -> Root:
@@ -105,7 +83,7 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     """Return the events of a run as one frame, or its frames as they are if one is damaged."""
     batch = _decoded(run, schema) if len(run) > 1 else None
     if batch is None:
-        return [stored_frame(each.frame, each.rows, each.stats) for each in run if each.frame]
+        return [stored_frame(each, each.frame) for each in run if each.frame]
     known = [(entry.rows, _stats_of(entry)) for entry in run]
     stats, columns = merge(known), {name for _, stats in known for name in stats}
     chosen = [name for name in schema.names if name in columns]
@@ -132,21 +110,14 @@ def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch |
     if not all(frame_is_sound(entry.frame) for entry in run if entry.frame):
         return None
     try:
-        framed = [(entry, entry.frame) for entry in run if entry.frame]
-        return pa.concat_batches([_rows_of(*each, schema) for each in framed])
+        return pa.concat_batches(
+            [
+                index_of(entry, frame, with_stats=False).decode(
+                    0, [frame.data], schema=schema, columns=None, where=entry.path
+                )
+                for entry in run
+                if (frame := entry.frame)
+            ]
+        )
     except (CorruptionError, ValueError):
         return None
-
-
-def _rows_of(entry: SegmentEntry, frame: InlineFrame, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the events of an inline segment; few that were encoded here are not decoded."""
-    if frame.batch is not None:
-        return frame.batch
-    return decode_frame(
-        frame.data,
-        rows=entry.rows,
-        schema=schema,
-        columns=None,
-        where=entry.path,
-        limit_bytes=max(frame.raw_bytes, 1),
-    )

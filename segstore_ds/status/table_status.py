@@ -23,8 +23,8 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, FormatError, InternalError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.indexed_columns import find_time_field, key_columns_of
-from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES, laid_out
-from segstore_ds.format.parts.columns import SegmentColumns, from_entries
+from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
+from segstore_ds.format.parts.columns import ListedSegments, SegmentColumns, from_entries
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.parts.stats import Schemas, StatsColumns, labels_of, lacking_epochs
@@ -133,10 +133,9 @@ class Run:
 def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterator[PlacedSegment]:
     """Yield the segments of a run of a root, in offset order."""
     listed = run.start < root.inline_start
-    own = {} if listed else {entry.path: entry for entry in map(laid_out, root.entries)}
     stats = run.load_stats().texts() if with_stats and listed else None
     for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
-        yield PlacedSegment(offset, own.get(entry.path, entry))
+        yield PlacedSegment(offset, entry)
 
 
 class TableStatus(SchemaTexts):
@@ -203,8 +202,7 @@ class TableStatus(SchemaTexts):
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
             load = partial(stats_of, root.entries, self.schemas_of(root))
-            columns = from_entries([*map(laid_out, root.entries)])
-            yield Run(inline_start, columns, load).trimmed(start, end)
+            yield Run(inline_start, ListedSegments(root.entries), load).trimmed(start, end)
 
     def sound_runs(
         self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]

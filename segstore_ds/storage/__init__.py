@@ -16,13 +16,11 @@ from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.named import put_named
 from segstore_ds.storage.opening import UrlLike, open_storage
-from segstore_ds.storage.overlay import OverlaidStorage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
 __all__ = [
     "Location",
     "ObjectInfo",
-    "OverlaidStorage",
     "Overlap",
     "ScatteredWriter",
     "StagedWriter",

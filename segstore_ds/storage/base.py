@@ -370,11 +370,6 @@ class Storage(ABC):
         """
         return None
 
-    def holder(self, path: str) -> "Storage":
-        """Return the storage that an object is read from, if this one is a view of another."""
-        del path
-        return self
-
     def describe(self, path: str) -> str:
         """Return where an object is, for errors."""
         return f"{self.url}/{path}"

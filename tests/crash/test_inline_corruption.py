@@ -68,7 +68,7 @@ def test_every_flipped_byte_hurts_its_own_frame_alone(storage: Storage) -> None:
             _read(storage, first, first + 1)
         if place % 7 == 0:
             (problem,) = open_on(storage).verify().problems
-            assert problem.where.startswith(f"{NEWEST}: segments/{path}[64:")
+            assert problem.where.startswith(f"{NEWEST}: segments/{path}[0:")
     storage.put(NEWEST, data)
     assert _read(storage).equals(right)
 

@@ -58,6 +58,7 @@ def _segments(stream: Stream) -> list:
     return list(stream._context.status.segments(root, root.listed_start, root.tail))
 
 
+@pytest.mark.usefixtures("no_inline")
 @ways(WAYS)
 def test_events_offsets_and_order_stay(mode: str) -> None:
     """A run of segments becomes one; a second call has nothing to do."""
@@ -444,7 +445,7 @@ def test_run_compact_is_bounded_by_its_budget() -> None:
     """A budget bounds one call; the newest segments come first."""
     stream, _ = make_stream(10)
     size = _segments(stream)[0].entry.bytes
-    rules = CompactRules(budget_bytes=3 * size)
+    rules = CompactRules(budget_bytes=5 * size // 2)
     done = run_compact(stream._context, rules, Layout())
     assert (done.groups, done.segments_before) == (1, 2)
     assert [segment.entry.rows for segment in _segments(stream)][-1] == 20

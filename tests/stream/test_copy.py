@@ -345,6 +345,7 @@ class Elsewhere(Meddling):
         return False
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(("kind", "verb"), [(Meddling, "copy_from"), (Elsewhere, "open_scattered")])
 def test_changes_to_the_source_during_a_copy_are_not_copied(
     kind: type[Meddling], verb: str

@@ -47,7 +47,6 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.inline import laid_out
 from segstore_ds.format.root import StagedSegment
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
@@ -267,7 +266,7 @@ def test_copy_does_not_name_what_a_drop_has_deleted(mode: str) -> None:
     stream, _ = make_stream(4)
     target, last = _target(stream), "get segments/copy-c/30-"
     if mode == "segments":
-        last = f"commit segments/copy-c/{stream._log.root.entries[3].segment_id:016x}-"
+        last = f"create segments/copy-c/{stream._log.root.entries[3].segment_id:016x}-"
 
     def drop() -> None:
         run_drop(target, confirm=target.url, clock=target.time.clock, client="")
@@ -557,7 +556,7 @@ def test_other_run_finishes_first(place: str) -> None:
 def test_many_small_segments_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is of about so many bytes of the source, whatever its segments are."""
     stream, _ = make_stream(12)
-    size = sum(laid_out(entry).bytes for entry in stream._log.root.entries)
+    size = sum(entry.bytes for entry in stream._log.root.entries)
     monkeypatch.setattr(copy_events, "PIECE_BYTES", size // 3 + 100)
     target = _target(stream)
     done = _copy(stream, target)

@@ -16,7 +16,6 @@ from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.read.segments import open_segment
 from segstore_ds.repair import verify
-from segstore_ds.status.inline import with_inline
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -156,7 +155,7 @@ def test_events_that_leave_the_commit_file_get_filters(tmp_path: Any) -> None:
 
 
 def frames_of_inline(stream: Stream) -> list[FrameEntry]:
-    storage = with_inline(stream._log.storage, stream._log.root)
+    storage = stream._log.storage
     placed = stream._context.status.segments(stream._log.root, stream.head, stream.tail)
     return [frame for item in placed for frame in open_segment(storage, item.entry).frames]
 

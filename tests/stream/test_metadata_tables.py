@@ -23,7 +23,6 @@ from virtual_time import TimedStorage
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.inline import laid_out
 from segstore_ds.read import metadata_tables
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.tables import MetadataRows
@@ -47,7 +46,7 @@ def test_segments_are_listed_with_their_offsets():
         (20, 30, 10),
         (30, 40, 10),
     ]
-    entries = [*map(laid_out, stream._log.root.entries)]
+    entries = stream._log.root.entries
     assert [row["path"] for row in found] == [f"segments/{entry.path}" for entry in entries]
     assert [row["segment_id"] for row in found] == [entry.segment_id for entry in entries]
     assert [row["bytes"] for row in found] == [entry.bytes for entry in entries]

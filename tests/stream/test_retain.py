@@ -12,7 +12,6 @@ from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, object
 
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.format.inline import laid_out
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.policies import RETENTION_PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
@@ -23,7 +22,7 @@ from segstore_ds.stream.opening import open as open_on
 
 def size_of(stream):
     """Return the bytes of a segment of a stream whose segments are alike."""
-    return laid_out(stream._log.root.entries[-1]).bytes
+    return stream._log.root.entries[-1].bytes
 
 
 def test_maximum_of_bytes_drops_the_oldest_segments():

@@ -14,7 +14,7 @@ from segstore_ds.format.record import parse_json
 from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read import segments
 from segstore_ds.read.segments import open_segment
-from segstore_ds.status.inline import join_inline, with_inline
+from segstore_ds.status.inline import join_inline
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create as create_on
@@ -41,8 +41,7 @@ def bounded(stream: Stream) -> list[tuple[list[str], list[list[str]]]]:
     for placed in stream._context.status.segments(stream._log.root, stream.head, stream.tail):
         entry = placed.entry
         own = [] if entry.stats is None else list(parse_json(entry.stats.encode(), where=""))
-        storage = with_inline(stream._log.storage, stream._log.root)
-        frames = open_segment(storage, entry, whole=False).frames
+        frames = open_segment(stream._log.storage, entry, whole=False).frames
         found.append((own, [list(frame.stats) for frame in frames]))
     return found
 

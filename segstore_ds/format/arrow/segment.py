@@ -160,9 +160,13 @@ def _parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class ArrowIndex:
-    """The index of an Arrow segment; a `SegmentIndex` (see `format.segment`)."""
+    """The index of an Arrow segment; a `SegmentIndex` (see `format.segment`).
+
+    `held` are the rows of its only frame, if this process has encoded them: they are not decoded.
+    """
 
     frames: tuple[FrameEntry, ...]
+    held: pa.RecordBatch | None = None
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return the range of the whole frame, whichever columns are wanted."""
@@ -186,7 +190,9 @@ class ArrowIndex:
         where: str,
     ) -> pa.RecordBatch:
         """Decode a frame; raises as `decode_frame`."""
-        frame = self.frames[number]
+        frame, held = self.frames[number], self.held
+        if held is not None and held.schema.equals(schema, check_metadata=True):
+            return held if columns in (None, schema.names) else held.select(columns)
         return decode_frame(
             data[0],
             rows=frame.rows,

@@ -7,8 +7,9 @@ fields.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,52 @@ class SegmentColumns:
     def take(self, rows: Ints) -> "SegmentColumns":
         """Return the given rows in the given order; a row may be repeated."""
         return SegmentColumns(self.batch.take(as_column(rows)))
+
+
+_OF_ENTRIES: Mapping[str, Callable[[SegmentEntry], int]] = {
+    "epochs": attrgetter("epoch"),
+    "rows": attrgetter("rows"),
+    "bytes": attrgetter("bytes"),
+    "frames": lambda entry: entry.frames or (entry.frame is not None),
+}
+
+
+class ListedSegments(SegmentColumns):
+    """Segments that a root lists itself, which stay entries; few of the columns are ever used."""
+
+    def __init__(self, entries: Sequence[SegmentEntry]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getattr__(self, name: str) -> Ints:
+        if name not in _OF_ENTRIES:
+            return super().__getattr__(name)
+        values = np.fromiter(map(_OF_ENTRIES[name], self._entries), np.int64)
+        self.__dict__[name] = values
+        return values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._entries,)
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The same segments as a batch of `SCHEMA`, without their frames."""
+        return from_entries(self._entries).batch
+
+    def entry(self, row: int, stats: str | None = None) -> SegmentEntry:  # noqa: D102
+        del stats
+        return self._entries[row]
+
+    def path(self, row: int) -> str:  # noqa: D102
+        return self._entries[row].path
+
+    def slice(self, start: int, end: int) -> "ListedSegments":  # noqa: D102
+        return ListedSegments(self._entries[start:end])
+
+    def take(self, rows: Ints) -> "ListedSegments":  # noqa: D102
+        return ListedSegments([self._entries[row] for row in rows.tolist()])
 
 
 def _unpickle(body: bytes) -> SegmentColumns:

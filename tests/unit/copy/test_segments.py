@@ -16,7 +16,6 @@ from segstore_ds.errors import (
     NotFoundError,
     SealedError,
 )
-from segstore_ds.format.inline import laid_out
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
@@ -73,7 +72,7 @@ def test_driver_lists_the_segments_that_tasks_copied() -> None:
 def test_tasks_get_several_small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are not more of them than an engine takes."""
     stream, _ = make_stream(6)
-    size = max(laid_out(entry).bytes for entry in stream._log.root.entries)
+    size = max(entry.bytes for entry in stream._log.root.entries)
     monkeypatch.setattr(segments, "TASK_BYTES", size + 1)
     assert _plan(stream, _target()).spans() == [(0, 20), (20, 40), (40, 60)]
     monkeypatch.setattr(segments, "TASK_BYTES", 1)

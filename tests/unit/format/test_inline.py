@@ -1,6 +1,5 @@
-"""Inline segments: what lies behind the body of a commit file, and what it is in memory."""
+"""Inline segments: what lies behind the body of a commit file, and how it is read."""
 
-import zlib
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,18 +8,18 @@ import pytest
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, encode_frame
+from segstore_ds.format.arrow.segment import ArrowIndex
 from segstore_ds.format.inline import (
     attach_to,
     encoded_entry,
-    inline_object,
+    index_of,
     join_frames,
-    laid_out,
     renumbered,
 )
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, decode_root, encode_root
 from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.format.segment import ARROW, find_format
+from segstore_ds.format.segment import ARROW
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 OBJECT = SegmentEntry(1, "0-1/a.arrow", 3, 100, 50, 7)
@@ -80,23 +79,30 @@ def test_every_cut_and_every_extra_byte_is_told() -> None:
         _decoded(encode_root(bare), b"\0")
 
 
-def test_inline_segment_is_an_arrow_segment_in_memory() -> None:
-    """The object that readers see has the size, the end and the statistics of its entry."""
+def test_inline_segment_has_the_index_of_its_frame() -> None:
+    """It says what the frame does, and gives the rows that are held, or decodes those sent."""
     frame = _frame(5)
-    entry = laid_out(encoded_entry(7 << 32 | 9, frame))
+    entry = encoded_entry(7 << 32 | 9, frame)
     assert entry.frame is not None
-    data = inline_object(entry, entry.frame)
     assert names.is_inline(entry.path)
-    assert (entry.format, len(data), entry.epoch) == (ARROW, entry.bytes, 7)
-    end = data[-entry.footer_bytes :]
-    assert zlib.crc32(end) == entry.footer_crc
-    index = find_format(ARROW, where="x").parse_index(
-        end, object_bytes=len(data), where="x", footer_crc=entry.footer_crc
-    )
+    assert (entry.format, entry.bytes, entry.epoch) == (ARROW, frame.data.size, 7)
+    index = index_of(entry, entry.frame, with_stats=True)
     (found,) = index.frames
-    assert data[found.start : found.end] == frame.data.to_pybytes()
+    assert (found.start, found.bytes) == (0, len(entry.frame.data))
     assert (found.crc, found.rows, found.raw_bytes) == (frame.crc, 2, frame.raw_bytes)
     assert (found.fingerprint, found.stats) == (frame.fingerprint, frame.stats)
+
+    def decoded(index: ArrowIndex, schema: pa.Schema, *columns: str) -> pa.RecordBatch:
+        data = [pa.py_buffer(entry.frame.data)]
+        return index.decode(0, data, schema=schema, columns=columns or None, where="x")
+
+    sent = index_of(entry, replace(entry.frame, batch=None), with_stats=False)
+    assert decoded(index, SCHEMA) is frame.batch
+    assert decoded(sent, SCHEMA) == frame.batch
+    assert decoded(index, SCHEMA, "s") == decoded(sent, SCHEMA, "s") == frame.batch.select(["s"])
+    for each in (index, sent):
+        with pytest.raises(CorruptionError):
+            decoded(each, pa.schema([("n", pa.int32()), ("s", pa.string())]))
     again = renumbered(entry, 11)
     assert (again.path, again.segment_id) == (names.build_inline_path(11), 11)
     assert renumbered(OBJECT, 11) == replace(OBJECT, segment_id=11)
@@ -117,8 +123,15 @@ def test_damaged_frame_hides_no_other() -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        *[(1, "0-1/a.arrow"), (1, names.build_inline_path(9)), (2, 0), (3, 0), (6, "parquet")],
-        *[(8, None), (8, [64, 1, 2]), (8, [65, 1, 2, ""]), (8, [64, -1, 2, ""])],
+        *[(1, "0-1/a.arrow"), (1, names.build_inline_path(9)), (2, 0), (3, 0), (3, 65), (5, 1)],
+        *[
+            (6, "parquet"),
+            (9, 1),
+            (8, None),
+            (8, [64, 1, 2]),
+            (8, [65, 1, 2, ""]),
+            (8, [64, -1, 2, ""]),
+        ],
     ],
 )
 def test_malformed_row_is_refused(place: int, value: object) -> None:
