@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, SupportsFloat
 
@@ -15,6 +15,7 @@ from segstore_ds.options.quantities import (
     parse_duration,
     parse_size,
 )
+from segstore_ds.options.table import TABLE
 
 MOST = 2**63 - 1
 
@@ -124,3 +125,8 @@ def snake(name: str) -> str:
     'merge_schema'
     """
     return re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def arguments_of(parsed: Mapping[str, Any], call: str) -> dict[str, Any]:
+    """Return the arguments of a call among parsed options: `OPEN`, `PLAN` or `SPLIT`."""
+    return {snake(one.name): parsed[one.name] for one in TABLE if one.call == call}

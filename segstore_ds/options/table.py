@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 READ, WRITE = "read", "write"
 NOTES = "__segstore"  # internal: what a helper tells the source beside the user's options
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
+HYBRID = "hybrid scan"  # what Spark reads itself does what the option asks for, too
 PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
@@ -31,8 +32,11 @@ FLUSH_ROWS = 1_000_000
 FLUSH_SECONDS = 10.0
 LINGER_SECONDS = 0.005
 
-_READS, _WRITES = (READ, STREAM_READ), (WRITE, STREAM_WRITE)
+_BATCH, _READS = (READ, HYBRID), (READ, HYBRID, STREAM_READ)
+_WRITES = (WRITE, STREAM_WRITE)
 _ALL = (*_READS, *_WRITES)
+# The call of a `Snapshot` that an option of a read is an argument of, by its name in Python.
+OPEN, PLAN, SPLIT = "open", "plan", "split"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,12 @@ class Option:
     Attributes:
         name: The name that users write.
         kind: ``text``, ``int``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or ``choice``.
-        scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`, `PYTHON`.
+        scopes: Where it is allowed: `READ`, `HYBRID`, `STREAM_READ`, `WRITE`, `STREAM_WRITE`,
+            `PYTHON`.
         default: The value if the option is not given; None if absence has its own meaning.
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
+        call: What takes it in a read of events: `OPEN`, `PLAN` or `SPLIT`.
     """
 
     name: str
@@ -56,33 +62,34 @@ class Option:
     default: Any = None
     least: int = 0
     choices: tuple[str, ...] = ()
+    call: str = ""
 
 
 TABLE: tuple[Option, ...] = (
     Option("path", "text", _ALL),
     Option("storageOptions", "json", _ALL),
-    Option("startCut", "text", _READS, default="head"),
-    Option("endCut", "text", _READS, default="tail"),
-    Option("versionAsOf", "int", (READ,)),
-    Option("timestampAsOf", "text", (READ,)),
-    Option("replicatedOnly", "bool", _READS, default=False),
-    Option("columns", "list", _READS),
-    Option("filters", "text", _READS),
-    Option("startEventTime", "text", _READS),
-    Option("endEventTime", "text", _READS),
-    Option("offsetColumn", "text", _READS),
-    Option("commitTimeColumn", "text", _READS),
-    Option("partitionBytes", "bytes", _READS, default=128 << 20, least=1),
+    Option("startCut", "text", _READS, default="head", call=PLAN),
+    Option("endCut", "text", _READS, default="tail", call=PLAN),
+    Option("versionAsOf", "int", _BATCH, call=OPEN),
+    Option("timestampAsOf", "text", _BATCH, call=OPEN),
+    Option("replicatedOnly", "bool", _READS, default=False, call=OPEN),
+    Option("columns", "list", _READS, call=PLAN),
+    Option("filters", "text", _READS, call=PLAN),
+    Option("startEventTime", "text", _READS, call=PLAN),
+    Option("endEventTime", "text", _READS, call=PLAN),
+    Option("offsetColumn", "text", _READS, call=PLAN),
+    Option("commitTimeColumn", "text", _READS, call=PLAN),
+    Option("partitionBytes", "bytes", _READS, default=128 << 20, least=1, call=SPLIT),
     Option("partitionRows", "int", (PYTHON,), least=1),
-    Option("minPartitions", "int", _READS, least=1),
-    Option("failOnDataLoss", "bool", _READS, default=True),
-    Option("readCacheBytes", "bytes", _READS, default=128 << 20),
+    Option("minPartitions", "int", _READS, least=1, call=SPLIT),
+    Option("failOnDataLoss", "bool", _READS, default=True, call=PLAN),
+    Option("readCacheBytes", "bytes", _READS, default=128 << 20, call=PLAN),
     Option("maxRowsPerTrigger", "int", (STREAM_READ,), least=1),
     Option("maxBytesPerTrigger", "bytes", (STREAM_READ,), least=1),
     Option("minRowsPerTrigger", "int", (STREAM_READ,), least=1),
     Option("maxTriggerDelay", "age", (STREAM_READ,), default=900),
     Option("readerName", "text", (STREAM_READ,)),
-    Option("metadata", "choice", (READ,), choices=_METADATA),
+    Option("metadata", "choice", _BATCH, choices=_METADATA),
     Option("createIfMissing", "bool", _WRITES, default=True),
     Option("singleWriter", "bool", _ALL, default=False),
     Option("writerId", "text", _WRITES),
@@ -104,9 +111,9 @@ TABLE: tuple[Option, ...] = (
     Option("keyColumns", "list", _WRITES),
     Option("timeColumn", "text", _WRITES),
     Option("compact", "choice", _WRITES, choices=("auto", "off")),
-    Option("compactRows", "int", (READ,), default=TARGET_ROWS, least=1),
-    Option("compactBytes", "bytes", (READ,), default=TARGET_BYTES, least=1),
-    Option("compactMode", "choice", (READ,), default=MERGE, choices=COMPACT_MODES),
+    Option("compactRows", "int", _BATCH, default=TARGET_ROWS, least=1),
+    Option("compactBytes", "bytes", _BATCH, default=TARGET_BYTES, least=1),
+    Option("compactMode", "choice", _BATCH, default=MERGE, choices=COMPACT_MODES),
     Option("operation", "choice", (WRITE,), default="append", choices=OPERATIONS),
     Option("copyFrom", "text", (WRITE,)),
     Option("copyMode", "choice", (WRITE,), choices=COPY_MODES),

@@ -71,9 +71,19 @@ class Snapshot:
         """Spark's JSON of the schema, or of some of its columns; None if Spark never wrote one."""
         return self.context.status.schema_texts(self.root.epoch)[1]
 
-    def plan(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Reading:
+    def plan(
+        self,
+        start_cut: CutLike = "head",
+        end_cut: CutLike = "tail",
+        *,
+        start_event_time: str | None = None,
+        end_event_time: str | None = None,
+        **how: Any,
+    ) -> Reading:
         """Return what all tasks of a read share; `how` as `Stream.scan` takes it."""
-        return plan_reading(self.context, self.root, start, end, **how)
+        if (start_event_time, end_event_time) != (None, None):
+            how["event_time"] = (start_event_time, end_event_time)
+        return plan_reading(self.context, self.root, start_cut, end_cut, **how)
 
     def tasks(
         self,
@@ -110,20 +120,20 @@ class Snapshot:
 def open_snapshot(
     storage: Storage,
     *,
-    version: int | None = None,
-    timestamp: Any = None,
-    replicated: bool = False,
+    version_as_of: int | None = None,
+    timestamp_as_of: Any = None,
+    replicated_only: bool = False,
 ) -> Snapshot:
     """Open a stream at a version, or at the newest one; raises as `open` and `root_as_of`."""
-    if version is not None and timestamp is not None:
+    if version_as_of is not None and timestamp_as_of is not None:
         raise InvalidInputError(
             "both a version and a time were given to read as of",
             remedy="give version_as_of or timestamp_as_of",
-            version=version,
-            timestamp=timestamp,
+            version=version_as_of,
+            timestamp=timestamp_as_of,
         )
     log = StreamLog(storage)
     log.open()
     context = StreamContext.of(log)
-    as_of = timestamp if version is None else version
-    return Snapshot(context, root_as_of(context, as_of, replicated=replicated))
+    as_of = timestamp_as_of if version_as_of is None else version_as_of
+    return Snapshot(context, root_as_of(context, as_of, replicated=replicated_only))

@@ -10,6 +10,7 @@ from source_kit import SCHEMA, T0, rows
 
 import segstore_ds as segstore
 from segstore_ds.options import READ, TABLE
+from segstore_ds.options.table import HYBRID
 
 pytestmark = pytest.mark.usefixtures("verified")
 
@@ -43,7 +44,7 @@ def test_cuts_versions_and_times_of_options_in_any_case(stream, load):
     assert load(versionAsOf=version).count() == load(timestampAsOf=moment).count() == 100
 
 
-def test_every_read_option_of_the_table_is_taken(stream, url, load):
+def test_every_read_option_of_the_table_is_taken(spark, stream, url, load):
     values = {
         "path": url,
         "storageOptions": "{}",
@@ -73,10 +74,18 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "compactMode",
     }
     assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
+    assert values.keys() | elsewhere == {o.name for o in TABLE if HYBRID in o.scopes}
     del values["path"]
     df = load(**values)
     assert df.columns == ["n", "user", "o", "at"]
     assert df.count() == len([n for n in range(100) if n % 7])
+    # The half that Spark reads itself knows them all, but for commit times, which no file holds.
+    del values["commitTimeColumn"]
+    stream.compact(layout=segstore.Layout(segment_format="parquet"))
+    values["versionAsOf"] = str(stream.version)
+    hybrid = segstore.spark.read(spark, url, **values)
+    assert len(hybrid.inputFiles()) == 1
+    assert sorted(hybrid.collect()) == sorted(load(**values).collect())
 
 
 def test_columns_are_projected_in_their_order(stream, load):

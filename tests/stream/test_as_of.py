@@ -46,7 +46,7 @@ def test_a_time_reads_the_newest_version_of_then():
 def test_both_a_version_and_a_time_are_refused():
     stream, _ = make_stream(1)
     with pytest.raises(InvalidInputError, match="both a version and a time"):
-        open_snapshot(stream._log.storage, version=1, timestamp="2026-01-01T00:00:00Z")
+        open_snapshot(stream._log.storage, version_as_of=1, timestamp_as_of="2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00", "yesterday", "12"])

@@ -15,6 +15,8 @@ from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SegstoreError
 from segstore_ds.options import READ, STREAM_READ, parse_options
+from segstore_ds.options.arguments import arguments_of
+from segstore_ds.options.table import OPEN, PLAN, SPLIT
 from segstore_ds.spark.batch.parts import PartsReader, iterate_rows, pack, read_packed
 from segstore_ds.spark.batch.slices import read_small, slice_batches
 from segstore_ds.spark.option_texts import HelperNotes
@@ -38,7 +40,6 @@ _ASKED = (
     "name columns of the stream with their types, in any order, and cast afterwards; if the "
     "stream has changed since, load it again"
 )
-_PLAIN = ("metadata", "filters", "startEventTime", "endEventTime", "commitTimeColumn")
 _FIXED = ("head", "tail", "offset")
 
 
@@ -60,13 +61,7 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
     if options["metadata"] is not None:
         return *_load_table(source, options), None
     snapshot = snapshot_of(source, options)
-    reading = snapshot.plan(
-        columns=options["columns"],
-        filters=options["filters"],
-        event_time=event_time_of(options),
-        offset_column=options["offsetColumn"],
-        commit_time_column=options["commitTimeColumn"],
-    )
+    reading = plan_reading(snapshot, {**options, "startCut": "head", "endCut": "tail"})
     if not reading.result_schema.names:
         raise InvalidInputError(
             "the requested schema has no columns",
@@ -76,7 +71,7 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
     sends_nothing = (
         snapshot.is_short
         and all(cut.kind in _FIXED for cut in cuts)
-        and not any(options[name] for name in _PLAIN)
+        and not (reading.filters or reading.commit_time_column)
     )
     try:
         planned = _plan_events(source, snapshot, schema, early=True) if sends_nothing else None
@@ -139,12 +134,7 @@ def _plan_events(
 
 def snapshot_of(source: Source, options: Mapping[str, Any]) -> Snapshot:
     """Open the stream at the version that parsed options name, or at the newest one."""
-    return open_snapshot(
-        storage_of(source, options),
-        version=options["versionAsOf"],
-        timestamp=options["timestampAsOf"],
-        replicated=options["replicatedOnly"],
-    )
+    return open_snapshot(storage_of(source, options), **arguments_of(options, OPEN))
 
 
 def storage_of(source: Source, options: Mapping[str, Any]) -> Storage:
@@ -165,32 +155,12 @@ def storage_of(source: Source, options: Mapping[str, Any]) -> Storage:
 
 def plan_reading(snapshot: Snapshot, options: Mapping[str, Any]) -> Reading:
     """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`."""
-    return snapshot.plan(
-        options["startCut"],
-        options["endCut"],
-        columns=options["columns"],
-        filters=options["filters"],
-        event_time=event_time_of(options),
-        offset_column=options["offsetColumn"],
-        commit_time_column=options["commitTimeColumn"],
-        fail_on_data_loss=options["failOnDataLoss"],
-        read_cache_bytes=options["readCacheBytes"],
-    )
-
-
-def event_time_of(options: Mapping[str, Any]) -> tuple[str | None, str | None] | None:
-    """Return the interval of event times that Spark's options ask for; None for all events."""
-    interval = (options["startEventTime"], options["endEventTime"])
-    return None if interval == (None, None) else interval
+    return snapshot.plan(**arguments_of(options, PLAN))
 
 
 def plan_tasks(snapshot: Snapshot, options: Mapping[str, Any], reading: Reading) -> list[ReadTask]:
     """Split a bound read into tasks by Spark's options; raises as `Scan.tasks`."""
-    return snapshot.tasks(
-        reading,
-        partition_bytes=options["partitionBytes"],
-        min_partitions=options["minPartitions"],
-    )
+    return snapshot.tasks(reading, **arguments_of(options, SPLIT))
 
 
 def project(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import READ, parse_options
+from segstore_ds.options import BY_NAME, READ, parse_options
+from segstore_ds.options.table import HYBRID
 from segstore_ds.spark.batch.metadata_reader import STREAMS
 from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
 from segstore_ds.spark.boundary import translate_errors
@@ -151,6 +152,13 @@ def _split(
     None for a table of metadata.
     """
     parsed = parse_options({**given, "path": url}, READ)
+    known = {name: BY_NAME.get(name.lower()) for name in given}
+    if unknown := [name for name, one in known.items() if one and HYBRID not in one.scopes]:
+        raise InvalidInputError(
+            "Spark's own reader of Parquet segments does not know this option",
+            remedy='remove it, or read through spark.read.format("segstore")',
+            options=unknown,
+        )
     source = bound_source(spark)({**given, "path": url})
     snapshot = None if parsed["metadata"] == STREAMS else snapshot_of(source, parsed)
     if snapshot is None or parsed["metadata"] is not None:

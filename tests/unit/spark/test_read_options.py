@@ -20,7 +20,9 @@ from source_kit import SCHEMA, Loaded, again, load, rows
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
+from segstore_ds.options import BY_NAME, READ, STREAM_READ, Option
 from segstore_ds.spark.batch import planning, slices
+from segstore_ds.spark.parquet_scan.read import read, read_in_order
 
 
 @pytest.fixture
@@ -340,3 +342,13 @@ def test_damage_is_named_not_skipped(stream, url, tmp_path):
 def test_options_for_events_are_refused_for_metadata(stream, url, name, options, text):
     """Nothing is passed over in silence."""
     assert text in error(lambda: load(url, metadata=name, **options).table())
+
+
+@pytest.mark.parametrize("call", [read, read_in_order])
+def test_hybrid_scan_refuses_an_option_that_one_of_its_halves_does_not_know(
+    stream, call, monkeypatch
+):
+    """It is never left out in silence: what Spark reads itself would lack it."""
+    monkeypatch.setitem(BY_NAME, "newest", Option("newest", "int", (READ, STREAM_READ)))
+    said = error(lambda: call(None, stream.url, startCut=1, newest=3))
+    assert "does not know this option: options=['newest']; remove it, or read through" in said
