@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
@@ -100,10 +101,16 @@ def complete_root(
     return root
 
 
-def log_commit(url: str, row: HistoryRow) -> None:
+def log_commit(url: str, row: HistoryRow, fact: str = "commit") -> None:
     """Log a commit at DEBUG as `name=value`, and the same as the record's field `segstore`."""
     if _LOG.isEnabledFor(logging.DEBUG):
         fields = {"url": url, **asdict(row)}
         known = {name: value for name, value in fields.items() if value not in (None, "")}
         text = " ".join(f"{name}={json.dumps(value)}" for name, value in known.items())
-        _LOG.debug("commit %s", text, extra={"segstore": known})
+        _LOG.debug("%s %s", fact, text, extra={"segstore": known})
+
+
+def log_lost_race(url: str, find_winner: Callable[[], Root | None]) -> None:
+    """Log the commit that took the slot first, unless it can't be read, as `log_commit` does."""
+    if _LOG.isEnabledFor(logging.DEBUG) and (winner := find_winner()) is not None:
+        log_commit(url, winner.history[-1], "lost a race to")

@@ -40,6 +40,7 @@ from segstore_ds.log.commit import (
     Meter,
     complete_root,
     log_commit,
+    log_lost_race,
 )
 from segstore_ds.log.late_hints import HintPace
 from segstore_ds.log.lost_attempts import discard_lost
@@ -421,6 +422,7 @@ class StreamLog:
             self._turns.won(root, put_s)
         else:
             meter.races_lost += 1
+            log_lost_race(self.storage.url, partial(readable, self.files, root.version, found))
         return won
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:

@@ -27,6 +27,20 @@ def test_each_commit_logs_one_line_that_parses(tmp_path, caplog):
     assert fields == {"url": stream.url, **shown}
 
 
+def test_each_lost_race_logs_the_commit_that_won(tmp_path, caplog):
+    first = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
+    second = segstore.open(first.url)
+    first.append(pa.table({"n": [1]}), writer_id="winner", batch_id=1)
+    with caplog.at_level(logging.DEBUG, "segstore_ds"):
+        second.append(pa.table({"n": [2]}))
+    lost, won = (one for one in caplog.records if one.name == "segstore_ds.log.commit")
+    assert lost.getMessage().startswith("lost a race to url=")
+    (row,) = first.history(1, 2).read_all().to_pylist()
+    for name in ("version", "operation", "writer_id", "client", "transaction"):
+        assert lost.segstore[name] == row[name]
+    assert (won.segstore["version"], won.segstore["races_lost"]) == (2, 1)
+
+
 def test_commits_log_nothing_at_info(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "segstore_ds"):
         stream = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
