@@ -213,7 +213,6 @@ NAMED = {
     "log/transition.py": {"redact"},
     "log/origins.py": {"clone"},
     "read/cuts.py": {"replica"},
-    "read/metadata_rows.py": {"clone"},
     "read/parquet_files.py": {"clone"},
     "status/deletable.py": {"clone", "redact"},
 }

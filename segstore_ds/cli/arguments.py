@@ -157,7 +157,7 @@ def choose(
     ] = None,
     offsets: Annotated[bool, "Add a column `offset`."] = False,
     as_of: Annotated[
-        str | None, "N|TIME: As of this version, or of the newest one at this time."
+        str | None, "N|TIME|tag:NAME: As of this version, the newest one at a time, or a kept one."
     ] = None,
 ) -> dict[str, Any]:
     """Return the arguments of `Stream.read` for the flags of commands that read."""

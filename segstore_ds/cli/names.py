@@ -27,14 +27,15 @@ def tag(
     cut: Cut = "tail",
     *,
     move: Annotated[bool, "Move a tag of that name here."] = False,
+    keep: Annotated[bool, "Keep the newest version, for `--as-of tag:NAME`."] = False,
     delete: Annotated[bool, "Remove the tag."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Give a cut a name, which retain respects; list or remove such names."""
     if name is None:
-        if move or delete:
-            raise typer.BadParameter("--move and --delete need a NAME")
+        if move or keep or delete:
+            raise typer.BadParameter("--move, --keep and --delete need a NAME")
         run.table(run.read(url).metadata("tags"))
         return
     stream = run.change(url)
@@ -47,7 +48,7 @@ def tag(
         stream.tags.delete(name)
         run.report({"name": name, "removed": True}, f"removed {name}")
     else:
-        made = stream.tags.set(name, cut, move=move)
+        made = stream.tags.set(name, cut, move=move, keep=keep)
         done = {"name": name, "offset": made.offset, "version": made.version}
         run.report(done, f"{name} is at {made.offset}")
 

@@ -23,6 +23,7 @@ from segstore_ds.log.metadata_log import MetadataLog, find_gaps
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import abandoned_through, hint_of
 from segstore_ds.options.arguments import Progress, unheard
+from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.store import check_object
 from segstore_ds.storage import Storage
@@ -116,14 +117,13 @@ def _records(source: Storage) -> Iterator[tuple[str, bytes]]:
 
 def _needed(context: StreamContext, root: Root) -> Iterator[str]:
     """Yield the objects that the versions kept list."""
-    found = read_references(
-        context.status, root, gone_before=root.log_start, gone_until_us=root.time_us
-    )
+    oldest = plan_horizon(root, floor=0, until_us=root.time_us).version
+    found = read_references(context.status, root, gone_before=oldest, gone_until_us=root.time_us)
     yield from found.live
     yield from (
         path
         for path, item in found.retired.items()
-        if item.version > root.log_start and path not in found.live
+        if item.version > oldest and path not in found.live
     )
 
 

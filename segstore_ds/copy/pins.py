@@ -52,7 +52,7 @@ def run_pin(
     """Pin a version for a clone, the newest by default; safe to repeat: a pin never moves.
 
     Whatever a version lists and the newest one does not was retired after it. So the objects of a
-    version at or above `log_start` are all there, and the pin keeps them.
+    version at or above `log_start`, or that a tag keeps, are all there, and the pin keeps them.
     """
 
     def build(root: Root, slot: Slot) -> Change[None]:
@@ -79,7 +79,7 @@ def run_pin(
             return NOTHING
         if version is not None and not allow_redacted:
             refuse_redacted(root, version)
-        if version is not None and version < root.log_start:
+        if version is not None and version < root.log_start and not root.kept_version(version):
             raise forgotten_version(version, root.log_start, url=context.storage.url)
         if len(pins) >= MOST_PINS:
             raise InvalidInputError(

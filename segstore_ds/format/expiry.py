@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.record import ABSENT, Positive, build_json, from_json, parse_json, to_json
 from segstore_ds.format.redactions import MOST_RULES, Redaction, redactions_of
 from segstore_ds.format.root import Root
@@ -70,3 +71,13 @@ def due_rules(root: Root, now_us: int) -> list[tuple[Expiry, int]]:
 
 def _is_due(record: Redaction | None, until_us: int) -> bool:
     return record is None or not record.done or (record.until_us or 0) < until_us
+
+
+def refuse_kept(root: Root) -> None:
+    """Raise InvalidInputError where tags keep versions, whose values nothing erases. Pure."""
+    if tags := sorted(root.kept_tags):
+        raise InvalidInputError(
+            "tags keep versions, and the values in them would stay",
+            remedy="remove them with tags.delete(name), call this, then set them again",
+            tags=tags,
+        )

@@ -35,7 +35,7 @@ COLUMN_NAMES = "column-names"  # On disk: the feature that `Epoch.names` needs. 
 TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
-TAG_BYTES = 30  # of a tag, besides its name
+TAG_BYTES, KEPT_BYTES = 30, 170  # of a tag, besides its name, and of the version that it keeps
 SHOWN_TAGS = 50  # the most that an error lists
 # Names of features that this version can read, or write: a version adds a name where an earlier one
 # would misread its streams, or damage them.
@@ -238,6 +238,15 @@ class Tag(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class Kept(Row):
+    """What finds the version of a tag when its commit file is gone; the tag's cut is its tail."""
+
+    head: int
+    epochs: Positive  # how many there were
+    parts: PartRef | None  # a list of its parts; None if it lists no segment
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryRow(Row):
     """What one commit did and what it cost, as FORMAT.md 5.3 says.
 
@@ -304,6 +313,7 @@ class Root:
     writers_parts: tuple[PartRef, ...] = ()
     writers_lists: tuple[PartRef, ...] = ()
     tags: Mapping[str, Tag] = field(default_factory=dict)
+    kept: Annotated[Mapping[str, Kept], ABSENT] = field(default_factory=dict)
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
@@ -318,9 +328,11 @@ class Root:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check_stored(self, where: str) -> None:
-        """Raise CorruptionError if the stream id or the numbers of the epochs are wrong."""
+        """Raise CorruptionError if the stream id, epochs' numbers or kept versions are wrong."""
         if not self.epochs or any(each.number != n for n, each in enumerate(self.epochs)):
             raise CorruptionError("epochs are not numbered from 0", where=where)
+        if not self.kept.keys() <= self.tags.keys():
+            raise CorruptionError("a version is kept without a tag", where=where)
         if not self.stream_id.isascii():
             raise CorruptionError("stream id is not ASCII, which a hint has to be", where=where)
 
@@ -349,6 +361,29 @@ class Root:
         """The number of retired objects."""
         parts = (*self.retired_lists, *self.retired_parts)
         return len(self.retired) + sum([part.count for part in parts])
+
+    @property
+    def kept_tags(self) -> dict[str, Tag]:
+        """The tags that keep versions, by name."""
+        return {name: self.tags[name] for name in self.kept}
+
+    def kept_version(self, version: int) -> Self | None:
+        """Return the root of a version that a tag keeps, as far as reads need it; None if none."""
+        for name, tag in self.kept_tags.items():
+            if tag.version == version:
+                kept = self.kept[name]
+                return self.changed(
+                    version=version,
+                    transaction="",  # which proves nothing once the version's file is gone
+                    time_us=tag.time_us,
+                    epochs=self.epochs[: kept.epochs],
+                    head=kept.head,
+                    tail=tag.offset,
+                    lists=() if kept.parts is None else (kept.parts,),
+                    parts=(),
+                    entries=(),
+                )
+        return None
 
     @property
     def inline_start(self) -> int:

@@ -196,12 +196,15 @@ class StreamLog:
         data = self.files.read(version) if version >= newest.log_start else None
         if data is not None:
             return self._checked(version, data)
-        start = self.reopen().log_start
-        if version >= start:
+        newest = self.reopen()
+        if version >= newest.log_start:
             raise CorruptionError(
                 "version is missing in the log", url=self.storage.url, version=version
             )
-        raise forgotten_version(version, start, url=self.storage.url)
+        kept = newest.kept_version(version)
+        if kept is None:
+            raise forgotten_version(version, newest.log_start, url=self.storage.url)
+        return kept
 
     def check_open(self, root: Root) -> None:
         """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""

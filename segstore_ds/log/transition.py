@@ -176,6 +176,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "upkeep": frozenset({Operation.UPKEEP}),
     "restored": frozenset({Operation.RESTORE, Operation.REPAIR}),
     "tags": _TAGGING,
+    "kept": _TAGGING,
     "properties": frozenset(
         {Operation.SET_PROPERTIES, Operation.FOLLOW, Operation.PROMOTE, Operation.REPAIR}
     ),

@@ -59,7 +59,7 @@ def parse_value(option: Option, value: Any) -> Any:
     match option.kind:
         case "bool":
             return _boolean(option, value)
-        case "int" | "bytes" | "age":
+        case "int" | "bytes" | "age" | "version":
             return _number(option, value)
         case "list":
             return _names(option, value)
@@ -111,15 +111,19 @@ def _boolean(option: Option, value: Any) -> bool:
     return word == "true"
 
 
-def _number(option: Option, value: Any) -> int:
+def _number(option: Option, value: Any) -> int | str:
     expected = f"an integer of at least {option.least}"
     if option.kind == "bytes":
         expected += ", with k, m, g or t for powers of 1024"
+    elif option.kind == "version":
+        expected += ", or tag:NAME"
     elif option.kind == "age":
         expected = "an age such as 15m, with one of the units s, m, h, d and w"
     if isinstance(value, bool):
         raise _wrong(option, value, expected)
     text = str(value)
+    if option.kind == "version" and text.startswith("tag:"):
+        return text
     if option.kind == "age":
         number = parse_duration(text)
     else:

@@ -47,7 +47,8 @@ class Option:
 
     Attributes:
         name: The name that users write.
-        kind: ``text``, ``int``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or ``choice``.
+        kind: ``text``, ``int``, ``version``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or
+            ``choice``.
         scopes: Where it is allowed: `READ`, `HYBRID`, `STREAM_READ`, `WRITE`, `STREAM_WRITE`,
             `PYTHON`.
         default: The value if the option is not given; None if absence has its own meaning.
@@ -70,7 +71,7 @@ TABLE: tuple[Option, ...] = (
     Option("storageOptions", "json", _ALL),
     Option("startCut", "text", _READS, default="head", call=PLAN),
     Option("endCut", "text", _READS, default="tail", call=PLAN),
-    Option("versionAsOf", "int", _BATCH, call=OPEN),
+    Option("versionAsOf", "version", _BATCH, call=OPEN),
     Option("timestampAsOf", "text", _BATCH, call=OPEN),
     Option("replicatedOnly", "bool", _READS, default=False, call=OPEN),
     Option("columns", "list", _READS, call=PLAN),

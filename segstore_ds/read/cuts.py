@@ -16,7 +16,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import SHOWN_TAGS, Root
+from segstore_ds.format.root import SHOWN_TAGS, Root, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment, version_at
 from segstore_ds.log.seen import Seen, is_gone
@@ -81,7 +81,7 @@ class Position:
 
 
 CutLike = int | str | dt.datetime | Position
-AsOf = int | str | dt.datetime | None  # a version, or the newest one at a time
+AsOf = int | str | dt.datetime | None  # a version, the newest one at a time, or 'tag:NAME'
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +214,7 @@ def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -
     if cut.kind == EVENT_TIME:
         return resolve_event_time(context, root, cut.value, end=end)
     if cut.kind == "tag":
-        tag = root.tags.get(cut.value)
-        if tag is None:
-            known = sorted(root.tags)
-            raise NotFoundError("no such tag", tag=cut.value, known=known[:SHOWN_TAGS])
-        return tag.offset
+        return _tag_of(root, cut.value).offset
     from segstore_ds.read.reader_records import find_reader  # noqa: PLC0415 - few cuts name one
 
     seen = find_reader(context, cut.value)
@@ -333,7 +329,9 @@ def resolve_range(
 
 
 def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False) -> Root:
-    """Return the root of a version, or of the newest one at a time; of None the newest seen.
+    """Return the root of a version, of the newest one at a time, or of the one that a tag keeps.
+
+    Of None it is the newest seen.
 
     With `replicated` it is the newest seen that is replicated everywhere.
 
@@ -350,6 +348,8 @@ def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False)
             remedy="leave one of them out: replicated=True chooses the version itself",
             as_of=as_of,
         )
+    if isinstance(as_of, str) and as_of.startswith("tag:"):
+        return context.log.read_version(_kept_version(context, parse_cut(as_of).value))
     if isinstance(as_of, str | dt.datetime):
         root = version_at(context.log, parse_moment(as_of))
         if root is None:
@@ -362,10 +362,29 @@ def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False)
         raise InvalidInputError(
             "neither a version nor a time",
             remedy="give a version's number, a datetime with a time zone, or a string like "
-            "2026-11-20T10:00:00Z",
+            "2026-11-20T10:00:00Z or tag:NAME",
             as_of=as_of,
         )
     return context.log.read_version(version)
+
+
+def _kept_version(context: StreamContext, name: str) -> int:
+    tag = context.log.root.tags.get(name) or _tag_of(context.log.refresh(), name)
+    if name not in context.log.root.kept:
+        raise InvalidInputError(
+            "the tag names a cut and keeps no version",
+            remedy="read up to it with end='tag:NAME'; tags.set(name, keep=True) keeps a version",
+            tag=name,
+        )
+    return tag.version
+
+
+def _tag_of(root: Root, name: str) -> Tag:
+    tag = root.tags.get(name)
+    if tag is None:
+        known = sorted(root.tags)
+        raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
+    return tag
 
 
 def _parse_position(text: str) -> Position:

@@ -16,7 +16,7 @@ from segstore_ds.format.copies import all_pins
 from segstore_ds.format.policies import DEFAULT_POLICY, build_upkeep, upkeep_of
 from segstore_ds.format.reader_record import NO_END
 from segstore_ds.format.record import escape_text
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.transition import GRACE_S
 from segstore_ds.read.reader_records import each_reader
@@ -84,6 +84,8 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
     sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
     policy, dropped = upkeep_of(root), next(context.status.retired.all(root), None)
     grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
+    pinned = [pin.version for pin in all_pins(root).values()]
+    pinned += [tag.version for tag in root.kept_tags.values()]
     row = {
         "stream_id": root.stream_id,
         "version": root.version,
@@ -108,7 +110,7 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
         "kept_since": _kept_since(context, root),
         "retired_since": dropped and dropped.time_us,
         "freed_at": dropped and dropped.time_us + grace_us,  # the oldest dropped object
-        "pinned_version": min((pin.version for pin in all_pins(root).values()), default=None),
+        "pinned_version": min(pinned, default=None),
         "upkeep": build_upkeep(policy),
         "upkeep_time": root.upkeep and root.upkeep.time_us,
     }
@@ -146,7 +148,7 @@ def storage_rows(context: StreamContext, root: Root) -> RowDicts:
             found[each.why].append((info.size, info.modified_us, until_us))
         elif horizon.pin and horizon.is_pinned(retired):
             held = (info.size, retired.time_us, None)
-            found[f"needed by the clone {horizon.pin[1]}"].append(held)
+            found[f"needed by {horizon.pin[1]}"].append(held)
         else:
             until_us = retired.time_us + max(grace_us, keep_us)
             found[each.why].append((info.size, retired.time_us, until_us))
@@ -192,6 +194,7 @@ _TAGS = pa.schema(
         *texts("name"),
         *ints("offset", "version"),
         *times("time"),
+        *ints("kept_bytes"),
     ]
 )
 
@@ -242,11 +245,31 @@ def _readers(context: StreamContext, root: Root) -> RowDicts:
     ]
 
 
-def _tags(_context: StreamContext, root: Root) -> RowDicts:
+def _tags(context: StreamContext, root: Root) -> RowDicts:
     return [
-        {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
+        {
+            "name": name,
+            "offset": tag.offset,
+            "version": tag.version,
+            "time": tag.time_us,
+            "kept_bytes": _kept_bytes(context, root, tag) if name in root.kept else None,
+        }
         for name, tag in sorted(root.tags.items())
     ]
+
+
+def _kept_bytes(context: StreamContext, root: Root, tag: Tag) -> int:
+    """Return the bytes of the segments that a tag keeps and the newest version does not list."""
+    table, kept = context.status.table, root.kept_version(tag.version)
+    old, new = (set(table.parts(each)) for each in (kept or root, root))
+    sizes = [
+        dict(zip(map(columns.path, range(len(columns))), columns.bytes.tolist(), strict=True))
+        for columns in map(table.columns, old - new)
+    ]
+    listed = {entry.path for entry in root.entries}
+    for columns in map(table.columns, new - old if sizes else ()):
+        listed.update(map(columns.path, range(len(columns))))
+    return sum(size for part in sizes for path, size in part.items() if path not in listed)
 
 
 ROW_TABLES: Mapping[str, tuple[pa.Schema, Callable[[StreamContext, Root], RowDicts]]] = {

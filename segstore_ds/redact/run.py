@@ -27,6 +27,7 @@ from segstore_ds.compact.commit import (
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.expiry import refuse_kept
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
@@ -76,6 +77,7 @@ def run_redact(
     if known is not None and known.done:
         context.log.seams.before_ack(root)  # this acknowledges it again
         return _result(known, repeated=True)
+    refuse_kept(root)
     epochs = [(epoch_schema(context.status, epoch), epoch.names) for epoch in root.epochs]
     # Others may rename columns while this runs.
     request = by_stored_names(epochs, request)
@@ -245,6 +247,7 @@ class Progress:
         clean = self.record.version if self.record.time_us else checked.version
 
         def build(root: Root, slot: Slot) -> Change[Redaction | None]:
+            refuse_kept(root)
             if (root.restored or 0) > checked.version:
                 return Change(None)
             known = redactions_of(root).get(self.record.redact_id, self.record)
@@ -276,6 +279,7 @@ def commit_redaction(
     runs = sorted(rows, key=lambda run: run.start)
 
     def build(root: Root, slot: Slot) -> Change[tuple[Redaction, Sequence[Replacement]]]:
+        refuse_kept(root)
         check_outputs(root, runs)
         kept, landed = listed_runs(context.status, root, runs)
         if landed or not kept:

@@ -132,6 +132,7 @@ class _Verifier:
             self._report.problems.clear()  # others went on, and forgot what was listed
             newest = self._verify_log()
         if newest is not None:
+            self._verify_kept(newest)
             self._ask_witnesses(newest)
             self._find_leftovers(newest)
             if self._has_log(newest):
@@ -206,11 +207,21 @@ class _Verifier:
                             self._context.log.files.path(older.version), f"broken rule: {rule}"
                         )
             self._released = bool(root.origins) and not newest.origins
+            self._verify_history(root)
             self._verify_status(root)
             self._go_on(1)
             older = root
         self._older, self._released = None, False
         return newest
+
+    def _verify_kept(self, newest: Root) -> None:
+        """Check the versions that tags keep: their commit files may be gone."""
+        for tag in newest.kept_tags.values():
+            self._older = tag.version
+            root = newest.kept_version(tag.version)
+            if root is not None:
+                self._verify_status(root)
+        self._older = None
 
     def _find_gaps(self, newest: Root, numbers: Sequence[int]) -> frozenset[int]:
         """Report the versions that are missing; return those that a repair left behind."""
@@ -253,11 +264,12 @@ class _Verifier:
         if not missing:
             return
         try:
-            start = self._context.log.reopen().log_start
+            newest = self._context.log.reopen()
         except FormatError:
             return
         for problem in missing:
-            if problem.version is not None and problem.version < start:
+            version = problem.version or 0
+            if version < newest.log_start and newest.kept_version(version) is None:
                 self._report.problems.remove(problem)
 
     def _lost(self, newest: Root) -> frozenset[int]:
@@ -304,7 +316,6 @@ class _Verifier:
         except FormatError as error:
             self._problem(self._context.log.files.path(root.version), error)
         schemas = self._verify_blobs(root)
-        self._verify_history(root)
         placed: list[PlacedSegment] = []
         parts: list[PartRef] = []
         for part in self._verify_lists(self._context.status.table, root):

@@ -39,7 +39,7 @@ def plan_restore(
         return None
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
-    if old.version < root.log_start:
+    if old.version < root.log_start and root.kept_version(old.version) is None:
         raise forgotten_version(old.version, root.log_start)
     if not allow_redacted:
         refuse_redacted(root, old.version)

@@ -149,8 +149,11 @@ def apply_policy(
         readers, tags = list[SeenReader](), dict[str, Tag]()
         if policy.respect_readers:
             readers = live_readers(context, now_us)
-            kept = root.tags.items()
-            tags = {name: tag for name, tag in kept if tag.offset >= root.head}
+            tags = {
+                name: tag
+                for name, tag in root.tags.items()
+                if tag.offset >= root.head and name not in root.kept
+            }
         held = [seen.needs(root) for seen in readers]
         tagged = [tag.offset for tag in tags.values()]
         runs = context.status.runs(root, root.head, root.tail)

@@ -2,14 +2,19 @@
 
 A tag holds back `retain`, but never an explicit truncation. A tag below the head stays, and using
 it raises TruncatedError.
+
+A tag that keeps a version holds back what deletes the version's objects, and so nothing else. Its
+own object is a list of the parts of that version; the commit that removes the tag retires it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
+from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Root, Tag
+from segstore_ds.format.root import KEPT_BYTES, SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Kept, Root, Tag
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
@@ -18,12 +23,15 @@ from segstore_ds.status.slot import Slot
 _LATER = "tag 'head' or a later cut"
 
 
-def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> Root | None:
-    """Return the root with a tag; None if the tag is already at that offset. Pure."""
+def plan_tag(
+    root: Root, name: str, offset: int, slot: Slot, *, move: bool, keep: bool = False
+) -> Root | None:
+    """Return the root with a tag, without what it keeps; None if it is already there. Pure."""
     known = root.tags.get(name)
-    if known is not None and known.offset == offset:
+    stays = not keep or (name in root.kept and not move)
+    if known is not None and known.offset == offset and stays:
         return None
-    if known is not None and not move:
+    if known is not None and known.offset != offset and not move:
         raise AlreadyExistsError(
             "tag already names another cut",
             remedy="use another name, or move the tag with move=True",
@@ -32,7 +40,8 @@ def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> R
             asked=offset,
         )
     size = sum(len(each) + TAG_BYTES for each in {*root.tags, name})
-    if known is None and size > TAGS_BYTES:
+    size += KEPT_BYTES * len({*root.kept, *([name] if keep else [])})
+    if (known is None or keep) and size > TAGS_BYTES:
         raise InvalidInputError(
             "too many tags",
             remedy="remove some with tags.delete(name), or give shorter names",
@@ -40,29 +49,66 @@ def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> R
             bytes=size,
             most_bytes=TAGS_BYTES,
         )
-    tag = Tag(offset, slot.version, slot.time_us)
-    return replace(root, tags={**root.tags, name: tag}, operation=Operation.TAG)
+    tags = {**root.tags, name: Tag(offset, slot.version, slot.time_us)}
+    return _with_tags(root, tags, slot, Operation.TAG)
 
 
-def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
+def _with_tags(root: Root, tags: Mapping[str, Tag], slot: Slot, operation: Operation) -> Root:
+    """Return the root with other tags; what only those before kept is retired."""
+    left = {name: it for name, it in root.kept.items() if tags.get(name) is root.tags[name]}
+    gone = [it.parts for name, it in root.kept.items() if name not in left and it.parts is not None]
+    retired = (*root.retired, *(slot.retire("status", part.path) for part in gone))
+    return replace(root, tags=tags, kept=left, retired=retired, operation=operation)
+
+
+def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool, keep: bool = False) -> Tag:
     """Name a cut; safe to repeat. The cut is resolved once, against the newest version.
 
-    Returns the current tag.
+    With `keep` that is the tail of the version that this commits, which stays readable. Returns the
+    current tag.
     """
     names.check_label(name, what="tag")
+    if keep and cut.kind != "tail":
+        raise InvalidInputError(
+            "a tag keeps the newest version, whose tail it names",
+            remedy="leave the cut out, or keep=True",
+            tag=name,
+        )
     root = context.log.refresh()
     offset = resolve_cut(context, root, cut)
     check_range(root, offset, offset, fail_on_data_loss=True, remedy=_LATER)
 
     def build(root: Root, slot: Slot) -> Change[None]:
-        planned = plan_tag(root, name, offset, slot, move=move)
+        cut_at = root.tail if keep else offset
+        planned = plan_tag(root, name, cut_at, slot, move=move, keep=keep)
         if planned is None:
             return NOTHING
         # The head may have passed the cut since it was resolved.
-        check_range(root, offset, offset, fail_on_data_loss=True, remedy=_LATER)
-        return Change(replace(planned, client=context.client))
+        check_range(root, cut_at, cut_at, fail_on_data_loss=True, remedy=_LATER)
+        if keep:
+            planned = _keeping(context, planned, name)
+        return Change(context.status.tidy(replace(planned, client=context.client), slot))
 
     return context.log.commit(build).root.tags[name]
+
+
+def _keeping(context: StreamContext, root: Root, name: str) -> Root:
+    """Return the root whose tag keeps the version that it is about to be."""
+    if root.origins:
+        raise InvalidInputError(
+            "a version of a clone can't be kept",
+            remedy="call materialize() on it first",
+            url=context.storage.url,
+        )
+    if expiry_of(root):
+        raise InvalidInputError(
+            "values of the stream expire, and a version that a tag keeps would hold them",
+            remedy="copy the events to another stream, or call settings.update(expiry=None)",
+            tag=name,
+        )
+    root, parts = context.status.put_listing(root)
+    kept = Kept(root.head, len(root.epochs), parts)
+    return replace(root, kept={**root.kept, name: kept})
 
 
 def run_untag(context: StreamContext, name: str) -> Committed[None]:
@@ -71,10 +117,11 @@ def run_untag(context: StreamContext, name: str) -> Committed[None]:
         known = sorted(root.tags)
         raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def build(root: Root, slot: Slot) -> Change[None]:
         if name not in root.tags:
             return NOTHING
         tags = {key: tag for key, tag in root.tags.items() if key != name}
-        return Change(replace(root, tags=tags, operation=Operation.UNTAG, client=context.client))
+        planned = _with_tags(root, tags, slot, Operation.UNTAG)
+        return Change(context.status.tidy(replace(planned, client=context.client), slot))
 
     return context.log.commit(build)

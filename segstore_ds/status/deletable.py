@@ -37,7 +37,7 @@ class Horizon:
     version: int  # the oldest that is kept or pinned
     time_us: int  # now less the grace, by the store's clock
     floor: int  # the staging floor
-    pin: tuple[int, str] | None  # the oldest pinned version, and the pin's name
+    pin: tuple[int, str] | None  # the oldest pinned version, and what pins it
     copied: frozenset[str] = frozenset()  # ids of copies that made it: unlisted, theirs may go
 
     def is_past(self, item: Retired) -> bool:
@@ -47,13 +47,13 @@ class Horizon:
     def holder(self, item: Retired) -> str:
         """Return what the objects of a retirement wait for; "" if they may go."""
         if self.is_pinned(item):
-            return f"the clone {self.pin[1]!r} still needs it" if self.pin else ""
+            return f"{self.pin[1]} still needs it" if self.pin else ""
         if item.version > self.version:
             return "a version that is kept still needs it"
         return "within the grace" if item.time_us > self.time_us else ""
 
     def is_pinned(self, item: Retired) -> bool:
-        """Tell whether a clone needs the objects of a retirement, however old it is."""
+        """Tell whether a clone or tag needs the objects of a retirement, however old it is."""
         return self.pin is not None and item.version > self.pin[0]
 
 
@@ -71,10 +71,11 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
     """Return what may be deleted as of a root."""
     # For the grace, readers of a clone's older versions need objects that the clone does not.
     held = [
-        (pin.version, name)
+        (pin.version, f"the clone {name!r}")
         for name, pin in all_pins(root).items()
         if pin.released_us is None or pin.released_us > until_us
     ]
+    held += [(tag.version, f"the tag {name!r}") for name, tag in root.kept_tags.items()]
     pin = min(held, default=None)
     oldest = root.log_start if pin is None else min(root.log_start, pin[0])
     return Horizon(oldest, until_us, max(floor, root.staging_floor), pin, frozenset(root.copies))

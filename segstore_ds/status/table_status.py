@@ -313,6 +313,14 @@ class TableStatus(SchemaTexts):
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
 
+    def put_listing(self, root: Root) -> tuple[Root, PartRef | None]:
+        """Return a root with all segments in parts, and a list of these parts; None without any."""
+        root = self._spill_entries(self.outline(root)) if root.entries else root
+        parts = tuple(self.table.parts(root))
+        if not parts:
+            return root, None
+        return root, replace(self.table.put_list(root.version, parts), stats=None)
+
     def bounds(self, root: Root, ref: PartRef) -> str | None:
         """Return the bounds of the time column over a part, as its row has them."""
         columns, stats = self.table.columns(ref), self.table.stats(ref)
@@ -370,6 +378,7 @@ def parts_and_lists(root: Root) -> tuple[PartRef, ...]:
     """Return the parts and lists of all tables that a root itself names. Pure."""
     return (
         *(*root.lists, *root.parts, *root.history_lists, *root.history_parts),
+        *(kept.parts for kept in root.kept.values() if kept.parts is not None),
         *(*root.retired_lists, *root.retired_parts, *root.writers_lists, *root.writers_parts),
     )
 

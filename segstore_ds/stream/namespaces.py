@@ -81,7 +81,9 @@ class Tags(dict[str, Tag]):
         super().__init__(sorted(context.log.root.tags.items()))
         self._context = context
 
-    def set(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
+    def set(
+        self, name: str, cut: CutLike = "tail", *, move: bool = False, keep: bool = False
+    ) -> Tag:
         """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
 
         `retain` keeps the events from a tag on. Safe to repeat.
@@ -90,18 +92,27 @@ class Tags(dict[str, Tag]):
             name: Letters, digits, dots, dashes and underscores.
             cut: Any form of cut, bound once.
             move: Allow a tag of that name to move here.
+            keep: Keep the version that this commits, whose tail is the cut, until the tag is
+                removed: `as_of="tag:NAME"` reads the same events whatever `truncate`, `retain`,
+                an overwrite or upkeep do. It holds `retain` back from nothing. While a version is
+                kept, `redact` and rules of expiry are refused.
 
         Raises:
             AlreadyExistsError: The tag names another cut.
-            InvalidInputError: Not a name or not a cut, or too many tags.
+            InvalidInputError: Not a name or not a cut, too many tags, or nothing to keep: the
+                stream shares events with its origin, or its values expire.
 
         Examples:
             >>> stream.tags.set("launch", 1).offset
             1
             >>> stream.scan("tag:launch").count()
             2
+            >>> _ = stream.tags.set("v1", keep=True)
+            >>> _ = stream.truncate("tail")
+            >>> stream.scan(as_of="tag:v1").count()
+            3
         """
-        return run_tag(self._context, name, parse_cut(cut), move=move)
+        return run_tag(self._context, name, parse_cut(cut), move=move, keep=keep)
 
     def delete(self, name: str) -> None:
         """Remove a tag.

@@ -120,7 +120,7 @@ class Snapshot:
 def open_snapshot(
     storage: Storage,
     *,
-    version_as_of: int | None = None,
+    version_as_of: int | str | None = None,
     timestamp_as_of: Any = None,
     replicated_only: bool = False,
 ) -> Snapshot:

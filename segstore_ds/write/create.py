@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.format.expiry import EXPIRY_PROPERTY, refuse_kept
 from segstore_ds.format.indexed_columns import (
     KEY_COLUMNS,
     build_key_columns,
@@ -111,6 +112,8 @@ def run_set_properties(
     context.log.refresh()
 
     def build(root: Root, _slot: Slot) -> Change[None]:
+        if changes.get(EXPIRY_PROPERTY):
+            refuse_kept(root)
         merged = {**root.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}
         if kept == dict(root.properties):

@@ -45,6 +45,7 @@ from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import apply_policy
+from segstore_ds.retention.tags import run_tag
 from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -124,7 +125,8 @@ def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
     newest = decode(past.chain[-1][0])
     for version, (data, _) in enumerate(past.chain):
         superseded = past.chain[version + 1][1] if version + 1 < len(past.chain) else now_s
-        if version < newest.log_start and now_s - superseded > GRACE_S:
+        young = version >= newest.log_start or now_s - superseded <= GRACE_S
+        if not young and newest.kept_version(version) is None:
             continue
         missing = sorted(path for path in _listed(data, files) if path not in files)
         if missing:
@@ -158,7 +160,10 @@ def _check_held(past: Past, now_s: int) -> None:
 @functools.cache
 def _listed(data: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """Return the objects that a commit lists; a part that is missing is one of them."""
-    parts = {part.path for part in decode(data).parts}
+    root = decode(data)
+    tags = root.kept_tags.items()
+    kept = (root.kept[name].parts for name, tag in tags if tag.version == root.version)
+    parts = {part.path for part in (*root.parts, *kept)}
     if not parts <= set(files):
         return frozenset(parts)
     return frozenset(parts | {path for _, path in _placed(data, files)})
@@ -340,6 +345,12 @@ def merger(nonce: str) -> Program:
 def truncater(offset: int) -> Program:
     """Truncate to an offset."""
     return acting(lambda _, context: run_truncate(context, Cut("offset", offset)))
+
+
+def keeper() -> Program:
+    """Let a tag keep the newest version."""
+    tail = Cut("tail")
+    return acting(lambda _, context: run_tag(context, "kept", tail, move=True, keep=True))
 
 
 def restorer(version: int) -> Program:

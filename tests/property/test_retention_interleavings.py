@@ -13,6 +13,7 @@ from retention_programs import (
     decode,
     empty_scene,
     job,
+    keeper,
     merger,
     pinned,
     publisher,
@@ -68,6 +69,17 @@ UPKEPT = (
     upkeeper(),
     HOURS,
     appender("e" * 12),
+)
+
+# A tag keeps what was replaced a day ago.
+KEPT = (
+    appender("a" * 12),
+    keeper(),
+    appender("b" * 12, overwrites=True),
+    DAY + HOURS,
+    appender("c" * 12),
+    appender("d" * 12),
+    HOURS,
 )
 
 HALF = 20
@@ -237,7 +249,18 @@ REDACTED = {
         {"r": redactor("e" * 12), "o": restorer(1)}, *OLD[:2]
     ),
 }
-SCENES |= COMPACTED | REDACTED
+KEEPING = {
+    "a purge and a vacuum of what a tag keeps": lambda: scene(
+        {"p": purger(), "v": vacuumer()}, *KEPT
+    ),
+    "a tag that keeps moves while upkeep runs": lambda: scene(
+        {"k": keeper(), "u": upkeeper()}, *KEPT
+    ),
+    "a tag keeps a version while an overwrite drops it": lambda: scene(
+        {"k": keeper(), "o": appender("e" * 12, overwrites=True)}, *OLD[:1], faults=1
+    ),
+}
+SCENES |= COMPACTED | REDACTED | KEEPING
 
 
 @pytest.fixture(autouse=True)
@@ -326,6 +349,14 @@ def purge_ignored(monkeypatch):
     )
 
 
+def tag_ignored(monkeypatch):
+    """Delete what a tag keeps."""
+    real = deletion.plan_horizon
+    monkeypatch.setattr(
+        deletion, "plan_horizon", lambda root, **given: real(replace(root, tags={}), **given)
+    )
+
+
 def grace_ignored(monkeypatch):
     """Delete what was dropped a moment ago."""
     real = deletion.plan_horizon
@@ -406,6 +437,7 @@ MUTANTS = {
     no_floor: ("a job of yesterday commits while vacuum runs", "misses"),
     floor_ignored: ("a job of yesterday commits while vacuum runs", "misses"),
     look_before_the_floor: ("a job of yesterday commits while vacuum runs", "misses"),
+    tag_ignored: ("a purge and a vacuum of what a tag keeps", "misses"),
     purge_ignored: ("an overwrite, a vacuum, a nap", "misses"),
     grace_ignored: ("a purge and a vacuum after an overwrite, a pinned reader", "misses"),
     oldest_retirement: ("a restore that was dropped again, a vacuum", "misses"),

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 DAY_S = 86_400
 NAMES = st.sampled_from(["a", "b.1", "c-2"])
+KEPT = st.sampled_from(["k", "l"])
 LONG_S = 10**9
 
 
@@ -42,7 +43,7 @@ class RetentionMachine(StreamMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pinned = []
+        self.pinned, self.kept = [], {}
 
     def _offset(self, data):
         return data.draw(st.integers(self.model.head, self.model.tail))
@@ -89,6 +90,33 @@ class RetentionMachine(StreamMachine):
         else:
             expected = self.model.read(offset, self.model.tail)
             assert self._read(f"tag:{name}", "tail") == expected
+
+    @rule(name=KEPT)
+    def keep(self, name):
+        """A tag keeps the newest version, whatever is done from then on."""
+        self._tick()
+        tag = self.stream.tags.set(name, keep=True, move=True)
+        self.model.follow(self.stream.version)
+        self.kept[name] = self.kept.get(name, (None, None))
+        if self.kept[name][0] != tag.version:
+            self.kept[name] = tag.version, self._expected(tag.version)
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def read_what_a_tag_keeps(self, data):
+        name = data.draw(st.sampled_from(sorted(self.kept)))
+        scan = self.stream.scan(as_of=f"tag:{name}", offset_column="offset")
+        rows = scan.to_arrow().to_pylist()
+        assert [(row.pop("offset"), row) for row in rows] == self.kept[name][1]
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def stop_keeping(self, data):
+        name = data.draw(st.sampled_from(sorted(self.kept)))
+        self._tick()
+        self.stream.tags.delete(name)
+        self.model.follow(self.stream.version)
+        del self.kept[name]
 
     @rule(data=st.data(), name=NAMES)
     def register(self, data, name):
@@ -215,11 +243,13 @@ class RetentionMachine(StreamMachine):
         self.model = ModelStream(
             FIRST_COLUMNS, self.time.now_us, versions=gone, log_start=len(gone)
         )
-        self.pinned = []
+        self.pinned, self.kept = [], {}
 
     def teardown(self):
         if hasattr(self, "stream"):
-            assert {name: tag.offset for name, tag in self.stream.tags.items()} == self.model.tags
+            tags = {name: tag.offset for name, tag in self.stream.tags.items()}
+            assert tags.keys() == {*self.model.tags, *self.kept}
+            assert tags.items() >= self.model.tags.items()
             assert open_on(self.storage).sealed == self.model.sealed
         super().teardown()
 

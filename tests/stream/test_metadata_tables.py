@@ -149,7 +149,7 @@ def test_storage_says_what_takes_room_why_and_until_when():
         "commits": stream.version + 1,
         "listed": 1,
         "dropped by truncate or retention": 1,
-        "needed by the clone c": 8,
+        "needed by the clone 'c'": 8,
         "never committed": 1,
     }
     folders = ("log/0", "segments/", "status/")
@@ -186,7 +186,7 @@ def test_a_clone_that_was_materialized_a_grace_ago_needs_no_storage():
         wait(storage, days * DAY)
         found = {row["why"] for row in rows(stream.refresh(), "storage")}
         assert stream._log.root.pins
-        assert ("needed by the clone c" in found) == needed
+        assert ("needed by the clone 'c'" in found) == needed
 
 
 def test_unknown_table_is_answered_with_the_known_ones():

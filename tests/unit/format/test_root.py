@@ -10,6 +10,7 @@ from segstore_ds.format.root import (
     BlobRef,
     Epoch,
     HistoryRow,
+    Kept,
     LastUpkeep,
     PartRef,
     Retired,
@@ -62,6 +63,7 @@ FULL = Root(
     writers_parts=(PartRef(f"status/{7:020d}-writers-{DIGEST}", 2, 4, 9, 300),),
     writers_lists=(PartRef(f"status/{6:020d}-list-{DIGEST}", 0, 3, 9, 300),),
     tags={"eod": Tag(12, 3, 17)},
+    kept={"eod": Kept(2, 1, None)},
     pins={"clone": {"version": 3}},
     origins={"o": "s3://x"},
     copies={"c": [1]},
@@ -134,7 +136,7 @@ def test_a_newer_root_format_is_named():
         decode({"format": 2, "nothing": "else"})
 
 
-OPTIONAL = {"redactions", "upkeep", "restored"}
+OPTIONAL = {"kept", "redactions", "upkeep", "restored"}
 
 
 @pytest.mark.parametrize("name", sorted(set(value_of()) - OPTIONAL - set(FULL.extra)))
