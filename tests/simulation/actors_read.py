@@ -1,6 +1,6 @@
 """Actors that read: looks at the tail, ranges, named readers and their members."""
 
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +48,7 @@ class Consumer(Actor):
             except TruncatedError:
                 self.skip()
                 return
+        given = 0  # up to where this loop got events
         for _ in range(self.chance.choice((1, 3, 50))):
             try:
                 batch = next(self.follow, None)
@@ -57,20 +58,23 @@ class Consumer(Actor):
             except SegstoreError:
                 self.follow = None
                 raise
-            self.confirmed = self.done
+            self.confirmed = max(self.confirmed, given)
             if batch is None:
                 self.follow = None
                 break
             offsets = batch.column("offset").to_pylist()
-            if offsets[0] > max(self.done, self.ledger.forced):
+            # A new reader begins at the head, where others may have let it go.
+            gone = self.ledger.dropped if self.done else self.ledger.may_drop
+            if not self.confirmed <= offsets[0] <= max(self.done, gone):
                 raise Violation(f"{self.name}: got {offsets[0]} after {self.done}")
             rows = zip(offsets, batch.column("id").to_pylist(), strict=True)
             self.ledger.read(rows)
-            self.done = self.ledger.readers[self.name] = max(self.done, offsets[-1] + 1)
+            given = offsets[-1] + 1
+            self.done = self.ledger.readers[self.name] = max(self.done, given)
 
     def skip(self) -> None:
         """Go on at the head, if somebody asked for events to be dropped that were not read."""
-        if self.ledger.forced <= self.confirmed:
+        if self.ledger.dropped <= self.confirmed:
             raise Violation(f"{self.name}: events from {self.confirmed} on are gone, unasked")
         self.stream.refresh()
         self.stream.readers.release(self.name)
@@ -89,29 +93,44 @@ class Member(Actor):
 
     group = "team"
     follow: Any = None
+    given: Sequence[int] = ()  # offsets of the batch that it has not done yet
 
     def begin(self) -> None:
         super().begin()
-        self.follow = None
+        self.follow, self.given = None, []
 
     def step(self) -> None:
         try:
             if self.follow is None:
                 self.join()
-            for batch in islice(self.follow, self.chance.choice((1, 3, 50))):
+            for _ in range(self.chance.choice((1, 3, 50))):
+                began_us, batch = self.world.now_us, next(self.follow, None)
+                self.confirm()
+                if batch is None:
+                    break
                 offsets = batch.column("offset").to_pylist()
+                for offset in offsets:
+                    if self.life.confirmed.get(offset, began_us) < began_us:
+                        raise Violation(f"{self.name}: got {offset}, which was done before")
                 self.ledger.read(zip(offsets, batch.column("id").to_pylist(), strict=True))
+                self.given = offsets
                 self.life.shared.update(offsets)
                 self.note_progress()
         except TruncatedError:
             self.skip()
         except SegstoreError:
-            self.follow = None
+            self.follow, self.given = None, []
             raise
         else:
             if self.chance.random() < 0.3:
-                follow, self.follow = self.follow, None
+                follow, self.follow, self.given = self.follow, None, []
                 follow.close()
+
+    def confirm(self) -> None:
+        """Note that what it was given before is done: nobody may be given it anew from now on."""
+        for offset in self.given:
+            self.life.confirmed.setdefault(offset, self.world.now_us)
+        self.given = []
 
     def join(self) -> None:
         """Become a member, perhaps the first."""
@@ -139,10 +158,11 @@ class Member(Actor):
 
     def skip(self) -> None:
         """Begin anew at the head, if somebody asked for events to be dropped that were not read."""
-        if not self.ledger.forced:
+        if not self.ledger.dropped:
             raise Violation(f"{self.name}: events are gone, and nobody asked")
         self.stream.refresh()
         self.life.anew = True
+        self.life.confirmed.clear()
         self.stream.readers.release(self.group)
         self.life.skipped = max(self.life.skipped, self.stream.head)
         self.note_progress()
@@ -150,7 +170,7 @@ class Member(Actor):
 
     def finish(self) -> None:
         self.stream.refresh()
-        self.life.skipped = max(self.life.skipped, min(self.stream.head, self.ledger.forced))
+        self.life.skipped = max(self.life.skipped, min(self.stream.head, self.ledger.dropped))
         self.note_progress()
         while self.ledger.readers[self.group] < self.stream.tail:
             self.step()

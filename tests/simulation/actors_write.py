@@ -1,9 +1,11 @@
 """Actors that write: appends, jobs of several processes, overwrites, idempotent writers."""
 
+import pyarrow as pa
 from sim_actor import SCHEMA, Actor, maybe_committed, table_of
 from sim_ledger import Batch
 
 from segstore_ds.errors import SegstoreError
+from segstore_ds.status.writers import Commit
 from segstore_ds.write.layout import Layout
 
 
@@ -18,19 +20,18 @@ class Appender(Actor):
         self.sent += 1
         count = self.chance.choice((1, 1, 2, 5, 20))
         ids = tuple(f"{self.name}:{self.sent}:{place}" for place in range(count))
-        batch = self.ledger.begin(ids, replaces=self.replaces())
-        write = self.stream.overwrite if batch.replaces else self.stream.append
+        batch = self.ledger.begin(ids)
         try:
-            done = write(table_of(ids, self.chance), layout=self.a_layout())
+            done = self.write(batch, table_of(ids, self.chance))
         except SegstoreError as error:
             if not maybe_committed(error):
                 self.ledger.fail(batch)
             raise
         self.ledger.ack(batch, done.start, done.end)
 
-    def replaces(self) -> bool:
-        """Tell whether the next batch overwrites."""
-        return False
+    def write(self, _: Batch, rows: pa.Table) -> Commit:
+        """Write a batch."""
+        return self.stream.append(rows, layout=self.a_layout())
 
 
 class Job(Actor):
@@ -59,12 +60,20 @@ class Job(Actor):
 
 
 class Overwriter(Appender):
-    """Overwrites now and then."""
+    """Overwrites now and then, up to the tail as of its plan."""
 
     pace = 20.0
 
-    def replaces(self) -> bool:
-        return True
+    def write(self, batch: Batch, rows: pa.Table) -> Commit:
+        job = self.stream.plan_write(SCHEMA, overwrite=True, layout=self.a_layout())
+        batch.drops = self.stream.tail
+        self.ledger.drop(batch.drops)
+        task = job.open_task(0, f"try{self.sent}")
+        for each in rows.to_batches():
+            task.append(each)
+        staged = task.finish()
+        self.world.sleep(self.chance.choice((0.0, 0.0, 60.0, 2000.0)))
+        return self.stream.commit(job, [staged])
 
 
 class Writer(Actor):

@@ -22,19 +22,19 @@ class Batch:
         state: ``open`` while it is tried or its outcome is unknown, ``acked``, or ``failed`` if it
             is certainly not in the stream.
         start: Its first offset, once it is known.
-        replaces: Whether it moves the head to its start.
         call: When it was first tried, in the ledger's order, and `answer` when it was acknowledged.
         floor: The tail that somebody knew of by then.
+        drops: The offset that it moves the head to.
     """
 
     ids: tuple[str, ...]
     writer: str = ""
-    replaces: bool = False
     state: str = "open"
     start: int | None = None
     call: int = 0
     answer: int | None = None
     floor: int = 0
+    drops: int = 0
 
 
 @dataclass(eq=False)
@@ -65,7 +65,8 @@ class Ledger:
         looks: What readers saw, for `history`.
         readers: How far each named reader is, and `retains` whether anybody asked to forget what
             all readers are done with.
-        dropped: Somebody asked for the events before this offset to be dropped.
+        dropped: Somebody asked for the events before this offset to be dropped, whatever readers
+            need.
         redacted: Key -> the least tail at the end of an acknowledged redaction.
         maybe_redacted: Keys whose values may be gone, since a redaction was tried.
     """
@@ -85,16 +86,10 @@ class Ledger:
     maybe_redacted: set[str] = field(default_factory=set)
 
     @property
-    def forced(self) -> int:
-        """Up to where the head may be, whatever readers need."""
-        unknown = any(batch.replaces and batch.state == "open" for batch in self.batches)
-        return 1 << 60 if unknown else self.dropped
-
-    @property
     def may_drop(self) -> int:
         """Up to where the head may be for any reason."""
         read = max(self.readers.values(), default=0) if self.retains else 0
-        return max(self.forced, read)
+        return max(self.dropped, read)
 
     def drop(self, cut: int) -> None:
         """Note that somebody asks for the events before a cut to be dropped."""
@@ -102,9 +97,9 @@ class Ledger:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def begin(self, ids: Sequence[str], *, writer: str = "", replaces: bool = False) -> Batch:
+    def begin(self, ids: Sequence[str], *, writer: str = "") -> Batch:
         """Note a batch before it is given away."""
-        batch = Batch(tuple(ids), writer, replaces, call=next(self.order), floor=self.floor)
+        batch = Batch(tuple(ids), writer, call=next(self.order), floor=self.floor)
         self.batches.append(batch)
         return batch
 
@@ -122,9 +117,7 @@ class Ledger:
         for offset, event in enumerate(batch.ids, start):
             self._place(offset, event)
         self.floor = max(self.floor, end)
-        if batch.replaces:
-            self.drop(start)
-            self.head = max(self.head, start)
+        self.head = max(self.head, batch.drops)
 
     def fail(self, batch: Batch) -> None:
         """Note that a batch is certainly not in the stream."""
@@ -209,8 +202,6 @@ class Ledger:
             found[id(batch)] = start = head + place - first
             if batch.state == "acked" and batch.start != start:
                 raise Violation(f"{self.name}: {batch.ids[0]!r} at {start}, not at {batch.start}")
-            if batch.replaces:
-                self.drop(start)
             place += len(rest)
         if head > self.may_drop:
             raise Violation(
@@ -239,7 +230,8 @@ class Ledger:
                     {
                         "call": batch.call,
                         "return": batch.answer,
-                        "kind": "overwrite" if batch.replaces else "append",
+                        "kind": "append",
+                        "head": batch.drops,
                         "events": batch.ids,
                         "start": known[0] if known else None,
                     }

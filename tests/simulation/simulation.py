@@ -124,6 +124,7 @@ class Life:
         self.ending = False
         self.operations = 0
         self.shared: set[int] = set()  # what members were given
+        self.confirmed: dict[int, int] = {}  # offset -> when a member had done it
         self.skipped, self.anew = 0, True  # what was dropped before; whether they begin anew
         self.home = Home(Ledger("let"))
         self.states: dict[type, Any] = {}
@@ -219,12 +220,12 @@ class Life:
                 raise Violation(f"verify of the follower: {report.problems[:3]}")
 
     def _judge_home(self, process: Process) -> None:
-        if not self.home.kept:
+        if not self.home.kept or self.home.leaving:
             return
         stream = open_on(open_sim(self.store, process, self.url + "-let"), clock=process.clock)
         found = {row[:2] for row in read_rows(stream, stream.head, stream.tail)}
         lost = [each for each in self.home.kept if each not in found]
-        if lost and not self.home.leaving:
+        if lost:
             raise Violation(f"acknowledged after the last drop, and gone: {lost[:3]}")
 
     def judge_error(self, actor: Actor, error: SegstoreError) -> None:

@@ -56,9 +56,7 @@ func step(state, input, _ any) []any {
 		return nil
 	}
 	after := s.appended(o.Events)
-	if o.Kind == "overwrite" {
-		after.head = len(s.events)
-	}
+	after.head = max(s.head, o.Head) // an overwrite moves it
 	if o.Return == nil && o.Start == nil {
 		return []any{s, after} // nobody knows whether it had an effect
 	}
