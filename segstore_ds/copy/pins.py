@@ -26,6 +26,7 @@ from segstore_ds.format.copies import (
     pins_of,
 )
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.record import to_json
 from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
@@ -33,7 +34,6 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.status.slot import Slot
 
 _LOG = logging.getLogger(__name__)

@@ -178,12 +178,6 @@ class Transfer:
         self._requests.shutdown()
 
 
-def copy_object(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object of any size; an existing one is replaced once all bytes have arrived."""
-    for _ in copy_objects([CopiedObject(source, path, target, path)]):
-        pass
-
-
 def copy_small(source: Storage, target: Storage, path: str) -> None:
     """Copy a status object by one get and one exclusive create; replace one that is not whole."""
     data = source.get(path)
@@ -195,10 +189,11 @@ def copy_small(source: Storage, target: Storage, path: str) -> None:
 
 
 def copy_objects(objects: Iterable[CopiedObject], *, skip_damaged: bool = False) -> Iterator[str]:
-    """Copy objects as `copy_object` does, several at a time; yield their names in order.
+    """Copy objects of any size, several at a time; yield their names in order.
 
-    Those with an `entry` are verified, so the store does not copy them by itself. With
-    `skip_damaged` one that is damaged or gone is left out, with a warning.
+    An existing object is replaced once all bytes have arrived. Those with an `entry` are verified,
+    so the store does not copy them by itself. With `skip_damaged` one that is damaged or gone is
+    left out, with a warning.
     """
     with Transfer() as transfer:
 

@@ -141,6 +141,7 @@ def parse_policy(text: str) -> RetentionPolicy:
 UPKEEP_PROPERTY = "upkeep"  # On disk: the property that holds the policy. Never change.
 OFF = "off"  # On disk: the property's text on a stream without upkeep. Never change.
 DAY_S = 86_400
+GRACE_S = 7 * DAY_S  # how long a retired object is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class UpkeepPolicy:
 
     keep_s: int = DAY_S
     keep_versions: int = 10_000
-    grace_s: int = 7 * DAY_S
+    grace_s: int = GRACE_S
 
     def __post_init__(self) -> None:
         """Check the fields.

@@ -356,12 +356,17 @@ class StreamLog:
             )
 
     def _ask_time(self, staged: str | None) -> int:
-        if staged is None:
-            base = self._base
-            if base is None or not self._stands_now(base):
-                self.refresh()  # a hint of a commit that is gone would close the stream
-            self.files.put_hint(hint_of(self.root))
-        return self.storage.info(staged or self.files.hint_path).modified_us
+        if staged is not None:
+            return self.storage.info(staged).modified_us
+        base = self._base
+        if base is None or not self._stands_now(base):
+            self.refresh()  # a hint of a commit that is gone would close the stream
+        return self.store_now_us()
+
+    def store_now_us(self) -> int:
+        """Return the store's time: write the log's hint and read its modification time."""
+        self.files.put_hint(hint_of(self.root))
+        return self.storage.info(self.files.hint_path).modified_us
 
     def write_hint(self, root: Root) -> None:
         """Record where the newest root is; only a hint, so a failure changes nothing."""

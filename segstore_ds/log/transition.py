@@ -158,9 +158,6 @@ def broken_history(root: Root) -> Iterator[str]:
         yield "the history's times never go back"
 
 
-GRACE_S = 7 * 86_400.0  # how long a retired object is kept
-
-
 _TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from segstore_ds.errors import FormatError, InvalidInputError, MissingObjectError
+from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.record import parse_json
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.publish import paths
 from segstore_ds.publish.snapshot import Codec, Table
 from segstore_ds.storage import ObjectInfo, Storage

@@ -15,8 +15,8 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
+from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.record import from_json, parse_json
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.publish import paths
 from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
 from segstore_ds.publish.manifests import (

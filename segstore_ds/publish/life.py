@@ -25,13 +25,13 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
+from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
@@ -60,7 +60,6 @@ from segstore_ds.publish.snapshot import (
     table_uuid,
 )
 from segstore_ds.read.plan import split_reading
-from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.status.epochs import epoch_schema
@@ -459,7 +458,7 @@ def clean_tables(context: StreamContext) -> None:
             table = codec.newest(storage)
             ours = table.note is not None and table.note.stream_id == context.log.root.stream_id
             if ours and not table.moved:
-                _clean(context, codec, table, now_us=store_now_us(context))
+                _clean(context, codec, table, now_us=context.log.store_now_us())
 
 
 def _clean(
@@ -490,7 +489,7 @@ def forget_tables(
     for kind, codec in CODECS.items():
         if not any(paths.is_published(i.path) for i in list_table(context.storage, codec)):
             continue
-        now_us = store_now_us(context)
+        now_us = context.log.store_now_us()
         try:
             left = [*_forget(context, codec, record, now_us, grace_s)]
         except (CorruptionError, InvalidInputError) as error:

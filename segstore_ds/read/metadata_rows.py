@@ -13,12 +13,11 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.copies import all_pins
-from segstore_ds.format.policies import DEFAULT_POLICY, build_upkeep, upkeep_of
+from segstore_ds.format.policies import DEFAULT_POLICY, GRACE_S, build_upkeep, upkeep_of
 from segstore_ds.format.reader_record import NO_END
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.transition import GRACE_S
 from segstore_ds.read.reader_records import each_reader
 from segstore_ds.status.deletable import find_deletable, plan_horizon
 from segstore_ds.status.references import list_objects, read_references

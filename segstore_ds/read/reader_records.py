@@ -36,7 +36,6 @@ from segstore_ds.format.reader_record import (
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import Codec, MetadataLog
-from segstore_ds.log.seen import hint_of
 
 _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
 _ATTEMPTS = 100
@@ -83,12 +82,6 @@ class SeenReader:
     def lags(self, root: Root) -> bool:
         """Tell whether the reader can't go on: it is below the head or in another generation."""
         return self.record.generation != root.generation or self.record.offset < root.head
-
-
-def store_now_us(context: StreamContext) -> int:
-    """Return the store's time: write the log's hint and read its modification time."""
-    context.log.files.put_hint(hint_of(context.log.root))
-    return context.storage.info(context.log.files.hint_path).modified_us
 
 
 def each_reader(context: StreamContext) -> Iterator[tuple[str, SeenReader | FormatError]]:

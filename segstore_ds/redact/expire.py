@@ -40,7 +40,6 @@ from segstore_ds.options.arguments import check_duration
 from segstore_ds.read.event_time import moment_of, resolve_event_time, time_conditions
 from segstore_ds.read.filters.conditions import Condition, Filters, all_of
 from segstore_ds.read.filters.given import parse_filters
-from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.redact.plan import RedactRequest, check_columns
 from segstore_ds.redact.rewrite import find_matches
 from segstore_ds.redact.run import Progress, note_of, work_here
@@ -119,7 +118,7 @@ def run_expiry(context: StreamContext, budget_s: float = float("inf")) -> int:
     root = context.log.refresh()
     if root.dropped or not expiry_of(root):
         return 0
-    for rule, until_us in _due_rules(context, root, store_now_us(context)):
+    for rule, until_us in _due_rules(context, root, context.log.store_now_us()):
         try:
             count += _expire(context, rule, until_us, late)
         except SegstoreError as error:

@@ -33,7 +33,6 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.quantities import to_moment
-from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects, plan_temporaries
 from segstore_ds.retention.versions import (
     plan_log_start,
@@ -128,7 +127,7 @@ def run_maintain(
     alone = keep_s is not None and grace_s is None  # versions are
     root = context.log.refresh() if alone else context.log.reopen()
     # The store's time is that of an object just written; a dry run writes none.
-    now_us = context.clock.wall_us() if dry_run else store_now_us(context)
+    now_us = context.clock.wall_us() if dry_run else context.log.store_now_us()
     policy = upkeep_of(root) or DEFAULT_POLICY
     if free_now:
         grace_s = FREE_S
@@ -178,7 +177,7 @@ def run_deletion(
         root = _raise(context, aim, objects)
         if aim.start:
             # By the age of each file: `log_start` may have been raised over younger ones.
-            before_us = store_now_us(context) - int(context.log.grace_s * 1e6)
+            before_us = context.log.store_now_us() - int(context.log.grace_s * 1e6)
             gone = context.log.files.superseded(root.log_start, before_us)
             trim_log(context, root, lambda files: files.purge(gone[-1] + 1 if gone else 0))
     versions = root.log_start - base.log_start

@@ -37,7 +37,6 @@ from segstore_ds.read.reader_records import (
     find_reader,
     newest_number,
     newest_record,
-    store_now_us,
 )
 from segstore_ds.retention.leases import add_done
 from segstore_ds.status.slot import Slot
@@ -256,7 +255,7 @@ def claim_name(
     newest = newest_record(context, name) or _unborn(root, name, began)
     quiet_s = 0.0  # by the store's time: a lease that ended in it needs no watching
     if newest.record.members:
-        quiet_s = (store_now_us(context) - newest.renewed_us) / 1e6
+        quiet_s = (context.log.store_now_us() - newest.renewed_us) / 1e6
 
     asked_for_head = False
 

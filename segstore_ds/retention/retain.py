@@ -38,7 +38,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.event_time import moment_of, resolve_event_time
-from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
+from segstore_ds.read.reader_records import SeenReader, live_readers
 from segstore_ds.retention.retained import (
     MOST_NAMED,
     Blocker,
@@ -141,7 +141,7 @@ def apply_policy(
 ) -> Committed[Found]:
     """Move the head as far as a policy allows; safe to repeat. A dry run only plans it."""
     context.log.refresh()
-    now_us = store_now_us(context)
+    now_us = context.log.store_now_us()
     aged = max(_older(context, now_us, policy.max_age), _event_cut(context, now_us, policy))
     young = _older(context, now_us, policy.min_age)
 

@@ -29,7 +29,6 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
-from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.retention.deletion import Aim, Gone, trim_log
 from segstore_ds.retention.plan import Item, Maintenance, plan_objects
 from segstore_ds.retention.versions import may_delete_below, plan_policy_start, version_at
@@ -109,7 +108,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
         return None
     # Delete nothing in a folder that was promoted, or that never said that it follows.
     context.log.seams.before_ack(root)
-    now_us = store_now_us(context)
+    now_us = context.log.store_now_us()
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.
     work = _Deletion(context, root, plan_horizon(root, floor=0, until_us=now_us - grace_us), late)

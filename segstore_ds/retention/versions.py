@@ -9,7 +9,6 @@ from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
-from segstore_ds.read.reader_records import store_now_us
 
 
 def plan_log_start(
@@ -28,7 +27,7 @@ def plan_log_start(
     The time is the store's. With `least_s` instead of that grace, the files of the log must stay,
     and the base may be forgotten, too: its successor's file tells by itself how long ago.
     """
-    now_us = store_now_us(context) if now_us is None else now_us
+    now_us = context.log.store_now_us() if now_us is None else now_us
     grace_s = context.log.grace_s if least_s is None else least_s
     kept = version_at(context, root, now_us - int(max(older_than_s, grace_s) * 1e6))
     if kept <= root.log_start:
@@ -67,7 +66,7 @@ def may_delete_below(context: StreamContext, root: Root) -> bool:
     Those of a stream that was dropped in this folder may be younger, or forgotten early.
     """
     first = context.storage.info(context.log.files.path(root.log_start))
-    return first.modified_us <= store_now_us(context) - int(context.log.grace_s * 1e6)
+    return first.modified_us <= context.log.store_now_us() - int(context.log.grace_s * 1e6)
 
 
 def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> int:

@@ -13,7 +13,7 @@ crash in between leaves a file whose name starts with '.'; only `temporaries` li
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import local_files
 from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
-from segstore_ds.storage.checked import CheckedStorage, Opener
+from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.local_files import (
     NO_COPY,
     TEMPORARY,
@@ -45,15 +45,8 @@ class LocalStorage(CheckedStorage):
 
     profile = NEAR
 
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any] | None = None,
-        *,
-        single_writer: bool = False,
-        opener: Opener | None = None,
-    ) -> None:
-        super().__init__(location, options, single_writer=single_writer, opener=opener)
+    def __init__(self, location: Location, *options: Any, **how: Any) -> None:
+        super().__init__(location, *options, **how)
         self._folders = LocalFolders(self.location.path, self.url)
         self._probed = False
 

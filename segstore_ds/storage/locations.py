@@ -10,11 +10,13 @@ import json
 import os
 import posixpath
 import re
+import sys
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 from urllib.parse import unquote
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.storage.fsspec_loading import load_fsspec
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(:/*)(.*)", re.DOTALL)
@@ -23,6 +25,7 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"
 _BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
 _OURS = (*_BUCKETS, *_NAMELESS)  # fsspec need not be asked
+_ARCHIVES = (".egg", ".jar", ".zip")
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
 # In these schemes the text before an @ is no user name, unless it has a colon and a password.
@@ -324,3 +327,23 @@ def _other(scheme: str, rest: str, text: str) -> Location:
         )
     path = _normal_parts(path, text)
     return Location(scheme, f"{scheme}://{host}" + (f"/{path}" if path else ""), f"/{path}")
+
+
+def load_fsspec(module: str = "fsspec") -> Any:
+    """Return fsspec, or a module that imports it; a local location needs neither.
+
+    When it is imported, fsspec asks everything on `sys.path` for entry points. In Spark's workers
+    these are also the archives of pyspark, py4j and Spark's core, with ten thousand names, and each
+    process that Spark starts would read them again. So there they are not searched.
+    """
+    # pyspark refuses to import this module anywhere but in a worker, and each kind of worker does.
+    if "pyspark.worker_util" in sys.modules and "fsspec" not in sys.modules:
+        whole = sys.path
+        sys.path = [entry for entry in whole if not entry.endswith(_ARCHIVES)]
+        try:
+            import_module("fsspec")
+        except ImportError:
+            pass  # it is in an archive itself
+        finally:
+            sys.path = whole
+    return import_module(module)

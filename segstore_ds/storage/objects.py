@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
 from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.causes import is_unsupported
-from segstore_ds.storage.checked import CheckedStorage, Opener
+from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.first_contact import FirstContact, has_answered
 from segstore_ds.storage.gathered import create_alone
@@ -36,15 +36,8 @@ class ObjectStorage(CheckedStorage):
 
     profile = replace(FAR, part_bytes=LEAST_PART_BYTES)
 
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any] | None = None,
-        *,
-        single_writer: bool = False,
-        opener: Opener | None = None,
-    ) -> None:
-        super().__init__(location, options, single_writer=single_writer, opener=opener)
+    def __init__(self, location: Location, *options: Any, **how: Any) -> None:
+        super().__init__(location, *options, **how)
         self._store = STORES[location.scheme]
         self._connected: tuple[tuple[object, ...], Any] | None = None
         self._bucket_found = False

@@ -6,9 +6,8 @@ from typing import Any
 
 from segstore_ds.storage.base import Storage
 from segstore_ds.storage.credentials import resolve_storage_options
-from segstore_ds.storage.fsspec_loading import load_fsspec
 from segstore_ds.storage.local import LocalStorage
-from segstore_ds.storage.locations import Location, resolve_location
+from segstore_ds.storage.locations import Location, load_fsspec, resolve_location
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
 

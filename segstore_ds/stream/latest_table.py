@@ -119,9 +119,9 @@ def _is_wanted(context: StreamContext) -> bool:
         return False
 
 
-def _keep_up(beside: StreamContext, budget_s: float = LONG_S) -> None:
+def _keep_up(beside: StreamContext) -> None:
     run_due_merge(beside)
-    run_upkeep(beside, budget_s=budget_s)
+    run_upkeep(beside, budget_s=LONG_S)
 
 
 def may_publish_latest(root: Root) -> bool:

@@ -19,7 +19,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
 from segstore_ds.log.newest import CONFIRM_S
-from segstore_ds.read.reader_records import live_readers, store_now_us
+from segstore_ds.read.reader_records import live_readers
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -27,7 +27,7 @@ from segstore_ds.stream.opening import open as open_on
 
 def held(stream):
     """Return what readers hold back now."""
-    now_us = store_now_us(stream._context)
+    now_us = stream._log.store_now_us()
     return {
         seen.name: seen.needs(stream._log.root) for seen in live_readers(stream._context, now_us)
     }
