@@ -89,6 +89,7 @@ COMMANDS = {
     "published.remove": "publish URL --remove",
     "published.remove_latest": "publish URL --latest-by COLUMNS --remove",
     "readers.release": "readers URL --release NAME",
+    "readers.reset": "readers URL --reset NAME CUT",
     "settings.update": "settings URL",
     "tags.delete": "tag URL NAME --delete",
     "tags.set": "tag URL NAME CUT",

@@ -100,9 +100,8 @@ def _reset(run: Run, url: str, name: str, cut: str, *, dry_run: bool, yes: bool)
     if dry_run:
         run.report({"dry_run": True, **done}, f"would move {moves}")
         return
-    ask(f"Move {moves}? First stop what reads by this name: it would go on where it is.", yes=yes)
-    (record,) = (seen.record for seen in stream.readers if seen.name == name)
-    stream.readers.register(name, owner=record.owner, start=offset, lapse_s=record.lapse_s)
+    ask(f"Move {moves}? What reads by this name now ends and has to be started again.", yes=yes)
+    stream.readers.reset(name, offset)
     run.report(done, f"moved {moves}")
 
 

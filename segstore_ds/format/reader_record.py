@@ -62,7 +62,7 @@ class ReaderRecord:
 
     `name` and `number`, its own in the reader's log, are filled in when it is written, and so is
     `id`, by which no two records are the same. The ranges in `done` ascend from `offset` on, with
-    gaps between them.
+    gaps between them. Who publishes must have registered since the last of the `resets`.
     """
 
     stream_id: _Name
@@ -77,6 +77,7 @@ class ReaderRecord:
     name: _Name = ""
     number: int = 0
     id: Annotated[str | None, ABSENT] = None
+    resets: Annotated[int | None, ABSENT] = None
     members: Annotated[Mapping[str, Lease], ABSENT] = field(default_factory=dict)
     done: Annotated[list[Span], ABSENT] = field(default_factory=list)
     extra: Mapping[str, Any] = field(default_factory=dict)

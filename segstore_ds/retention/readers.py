@@ -17,6 +17,7 @@ from typing import NoReturn
 from segstore_ds.errors import (
     FormatError,
     InvalidInputError,
+    NotFoundError,
     PositionError,
     ReaderConflictError,
     SegstoreError,
@@ -189,6 +190,13 @@ class NamedReader:
                 reader=self.name,
             )
         _check_owner(seen, self.owner)
+        if seen.record.resets != self._seen.record.resets:
+            raise ReaderConflictError(
+                "reader was reset to another position",
+                remedy="start again: register the reader, or follow, without a start",
+                reader=self.name,
+                offset=seen.record.offset,
+            )
         return seen.record
 
 
@@ -218,6 +226,20 @@ def register_reader(
 
     asked = Asked(owner, start, lapse_s, takeover=takeover, provisional=provisional)
     return NamedReader(context, *claim_name(context, name, asked, join))
+
+
+def reset_reader(context: StreamContext, name: str, start: int) -> None:
+    """Move a reader to an offset; handles that registered before can't publish any more."""
+
+    def join(record: ReaderRecord, others: Mapping[str, Lease], _number: int) -> ReaderRecord:
+        if others:
+            raise _is_shared(name, others)
+        return replace(record, resets=(record.resets or 0) + 1)
+
+    seen = find_reader(context, name)
+    if seen is None:
+        raise NotFoundError("no such reader", url=context.storage.url, reader=name)
+    claim_name(context, name, Asked(seen.record.owner, start, seen.record.lapse_s), join)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +311,7 @@ def claim_name(
             provisional=bool(asked.provisional),
             version=root.version,
             transaction=root.transaction,
+            resets=seen.record.resets if seen is not None else None,
             done=mine.done if mine is not None and asked.shared else [],
             extra=seen.record.extra if seen is not None else {},
         )

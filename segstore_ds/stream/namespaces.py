@@ -56,7 +56,13 @@ from segstore_ds.redact.expire import parse_rules
 from segstore_ds.redact.plan import refuse_time_column
 from segstore_ds.replication.follower import followers_of
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
-from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
+from segstore_ds.retention.readers import (
+    LAPSE_S,
+    NamedReader,
+    register_reader,
+    release_reader,
+    reset_reader,
+)
 from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
@@ -208,6 +214,26 @@ class Readers:
             takeover=takeover,
             provisional=provisional,
         )
+
+    def reset(self, name: str, cut: CutLike) -> None:
+        """Move a named reader to a cut, whatever its owner.
+
+        What reads by the name now can't undo it: its next publication is a ReaderConflictError that
+        says to start again. A streaming query starts again at its checkpoint.
+
+        Raises:
+            NotFoundError: There is no such reader.
+            TruncatedError: The cut lies below the head.
+            ReaderConflictError: Members share the reader: stop them first.
+
+        Examples:
+            >>> _ = stream.readers.register("warehouse", start="tail")
+            >>> stream.readers.reset("warehouse", "head")
+            >>> stream.scan("reader:warehouse").count()
+            3
+        """
+        root = self._context.log.refresh()
+        reset_reader(self._context, name, resolve_cut(self._context, root, parse_cut(cut)))
 
     def release(self, name: str) -> bool:
         """Release a named reader, whatever its owner; False if there is none to release.

@@ -104,6 +104,25 @@ def test_other_owner_is_refused_unless_it_takes_over():
     assert held(stream) == {"etl": 9}
 
 
+def test_reset_ends_what_reads_by_the_name():
+    """A handle of before neither publishes over the position nor releases it; a new one does."""
+    stream, storage = make_stream(3)
+    first = stream.readers.register("etl", owner="a")
+    running = open_on(storage, clock=stream._log.clock).follow("etl", owner="a", timeout=0)
+    next(running)
+    stream.readers.reset("etl", 5)
+    for step in (lambda: first.publish(20), first.release, lambda: next(running)):
+        with pytest.raises(ReaderConflictError, match=r"offset=5.*start again"):
+            step()
+    again = stream.readers.register("etl", owner="a")
+    assert again.offset == 5
+    again.publish(7)
+    stream.readers.reset("etl", "tail")
+    assert stream.readers["etl"].record.resets == 2
+    with pytest.raises(ReaderConflictError, match="start again"):
+        again.publish(30)
+
+
 def test_provisional_reader_can_be_taken_until_it_publishes():
     """Of two provisional owners the later one stays, the earlier one gets an error."""
     stream, _ = make_stream(3)

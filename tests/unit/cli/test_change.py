@@ -12,6 +12,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
 from segstore_ds.cli.status import DAMAGED, FAILED, NOT_CONFIRMED
+from segstore_ds.errors import ReaderConflictError
 from segstore_ds.retention.drop import DroppableLog, commit_drop
 
 EVENTS = pa.table({"n": [1, 2, 3]})
@@ -306,6 +307,8 @@ def test_a_reader_is_moved_to_a_cut(stream, capsys):
     assert done(capsys) == {"name": "r", "before": 3, "offset": 1}
     (seen,) = stream.readers
     assert (seen.record.offset, seen.record.owner, seen.record.lapse_s) == (1, "team", 77)
+    with pytest.raises(ReaderConflictError, match="start again"):
+        reader.publish(3)
     assert main(["readers", stream.url, "--reset", "nobody", "1", "--yes"]) == 2
     assert main(["readers", stream.url, "--reset", "r", "9", "--yes"]) == 2
 
