@@ -54,8 +54,9 @@ from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 
-DAY = 86_400
+DAY, HOUR = 86_400, 3600
 GRACE_S = DAY
+FREE_S = 300  # of who frees a full disk
 CLEAN = b"clean!"  # the bytes of a segment without values
 SCHEMA = pa.schema([("n", pa.int64())])
 GIVEN_UP = (CommitUnknownError, ConflictError, StorageError, SnapshotExpiredError, FormatError)
@@ -72,6 +73,7 @@ class Past:
     held: tuple[tuple[str, int, int], ...] = ()  # name, offset, until when; as publishing returned
     deleted: frozenset[str] = frozenset()
     redacted: tuple[tuple[int, int], ...] = ()  # tail and version of redactions that returned
+    grace_s: int = GRACE_S
 
 
 @functools.cache
@@ -103,8 +105,10 @@ def _noted(past: Past, event: Event) -> Past:
     if kind == "missed":
         version, path = payload
         superseded = past.chain[version + 1][1] if version + 1 < len(past.chain) else event.now_s
-        if event.now_s - superseded <= GRACE_S:
+        if event.now_s - superseded <= past.grace_s:
             raise Violation(f"a reader of version {version} misses {path}")
+    if kind == "freeing":
+        return replace(past, grace_s=FREE_S)
     if kind == "acknowledged":
         return replace(past, acknowledged=past.acknowledged | {payload[0]})
     if kind == "redacted":
@@ -125,7 +129,9 @@ def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
     newest = decode(past.chain[-1][0])
     for version, (data, _) in enumerate(past.chain):
         superseded = past.chain[version + 1][1] if version + 1 < len(past.chain) else now_s
-        young = version >= newest.log_start or now_s - superseded <= GRACE_S
+        if now_s - superseded <= HOUR and f"log/{version:020d}" not in files:
+            raise Violation(f"version {version} is gone from the log")
+        young = version >= newest.log_start or now_s - superseded <= past.grace_s
         if not young and newest.kept_version(version) is None:
             continue
         missing = sorted(path for path in _listed(data, files) if path not in files)
@@ -373,6 +379,16 @@ def purger() -> Program:
     return acting(lambda _, context: run_maintain(context, keep_s=0))
 
 
+def freer() -> Program:
+    """Free a full disk, which ends the grace of readers but for the last minutes."""
+
+    def work(actor: Actor, context: StreamContext) -> None:
+        actor.note("freeing")
+        run_maintain(context, free_now=True)
+
+    return acting(work)
+
+
 def upkeeper() -> Program:
     """Run a round of upkeep that is due."""
     return acting(lambda _, context: run_upkeep(context))
@@ -436,7 +452,7 @@ def empty_scene(actors: dict[str, Program], **options: object) -> Scene:
 
 def scene(actors: dict[str, Program], *before: Program | int, **options: object) -> Scene:
     """Return a scene over a stream with a past: programs that ran one after another, and sleeps."""
-    play = Play(empty_scene({}))
+    play = Play(empty_scene({}, dates_commits=options.get("dates_commits", False)))
     for number, step in enumerate(before):
         if isinstance(step, int):
             play.sleep(step)

@@ -8,10 +8,12 @@ from commit_programs import PUTS
 from interleaving import Play, Violation, explore
 from retention_programs import (
     DAY,
+    FREE_S,
     appender,
     compactor,
     decode,
     empty_scene,
+    freer,
     job,
     keeper,
     merger,
@@ -29,6 +31,7 @@ from retention_programs import (
 )
 
 from segstore_ds.compact import commit as compact_commit
+from segstore_ds.log import metadata_log
 from segstore_ds.retention import deletion, readers, restore
 from segstore_ds.status import references
 from segstore_ds.write import append
@@ -82,6 +85,15 @@ KEPT = (
     HOURS,
 )
 
+# The first event was replaced ten minutes ago, and that one three minutes ago.
+FRESH = (
+    appender("a" * 12),
+    appender("b" * 12, overwrites=True),
+    600,
+    appender("c" * 12, overwrites=True),
+    180,
+)
+
 HALF = 20
 
 
@@ -89,6 +101,11 @@ def late(naps, **others):
     """Return a scene of a reader that lapses after twice `HALF`, and a retention."""
     actors = {"r": publisher("x", 1, lapse_s=2 * HALF), "t": retainer(), **others}
     return scene(actors, *OLD[:2], naps=naps)
+
+
+def freeing(others, **options):
+    """Return a scene of who frees a full disk; it goes by the times of commit files, too."""
+    return scene({"f": freer(), **others}, *FRESH, dates_commits=True, **options)
 
 
 SCENES = {
@@ -192,8 +209,12 @@ UPKEEP = {
     ),
 }
 SCENES |= UPKEEP
-# The longest two, which no mutant needs.
+# The longest, which no mutant needs.
 SWEEPS = {
+    "a disk is freed, an overwrite, a nap": lambda: freeing(
+        {"o": appender("d" * 12, overwrites=True)}, naps=(FREE_S + 60,)
+    ),
+    "a disk is freed twice, a failure": lambda: freeing({"g": freer()}, faults=1),
     "two redactions of one id, a failure": lambda: scene(
         {"r": redactor("e" * 12), "s": redactor("f" * 12)}, *OLD[:1], faults=1
     ),
@@ -260,7 +281,12 @@ KEEPING = {
         {"k": keeper(), "o": appender("e" * 12, overwrites=True)}, *OLD[:1], faults=1
     ),
 }
-SCENES |= COMPACTED | REDACTED | KEEPING
+FREEING = {
+    "a disk is freed, a pinned reader": lambda: freeing({"r": pinned(2)}),
+    "a disk is freed, an overwrite": lambda: freeing({"o": appender("d" * 12, overwrites=True)}),
+    "a disk is freed while a tag comes to keep a version": lambda: freeing({"k": keeper()}),
+}
+SCENES |= COMPACTED | REDACTED | KEEPING | FREEING
 
 
 @pytest.fixture(autouse=True)
@@ -297,6 +323,15 @@ def test_pasts_are_what_the_scenes_say():
     play.sleep(DAY)
     play.perform("v", vacuumer())
     assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 1
+
+
+def test_a_freed_disk_lost_what_was_replaced_ten_minutes_ago():
+    """And nothing else: so the scenes of it have something to delete."""
+    play = Play(empty_scene({}, dates_commits=True))
+    for step in (*FRESH, freer()):
+        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
+    (gone,) = [path for path in play.ghost.deleted if path.startswith("segments/")]
+    assert "a" * 12 in gone
 
 
 def test_a_compaction_of_the_model_is_one():
@@ -354,6 +389,20 @@ def tag_ignored(monkeypatch):
     real = deletion.plan_horizon
     monkeypatch.setattr(
         deletion, "plan_horizon", lambda root, **given: real(replace(root, tags={}), **given)
+    )
+
+
+def freed_at_once(monkeypatch):
+    """Free what readers of the last minutes need."""
+    monkeypatch.setattr(deletion, "FREE_S", 0.0)
+
+
+def log_freed(monkeypatch):
+    """Free the commit files of the last hour, too."""
+    monkeypatch.setattr(
+        metadata_log.MetadataLog,
+        "superseded",
+        lambda self, below, _: [n for n in self.numbers() if n < below],
     )
 
 
@@ -438,6 +487,8 @@ MUTANTS = {
     floor_ignored: ("a job of yesterday commits while vacuum runs", "misses"),
     look_before_the_floor: ("a job of yesterday commits while vacuum runs", "misses"),
     tag_ignored: ("a purge and a vacuum of what a tag keeps", "misses"),
+    freed_at_once: ("a disk is freed, a pinned reader", "misses"),
+    log_freed: ("a disk is freed, a pinned reader", "gone from the log"),
     purge_ignored: ("an overwrite, a vacuum, a nap", "misses"),
     grace_ignored: ("a purge and a vacuum after an overwrite, a pinned reader", "misses"),
     oldest_retirement: ("a restore that was dropped again, a vacuum", "misses"),
