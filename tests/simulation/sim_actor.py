@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from sim_ledger import Violation
-from sim_store import SimStorage, open_sim
+from sim_store import open_sim
 from sim_world import Killed, Process
 
 from segstore_ds.errors import (
@@ -15,6 +15,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.log.clock import Clock
+from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -145,7 +146,7 @@ class Actor:
         """Open a stream in this process."""
         return open_on(self.storage(url), clock=self.clock)
 
-    def storage(self, url: str = "") -> SimStorage:
+    def storage(self, url: str = "") -> CheckedStorage:
         """Connect this process to a folder."""
         assert self.process is not None
         return open_sim(self.life.store, self.process, url or self.life.url)

@@ -7,12 +7,13 @@ what its caller hears are two things: each of the faults below takes them apart 
 
 import errno
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
+from sim_disk import Disk, SimFiles
 from sim_weather import SPELLS, Spell
 from sim_world import Killed, Process, World
 
@@ -21,11 +22,11 @@ from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.gathered import GatheringStorage
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.profile import FAR as FAR_PROFILE
-from segstore_ds.storage.profile import NEAR as NEAR_PROFILE
 
 T = TypeVar("T")
 
 READS, WRITES = ("get", "get_range", "info", "list"), ("create", "put", "copy", "delete")
+DISK_WRITES = ("open", "write", "fsync", "create", "rename", "delete", "mkdir")
 
 # Chance of each kind among the faults of single requests, for those that it can strike.
 REQUESTS = {
@@ -38,6 +39,7 @@ REQUESTS = {
     "slow": 3.0,  # an answer that takes as long as a client waits
     "pause": 2.0,  # the machine is suspended before the request, or before its answer
     "kill": 2.0,  # the process ends before the request, or before its answer
+    "power": 1.5,  # the machine ends, and what its disk was not told to keep may be gone
 }
 KINDS = (*REQUESTS, *SPELLS)
 LATE_S = (0.01, 0.5, 5.0, 60.0, 1800.0)
@@ -94,6 +96,10 @@ class Faults:
 
 
 def _fits(kind: str, verb: str) -> bool:
+    if kind not in REQUESTS:
+        return False
+    if kind == "power":
+        return verb in DISK_WRITES
     if kind == "late":
         return verb in WRITES
     if kind == "denied":
@@ -110,8 +116,21 @@ class Store:
     world: World
     far: bool = True
     faults: Faults = field(default_factory=Faults)
-    objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    objects: MutableMapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    disk: Disk | None = None
+    disk_share: float = 0.25  # a request to a disk is several calls
     requests: int = 0
+
+    def __post_init__(self) -> None:
+        """Have the objects be files of a disk, if the store is near."""
+        if not self.far:
+            self.objects = self.disk = Disk(self)
+
+    def connect(self, process: Process, url: str) -> CheckedStorage:
+        """Connect a process to a folder; `url` as the engine shows it: ``memory://stream``."""
+        location = Location(url=url, scheme="memory", path="/" + url.partition("://")[2])
+        connect = SimStorage if self.disk is None else SimFiles
+        return connect(location, self, process)
 
     def put(self, full: str, data: bytes) -> None:
         """Have an object now, in place of what had its name."""
@@ -134,7 +153,7 @@ class Store:
         world.sleep(took_s / 2)
         after = bool(kind) and chance.random() < 0.5
         if kind in ("pause", "kill") and not after:
-            self._strike(process, kind)
+            self.strike(process, kind)
         if kind == "slow":
             world.sleep(chance.choice((1.0, 10.0, 30.0, 61.0)))
         if kind == "late":
@@ -147,30 +166,32 @@ class Store:
         answer = effect()
         world.sleep(took_s / 2)
         if kind in ("pause", "kill") and after:
-            self._strike(process, kind)
+            self.strike(process, kind)
         if kind == "lost":
             raise ConnectionResetError(errno.ECONNRESET, "simulated: the answer was lost", full)
         process.spoiled += kind in ("cut", "flip")
-        return _spoiled(chance, kind, answer)
+        return self.spoil(chance, kind, answer)
 
-    def _strike(self, process: Process, kind: str) -> None:
+    def strike(self, process: Process, kind: str) -> None:
+        """End a process, or pause it."""
         if kind == "kill":
             process.kill()
             raise Killed
         process.pause(process.chance.choice(PAUSE_S))
         self.world.sleep(0)
 
-
-def _spoiled(chance: Random, kind: str, answer: Any) -> Any:
-    if kind == "denied":
-        return False
-    if kind == "cut" and answer:
-        return answer[: chance.randrange(len(answer))]
-    if kind == "flip" and answer:
-        spoiled = bytearray(answer)
-        spoiled[chance.randrange(len(spoiled))] ^= 1 << chance.randrange(8)
-        return bytes(spoiled)
-    return answer
+    @staticmethod
+    def spoil(chance: Random, kind: str, answer: Any) -> Any:
+        """Return an answer as it arrives."""
+        if kind == "denied":
+            return False
+        if kind == "cut" and answer:
+            return answer[: chance.randrange(len(answer))]
+        if kind == "flip" and answer:
+            spoiled = bytearray(answer)
+            spoiled[chance.randrange(len(spoiled))] ^= 1 << chance.randrange(8)
+            return bytes(spoiled)
+        return answer
 
 
 def _without_answer(effect: Callable[[], Any]) -> Callable[[], None]:
@@ -188,13 +209,13 @@ class SimStorage(GatheringStorage):
         super().__init__(location, **how)
         self.store = store
         self.process = process
-        self.profile = FAR_PROFILE if store.far else NEAR_PROFILE
+        self.profile = FAR_PROFILE
 
     def __reduce__(self) -> Any:
         raise AssertionError("a storage of the simulation stays in its process")
 
     def sibling(self, url: str) -> Storage:
-        return open_sim(self.store, self.process, url)
+        return self.store.connect(self.process, url)
 
     def outer(self) -> Storage | None:
         return None
@@ -281,8 +302,6 @@ class SimStorage(GatheringStorage):
         """Do nothing: the store's create is exclusive."""
 
 
-def open_sim(store: Store, process: Process, url: str) -> SimStorage:
-    """Connect a process to a folder; `url` as the engine shows it, such as ``memory://stream``."""
-    return SimStorage(
-        Location(url=url, scheme="memory", path="/" + url.partition("://")[2]), store, process
-    )
+def open_sim(store: Store, process: Process, url: str) -> CheckedStorage:
+    """Connect a process to a folder of the store."""
+    return store.connect(process, url)

@@ -5,6 +5,7 @@ threads, so that the engine's own threads are part of the schedule that the seed
 """
 
 import concurrent.futures
+import os
 import secrets
 import sys
 import threading
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from sim_world import Thread, World
+
+from segstore_ds.storage import local, local_files
 
 
 class _Lock:
@@ -377,8 +380,11 @@ def _wait(world: World) -> Callable[..., Any]:
 
 
 @contextmanager
-def engine_in(world: World) -> Iterator[None]:
-    """Let the engine's modules use the threads, locks, secrets and time of a world."""
+def engine_in(world: World, system: Any = os) -> Iterator[None]:
+    """Let the engine's modules use the threads, locks, secrets and time of a world, and its disk.
+
+    `system` is what the storage of local files takes for the module `os`.
+    """
     own = Threading(world)
     stand_ins: dict[int, Any] = {
         id(threading): own,
@@ -398,6 +404,11 @@ def engine_in(world: World) -> Iterator[None]:
                 if id(value) in stand_ins and not name.startswith("segstore_ds.spark"):
                     changed.append((module, attribute, value))
                     setattr(module, attribute, stand_ins[id(value)])
+    for module in (local, local_files):
+        changed.append((module, "os", os))
+        vars(module)["os"] = system
+    changed.append((os, "cpu_count", os.cpu_count))
+    os.cpu_count = lambda: 2  # as many threads on every machine
     try:
         yield
     finally:

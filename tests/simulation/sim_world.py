@@ -283,6 +283,7 @@ class World:
             heapq.heappop(self._queue)
             self.now_us = max(self.now_us, when_us)
             if not isinstance(due, Thread):
+                self.current = None
                 due()
                 continue
             self.steps += 1

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 import pkgutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -35,6 +36,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.log.late_hints import LATE_HINTS
+from segstore_ds.storage import local_files
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write import known_encodings
@@ -95,6 +97,7 @@ def _forget() -> None:
     """Drop what the engine remembers by location: the next life has streams at the same ones."""
     known_encodings._known.clear()
     LATE_HINTS._due.clear()
+    local_files._JOBS.clear()
 
 
 class Life:
@@ -146,7 +149,8 @@ class Life:
         # Cycles are collected at moments that depend on what ran before, and close generators.
         gc.collect()
         gc.disable()
-        with engine_in(world):
+        disk = self.store.disk
+        with engine_in(world, os if disk is None else disk.os):
             try:
                 self._live()
             except BaseException as error:
