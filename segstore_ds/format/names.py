@@ -289,7 +289,7 @@ def segment_place(path: str, version: int) -> str:
     >>> segment_place("inline/0000000000000005.arrow", 41)
     'log/00000000000000000041: segments/inline/0000000000000005.arrow'
     """
-    name = segment_object(path)
+    name = f"{SEGMENTS_FOLDER}/{path}"
     return f"{LOG_FOLDER}/{build_log_name(version)}: {name}" if is_inline(path) else name
 
 

@@ -36,7 +36,7 @@ from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.life import published, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key, newest_by_key
-from segstore_ds.read.plan import split_reading
+from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.status.epochs import stream_schema
@@ -259,7 +259,7 @@ def _read(
     reading = plan_reading(
         context, root, start, root.tail, offset_column=offset_column, read_cache_bytes=0
     )
-    return open_reader(reading, split_reading(context, reading, root=root))
+    return open_reader(reading, whole_reading(context, reading, root=root))
 
 
 def _overwrite(beside: StreamContext, found: pa.Table, held: Root, writer: WriterKey) -> None:

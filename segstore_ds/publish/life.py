@@ -59,7 +59,7 @@ from segstore_ds.publish.snapshot import (
     Table,
     table_uuid,
 )
-from segstore_ds.read.plan import split_reading
+from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.status.epochs import epoch_schema
@@ -376,7 +376,7 @@ def _written(context: StreamContext, root: Root, columns: Columns, wanted: File)
     span = (wanted.start, wanted.end)
     reading = plan_reading(context, root, *span, columns=called, read_cache_bytes=0)
     schema = reading.as_stored(reading.result_schema)
-    tasks = split_reading(context, reading, root=root)
+    tasks = whole_reading(context, reading, root=root)
     encoder = Layout().parquet_encoder(schema, ())
     path = f"{wanted.key}-{context.clock.new_id()[:12]}.parquet"
     with context.storage.open_staged(path) as file:

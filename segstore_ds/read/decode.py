@@ -65,11 +65,12 @@ Engine = Callable[[Fetched], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """How the segments of an epoch are decoded."""
+    """How the segments of an epoch are decoded; `share` is that of the columns that are read."""
 
     schema: pa.Schema
     columns: list[str]
     fingerprint: str
+    share: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +115,8 @@ class Decoder:
             schema = decode_schema(self.reading.epochs[number])
             known = set(schema.names)
             columns = [name for name in self.stored.names if name in known]
-            found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
+            columns = columns or [schema.names[0]]
+            found = _Epoch(schema, columns, fingerprint(schema), len(columns) / len(schema))
             self._epochs[number] = found
         return found
 
@@ -150,22 +152,23 @@ class SliceDecoder:
         if not self.decoder.reading.needs_data:
             yield 0, self._steps_without_data()
             return
-        epoch, reading = self.decoder.epoch(self.slice.entry.epoch), self.decoder.reading
-        own = storage is reading.storage
-        segment = self.opened if own and self.opened else self._open(storage)
-        keys = self.decoder.keys(self.slice.entry.epoch, segment.frames)
-        rows = dict(plan_frames(segment.frames, self.slice, self.decoder.pruning, keys))
-        engine = self._engine
-        groups = segment.plan_fetches(list(rows), epoch.columns, self.decoder.fetches)
-        for numbers in [list(rows)] if engine and segment.whole and rows else groups:
-            raw_bytes = sum(segment.frames[number].raw_bytes for number in numbers)
-            yield raw_bytes, self._steps_of(segment, numbers, rows, engine)
+        decoder, number = self.decoder, self.slice.entry.epoch
+        own, epoch = storage is decoder.reading.storage, decoder.epoch(number)
+        segment = self.opened if own and self.opened else self._open(storage, epoch)
+        frames = segment.frames
+        keys = decoder.keys(number, frames)
+        rows = dict(plan_frames(frames, self.slice, decoder.pruning, keys))
+        engine = self._engine if decoder.engine else None
+        groups = segment.plan_fetches([*rows], epoch.columns, decoder.fetches)
+        for numbers in [[*rows]] if engine and segment.whole and rows else groups:
+            raw_bytes = sum([frames[number].raw_bytes for number in numbers])
+            yield raw_bytes, self._steps_of(segment, epoch, numbers, rows, engine)
 
     @property
     def _engine(self) -> Engine | None:
         """The engine that decodes the segment, if it is a large Parquet file as engines read it."""
         decoder, entry = self.decoder, self.slice.entry
-        if decoder.engine is None or entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
+        if entry.format != PARQUET or entry.rows <= ENGINE_ROWS:
             return None
         if decoder.reading.stored:  # an engine knows stored names alone
             return None
@@ -178,18 +181,18 @@ class SliceDecoder:
     def _steps_of(
         self,
         segment: OpenSegment,
+        epoch: _Epoch,
         numbers: Sequence[int],
         rows: Mapping[int, int],
         engine: Engine | None,
     ) -> Iterator[Step]:
-        columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        found = self._fetch(segment, numbers, columns)
+        found = self._fetch(segment, numbers, epoch.columns)
         if engine is not None:
-            yield self._for_engine(engine, segment, dict(found), rows)
+            yield self._for_engine(engine, segment, epoch, dict(found), rows)
             return
         for number, data in found:
-            decode = partial(self._decode, segment, number, rows[number], data)
-            yield segment.frames[number].raw_bytes, decode
+            decode = partial(self._decode, segment, epoch, number, rows[number], data)
+            yield segment.index.frames[number].raw_bytes, decode
 
     def _fetch(
         self, segment: OpenSegment, numbers: Sequence[int], columns: Sequence[str]
@@ -210,14 +213,14 @@ class SliceDecoder:
         self,
         engine: Engine,
         segment: OpenSegment,
+        epoch: _Epoch,
         data: Mapping[int, Sequence[pa.Buffer]],
         rows: Mapping[int, int],
     ) -> Step:
         def decode(number: int) -> pa.RecordBatch | None:
-            return self._decode(segment, number, rows[number], data[number])
+            return self._decode(segment, epoch, number, rows[number], data[number])
 
-        columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        fetched = Fetched(self.slice, segment, columns, rows, data, decode)
+        fetched = Fetched(self.slice, segment, epoch.columns, rows, data, decode)
         raw_bytes = sum(segment.frames[number].raw_bytes for number in data)
         return raw_bytes, partial(engine, fetched)
 
@@ -231,12 +234,13 @@ class SliceDecoder:
 
     def open_ahead(self) -> "SliceDecoder":
         """Return this decoder with its segment open; as it is if that fails, until its turn."""
+        epoch = self.decoder.epoch(self.slice.entry.epoch)
         try:
-            return replace(self, opened=self._open(self.decoder.reading.storage))
+            return replace(self, opened=self._open(self.decoder.reading.storage, epoch))
         except (FormatError, StorageError):
             return self
 
-    def _open(self, storage: Storage) -> OpenSegment:
+    def _open(self, storage: Storage, epoch: _Epoch) -> OpenSegment:
         decoder = self.decoder
         # Only what the stream's own folder holds: a copy elsewhere has another location.
         own = storage is decoder.reading.storage
@@ -247,22 +251,17 @@ class SliceDecoder:
             self.slice,
             where=storage.describe(place),
             whole=not decoder.looks_up,
-            columns=self._share,
+            columns=epoch.share,
             cache=kept,
             with_stats=False,  # the plan has gone by them
         )
 
     @property
-    def _share(self) -> float:
-        """The share of the segment's columns that is read."""
-        epoch = self.decoder.epoch(self.slice.entry.epoch)
-        return len(epoch.columns) / len(epoch.schema)
-
-    @property
     def opening_bytes(self) -> int:
         """What is fetched when the segment is opened."""
         entry, decoder = self.slice.entry, self.decoder
-        whole = entry.bytes <= whole_bytes(decoder.reading.storage, self._share)
+        share = decoder.epoch(entry.epoch).share
+        whole = entry.bytes <= whole_bytes(decoder.reading.storage, share)
         return entry.bytes if whole and not decoder.looks_up else entry.footer_bytes
 
     def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
@@ -270,9 +269,14 @@ class SliceDecoder:
         return decode_steps(self.steps(storage))
 
     def _decode(
-        self, segment: OpenSegment, number: int, row: int, data: Sequence[pa.Buffer]
+        self,
+        segment: OpenSegment,
+        epoch: _Epoch,
+        number: int,
+        row: int,
+        data: Sequence[pa.Buffer],
     ) -> pa.RecordBatch | None:
-        frame, epoch = segment.frames[number], self.decoder.epoch(self.slice.entry.epoch)
+        frame = segment.index.frames[number]
         if frame.fingerprint != epoch.fingerprint:
             raise CorruptionError(
                 "frame has a different schema than its epoch",
@@ -327,6 +331,6 @@ def read_frames(
 
 def _open(storage: Storage, slice_: PlacedSegment, **how: Any) -> OpenSegment:
     segment = open_segment(storage, slice_.entry, **how)
-    if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
+    if sum([frame.rows for frame in segment.index.frames]) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

@@ -268,15 +268,15 @@ def plan_frames(
 
     `keys` is what the filters look up in segments of the slice's epoch.
     """
-    row = 0
+    row, filtered = 0, bool(filters)
     for number, frame in enumerate(frames):
         claimed = slice_.claim[0] <= row < slice_.claim[1]
         wanted = row < slice_.rows[1] and row + frame.rows > slice_.rows[0]
         if (
             claimed
             and wanted
-            and (not filters or filters.may_match(frame.stats, frame.rows))
-            and may_hold_keys(keys, frame.filters)
+            and (not filtered or filters.may_match(frame.stats, frame.rows))
+            and (not keys or may_hold_keys(keys, frame.filters))
         ):
             yield number, row
         row += frame.rows
@@ -291,22 +291,36 @@ def split_reading(
     partition_rows: int | None = None,
     min_partitions: int | None = None,
 ) -> list[ReadTask]:
-    """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it.
+    """Split a read into tasks by the version that it is bound to; `Scan.tasks` describes it."""
+    tasks = plan_tasks(
+        _bound_range(context, root, reading),
+        partition_bytes=check_option("partition_bytes", partition_bytes),
+        partition_rows=check_option("partition_rows", partition_rows),
+        min_partitions=check_option("min_partitions", min_partitions),
+    )
+    return _dated(context, root, reading, tasks)
 
-    If commit times are asked for, each task has the commits of its events.
-    """
+
+def whole_reading(context: StreamContext, reading: Reading, *, root: Root) -> list[ReadTask]:
+    """Return a read as one task, for a process that reads all of it; none if nothing can match."""
+    slices = _bound_range(context, root, reading)
+    return _dated(context, root, reading, [ReadTask(slices)] if slices else [])
+
+
+def _bound_range(context: StreamContext, root: Root, reading: Reading) -> SliceTable:
     if (root.stream_id, root.version) != (reading.stream_id, reading.version):
         raise InvalidInputError(
             "read is bound to another stream or version",
             bound=(reading.stream_id, reading.version),
             given=(root.stream_id, root.version),
         )
-    tasks = plan_tasks(
-        plan_range(context.status, root, reading),
-        partition_bytes=check_option("partition_bytes", partition_bytes),
-        partition_rows=check_option("partition_rows", partition_rows),
-        min_partitions=check_option("min_partitions", min_partitions),
-    )
+    return plan_range(context.status, root, reading)
+
+
+def _dated(
+    context: StreamContext, root: Root, reading: Reading, tasks: list[ReadTask]
+) -> list[ReadTask]:
+    """Return tasks, each with the commits of its events if their times are asked for."""
     if reading.commit_time_column is None or not tasks:
         return tasks
     try:

@@ -3,7 +3,7 @@
 The entry names the segment's format; nothing here depends on a particular format.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -41,7 +41,7 @@ class OpenSegment:
     name: str
     where: str
     index: SegmentIndex
-    whole: ByteArraySegment | None
+    whole: memoryview | None
     verified: bool = False
     cache: ScanCache | None = None
 
@@ -52,41 +52,42 @@ class OpenSegment:
 
     def plan_fetches(
         self, numbers: Sequence[int], columns: Sequence[str] | None, before: Iterator[int]
-    ) -> Iterator[list[int]]:
+    ) -> Iterable[list[int]]:
         """Group frames whose columns are fetched together; in a whole object each is alone.
 
         `before` counts the groups of a scan. Its first ones are small, so that its first events
         come soon and few more have been fetched by then.
         """
+        if self.whole is not None:
+            return [[number] for number in numbers]
         spans = []
         for number in numbers:
             found = self.index.spans(number, columns)
             spans.append((number, (found[0][0], found[-1][1])))
         factor = self.storage.profile.fetch_factor
         most = (min(1 + number // SMALL_FETCHES, factor) * READ_BYTES for number in before)
-        for run in plan_runs(spans, most if self.whole is None else repeat(0)):
-            yield [number for number, _ in run]
+        return ([number for number, _ in run] for run in plan_runs(spans, most))
 
     def stored(self, number: int) -> pa.Buffer:
         """Fetch one whole frame, unchecked."""
         frame = self.frames[number]
         if self.whole is not None:
-            return self.whole.slice(frame.start, frame.end).to_arrow()
+            return pa.py_buffer(self.whole[frame.start : frame.end])
         return pa.py_buffer(self.storage.get_range(self.name, frame.start, frame.end))
 
     def checked(self, spans: Sequence[tuple[int, Span]]) -> Iterator[tuple[int, pa.Buffer]]:
         """Fetch ranges of frames, each with its frame's number, and check them."""
-        if self.whole is not None:
-            for number, span in spans:
-                data = self.whole.slice(*span).to_arrow()
-                if not self.verified:
-                    self.index.check(number, span, data, where=self.where)
-                yield number, data
-            return
         for run in self._runs(spans):
             numbers = {span: number for number, span in run}
             found = fetch_through(self.cache, [*numbers], partial(self._load, numbers))
             yield from zip(numbers.values(), map(_sound, found), strict=True)
+
+    def held(self, number: int, span: Span) -> pa.Buffer:
+        """Return a range of a frame of a whole object, checked."""
+        data = pa.py_buffer((self.whole or memoryview(b""))[span[0] : span[1]])
+        if not self.verified:
+            self.index.check(number, span, data, where=self.where)
+        return data
 
     def _runs(self, spans: Sequence[tuple[int, Span]]) -> Iterator[list[tuple[int, Span]]]:
         factor = self.storage.profile.fetch_factor
@@ -135,6 +136,11 @@ def fetch_frames(
     Every read of committed events passes through here. `numbers` ascend; `columns` of None means
     all columns, whose bytes are one buffer.
     """
+    if segment.whole is not None:
+        for number in numbers:
+            ranges = segment.index.spans(number, columns)
+            yield number, [segment.held(number, span) for span in ranges]
+        return
     wanted = [(number, segment.index.spans(number, columns)) for number in numbers]
     spans = [(number, span) for number, ranges in wanted for span in ranges]
     left = {number: len(ranges) for number, ranges in wanted}
@@ -191,8 +197,8 @@ def open_segment(
     """
     if (frame := entry.frame) is not None:
         name = names.segment_object(entry.path)
-        inline, view = index_of(entry, frame, with_stats=with_stats), ByteArraySegment(frame.data)
-        return OpenSegment(storage, name, where or storage.describe(name), inline, view)
+        inline, data = index_of(entry, frame, with_stats=with_stats), memoryview(frame.data)
+        return OpenSegment(storage, name, where or storage.describe(name), inline, data)
     source = _Source(storage, entry, where)
     if not (whole and entry.bytes <= whole_bytes(storage, columns)):
         (tail,) = fetch_through(cache, [source.end], source.load_end)
@@ -201,8 +207,8 @@ def open_segment(
     found = None if cache is None else cache.fetch([(0, entry.bytes)], source.load_whole)[0]
     # If a part is damaged, frames are checked as they are read, so that the others can be.
     verified = isinstance(found, Piece)
-    view = ByteArraySegment(found.data if isinstance(found, Piece) else source.fetch_whole())
-    index = source.index or source.parse(view.slice(*source.end).copy())
+    view = memoryview(found.data if isinstance(found, Piece) else source.fetch_whole())
+    index = source.index or source.parse(bytes(view[slice(*source.end)]))
     return OpenSegment(storage, source.name, source.where, index, view, verified=verified)
 
 

@@ -18,7 +18,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
-from segstore_ds.read.plan import split_reading
+from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.read.waiting import Waiting
@@ -232,7 +232,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         reading = plan_reading(self._context, root, start, end, **self._how)
         self._reading.check_goes_on(reading, remedy=_AGAIN)
         self._reading = reading
-        tasks = split_reading(self._context, reading, root=root)
+        tasks = whole_reading(self._context, reading, root=root)
         self._batches, self._upto = _pieces(open_reader(reading, tasks), self._most_rows), end
         return self._batches
 

@@ -139,7 +139,7 @@ def _opened(fetched: Fetched) -> Iterator[Any]:
     """Give what was fetched as a file, or as the bytes of one if all of it is there."""
     whole = fetched.segment.whole
     if whole is not None:
-        yield whole.data.obj if isinstance(whole.data.obj, bytes) else whole.copy()
+        yield whole.obj if isinstance(whole.obj, bytes) else bytes(whole)
         return
     with _open_sparse(fetched) as file:
         yield file

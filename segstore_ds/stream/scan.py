@@ -19,7 +19,7 @@ from segstore_ds.read.filters.conditions import Filters, all_of
 from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.frames import load
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.read.plan import Reading, ReadTask, split_reading
+from segstore_ds.read.plan import Reading, ReadTask, split_reading, whole_reading
 from segstore_ds.read.scan import first_rows, open_reader
 from segstore_ds.storage import Storage
 
@@ -155,7 +155,7 @@ class Scan:
             [1, 2, 3]
         """
         reader = open_reader(
-            self.reading, split_reading(self.context, self.reading, root=self.root)
+            self.reading, whole_reading(self.context, self.reading, root=self.root)
         )
         return reader if self.limit is None else first_rows(reader, self.limit)
 

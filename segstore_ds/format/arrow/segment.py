@@ -192,7 +192,8 @@ class ArrowIndex:
         """Decode a frame; raises as `decode_frame`."""
         frame, held = self.frames[number], self.held
         if held is not None and held.schema.equals(schema, check_metadata=True):
-            return held if columns in (None, schema.names) else held.select(columns)
+            chosen = held if columns in (None, schema.names) else held.select(columns)
+            return pa.concat_batches([chosen])  # a copy: readers may write to its memory
         return decode_frame(
             data[0],
             rows=frame.rows,
