@@ -157,6 +157,7 @@ class _SegmentCommits:
             self._least = 0 if self._whole else self._least  # a copy has its origin's numbers
             return False
         except FormatError:
+            self._batches, self._whole = iter(()), False
             return False
         operations = rows["operation"].to_numpy(zero_copy_only=False)
         unknown = np.flatnonzero(operations == Operation.UNKNOWN)
