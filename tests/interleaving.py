@@ -61,6 +61,7 @@ class Scene:
         page: How many objects a listing returns per step; None for all.
         now_s: The initial time.
         dates_commits: Whether commit files have modification times, which a drop reads.
+        stops: Actor -> the only requests, as texts, before which others may step.
     """
 
     actors: Mapping[str, Program]
@@ -75,6 +76,7 @@ class Scene:
     page: int | None = None
     now_s: int = 100_000
     dates_commits: bool = False
+    stops: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,15 @@ class Model:
     def _settle(self, state: State) -> State:
         # Notes matter only to the ghost, and the clock stands still once no nap is left.
         eager = ("note", "nap") if state.naps else ("note", "nap", "clock")
+
+        def is_eager(place: Place) -> bool:
+            stops, request = self.scene.stops.get(place.name), place.request
+            if stops is None:
+                return request.verb in eager
+            return request.verb != "done" and str(request) not in stops
+
         for actor in range(len(state.places)):
-            while actor not in state.asleep and state.places[actor].request.verb in eager:
+            while actor not in state.asleep and is_eager(state.places[actor]):
                 if state.places[actor].request.verb == "nap":
                     state = state._replace(asleep=state.asleep | {actor})
                 state = self._step(state, actor, "done")
