@@ -53,18 +53,18 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
         each.known = None  # what is remembered would hide a promotion until the next commit
     at_once([partial(replicas.ready, each, root) for each in known])
     follower = Follower(target, context.clock, of=storage.url)
-    empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/") is not None
+    first = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nobody.
     for other in (storage, *(files.storage for files in context.log.seams.copies(root))):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
-    if empty and follower.files.newest_listed() is not None:
+    if first:
         raise AlreadyExistsError(
             "the folder holds the last commits of a dropped stream",
             remedy="name another folder: a follower has the version numbers of its primary",
             url=follower.url,
         )
-    if empty:
+    if first is not None:
         seed(context, follower)
     else:
         _check_same(context, follower)

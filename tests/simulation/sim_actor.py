@@ -64,6 +64,7 @@ class Actor:
         self.life = life
         self.name = name
         self.ledger = life.ledger
+        self.url = life.url
         self.world = life.world
         self.chance = life.world.chance_of(f"actor {name}")
         self.starts = 0
@@ -149,7 +150,7 @@ class Actor:
     def storage(self, url: str = "") -> CheckedStorage:
         """Connect this process to a folder."""
         assert self.process is not None
-        return open_sim(self.life.store, self.process, url or self.life.url)
+        return open_sim(self.life.store, self.process, url or self.url)
 
 
 def read_rows(stream: Stream, start: int, end: int) -> list[tuple[int, str, str, str | None]]:

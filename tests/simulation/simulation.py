@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import actors_damage
 import actors_promote
 from actors_copy import Copier, Home, Operator, Tenant
 from actors_read import Consumer, Member, Reader
@@ -65,9 +66,10 @@ CAST: Mapping[str, type[Actor]] = {
     "tenant-1": Tenant,
     "tenant-2": Tenant,
     **actors_promote.CAST,
+    **actors_damage.CAST,
 }
 # The chance that those who share another stream are in a life.
-TROUPES = {"": 1.0, "pair": 0.3}
+TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.2}
 
 
 @dataclass
