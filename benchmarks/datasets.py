@@ -9,7 +9,9 @@ import importlib.util
 import io
 import shutil
 import zipfile
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +85,40 @@ def real_parquet(target: Path, name: str, rows: int, files: int = FILES) -> int:
         first, last = rows * number // files, rows * (number + 1) // files
         pq.write_table(table.slice(first, last - first), target / f"part-{number}.parquet")
     return rows
+
+
+def columns(rows: int) -> dict[str, pa.Array]:
+    """Return columns of every kind: those of events, flights and weather, and made-up ones."""
+    random = np.random.default_rng(SEED)
+    found = {
+        f"events.{name}": column for name, column in zip(EVENTS.names, events(0, rows), strict=True)
+    }
+    for name in ("flights", "weather"):
+        for column in (table := _read_real(name).slice(0, rows)).column_names:
+            found[f"{name}.{column}"] = table[column].combine_chunks()
+    codes = random.zipf(1.3, (rows, 4)) % 20_000
+    pages = [f"/shop/{a}/item-{b}?from={c}" for a, b, c, _ in codes.tolist()]
+    clicks = zip(pages, random.integers(0, 5000, rows).tolist(), strict=True)
+    cents = random.integers(0, 10**7, rows)
+    made = {
+        "random": random.random(rows),
+        "walk": random.normal(0, 1, rows).cumsum(),
+        "prices": random.lognormal(3, 1, rows).round(2),
+        "longs": random.integers(-(2**62), 2**62, rows),
+        "sorted codes": np.sort(random.integers(0, 1000, rows)),
+        "codes with nulls": pa.array([None if n % 3 else n % 50 for n in codes[:, 3].tolist()]),
+        "texts, few": [f"state {n % 7}" for n in codes[:, 0].tolist()],
+        "texts, many": [f"{a:x}{b:x}{c}" for a, b, c, _ in (codes * 7919).tolist()],
+        "pages": pages,
+        "uuids": [str(UUID(bytes=random.bytes(16))) for _ in range(rows)],
+        "hashes": [random.bytes(20) for _ in range(rows)],
+        "json": [
+            f'{{"page": "{page}", "user": {user}, "ms": {len(page)}}}' for page, user in clicks
+        ],
+        "decimals": pa.array([Decimal(n).scaleb(-2) for n in cents.tolist()], pa.decimal128(9, 2)),
+        "lists": pa.array((codes / 10).tolist()),
+    }
+    return found | {name: pa.array(column) for name, column in made.items()}
 
 
 def _read_real(name: str) -> pa.Table:

@@ -1,56 +1,41 @@
-"""Remembers, in this process, the encodings that small Parquet segments of a stream were given.
+"""Remembers, in this process, how the columns of a stream's last Parquet segments were encoded.
 
-Two trial writes choose them, which cost more than writing 20,000 rows does. The tasks of a query's
-batches write alike rows, so one trial serves many. Any encodings store any rows of their schema
-exactly: a choice that has aged costs bytes, never events.
+To choose that costs as much as to write 5,000 rows. The tasks of a query's batches write alike
+rows, so one choice serves many; a segment's writer takes it only for rows that it suits.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from threading import Lock
 
 from segstore_ds.format.parquet.encodings import Encodings
-from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.format.parquet.writer import CHOICE_ROWS, ParquetEncoder
 from segstore_ds.write.request import Target
 
-REUSED_ROWS = 1 << 19  # rows that one trial serves: its two writes of 2^14 rows are 6 % of them
-_LARGER = 1.5  # a segment with so many times the trial's bytes per row ends the use of its choice
-_SLACK_BYTES = 4 << 10  # for headers, which count where rows take next to nothing
 _MOST_KNOWN = 64
 
 _Key = tuple[object, ...]
 
-
-@dataclass(slots=True)
-class _Known:
-    encodings: Encodings
-    rows: int
-
-
-_known: OrderedDict[_Key, _Known] = OrderedDict()
+_known: OrderedDict[_Key, tuple[Encodings, int]] = OrderedDict()  # and how many rows they served
 _lock = Lock()
 
 
 def recall_encodings(target: Target) -> Encodings | None:
-    """Return encodings that suited the target's last segments, or None to try them anew."""
+    """Return how the target's last segment was encoded, or None to choose anew."""
     with _lock:
-        found = _known.get(_key(target))
-        return found.encodings if found else None
+        found, _ = _known.get(_key(target), (None, 0))
+        return found
 
 
 def remember_encodings(target: Target, encoder: ParquetEncoder) -> None:
-    """Keep the encodings of a segment, before its footer, for the next one unless they aged."""
+    """Keep the encodings of a segment for the next one, unless they have served many rows."""
     if encoder.encodings is None:
         return
     key = _key(target)
     with _lock:
-        found = _known.pop(key, None)
-        if found is None or found.encodings is not encoder.encodings:
-            found = _Known(encoder.encodings, 0)
-        found.rows += encoder.rows
-        most = _SLACK_BYTES + _LARGER * encoder.encodings.expect_bytes(encoder.rows)
-        if found.rows < REUSED_ROWS and encoder.encoded_bytes <= most:
-            _known[key] = found
+        found, rows = _known.pop(key, (None, 0))
+        rows = encoder.rows + (rows if found is encoder.encodings else 0)
+        if rows < CHOICE_ROWS:
+            _known[key] = encoder.encodings, rows
         while len(_known) > _MOST_KNOWN:
             _known.popitem(last=False)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import Frame, encode_frame
+from segstore_ds.format.parquet.encodings import saves_enough
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.statistics import columns_with_stats
 from segstore_ds.options.arguments import check_option
@@ -17,6 +18,7 @@ STATS_COLUMNS = 32
 FRAME_BYTES = 8 << 20  # before compression, about
 FEW_BYTES = 2048
 PLAIN_BYTES = 160  # of a column of a batch: compressed, it would take hardly less, or more
+TRIED_BYTES = 1 << 20  # from here on, to try a sample costs next to nothing
 HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 
@@ -80,12 +82,14 @@ class Layout:
         key_columns: Sequence[str] = (),
         into: memoryview | None = None,
     ) -> Frame:
-        """Encode a frame of an Arrow segment; a tiny one is not compressed."""
+        """Encode a frame of an Arrow segment; one is plain if it is tiny or hardly shrinks."""
         tiny = batch.num_rows < PLAIN_BYTES and size_of(batch) < PLAIN_BYTES * batch.num_columns
+        tried = size_of(batch) >= TRIED_BYTES and self.compression != "none"
+        plain = tiny or (tried and not saves_enough(batch))
         return encode_frame(
             batch,
-            compression="none" if tiny else self.compression,  # type: ignore[arg-type]
-            compression_level=None if tiny else self._level,
+            compression="none" if plain else self.compression,  # type: ignore[arg-type]
+            compression_level=None if plain else self._level,
             stats_columns=stats_columns,
             key_columns=key_columns,
             into=into,

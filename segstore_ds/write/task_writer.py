@@ -89,7 +89,6 @@ class TaskWriter:
         self._inline_bytes = 0
         self._rules = BatchRules.of(layout, target.schema, task, readable=readable)
         self._format: str | None = None  # of the segments, once the first was begun
-        self._bulk = False  # more than one frame, once the first segment was begun
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
         self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
@@ -249,7 +248,7 @@ class TaskWriter:
             self._write(batch)
             return
         if plan_batch(self._rules, batch.num_rows, size, more=full) is Way.PARQUET:
-            self._begin(Way.PARQUET, [*self._inline, batch], bulk=full)
+            self._begin(Way.PARQUET, [*self._inline, batch])
         else:
             self._place(self._encoded(batch), more=full)
 
@@ -267,12 +266,11 @@ class TaskWriter:
         more = more or len(self._inline) > 1
         way = plan_batch(self._rules, frame.rows, self._inline_bytes, encoded=True, more=more)
         if way is not Way.INLINE:
-            self._begin(way, self._inline, bulk=more)
+            self._begin(way, self._inline)
 
-    def _begin(self, way: Way, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool) -> None:
+    def _begin(self, way: Way, pieces: Sequence[Frame | pa.RecordBatch]) -> None:
         """Write the first frames of the task's segments."""
         self._format = way.value
-        self._bulk = bulk
         self._inline = []
         for place, piece in enumerate(pieces):
             try:
@@ -391,8 +389,7 @@ class TaskWriter:
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:
             encoder = layout.parquet_encoder(self._stored, self._stats_columns, target.key_columns)
-            if not self._bulk:
-                encoder.encodings = recall_encodings(target)
+            encoder.encodings = recall_encodings(target)
         return SegmentWriter(target.storage, path, self._pool, self._counters, encoder)
 
     def _end_segment(self) -> None:
@@ -400,7 +397,7 @@ class TaskWriter:
         if self._segment is None:
             return
         encoder = self._segment.encoder
-        if encoder.name == PARQUET and not self._bulk:
+        if isinstance(encoder, ParquetEncoder):
             remember_encodings(self._target, encoder)
         self._staged.append(self._segment.finish())
         self._stats.append((encoder.rows, encoder.stats))

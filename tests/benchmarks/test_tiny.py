@@ -49,6 +49,7 @@ PLAIN = (
     "latest_by",
     "python_rivals",
     "append_frontier",
+    "column_encodings",
 )
 # On a real S3 server, which the first run fetches.
 SERVER = ("copy_between_stores", "lazy_scan_s3")

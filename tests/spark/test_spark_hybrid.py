@@ -186,7 +186,9 @@ CONDITIONS = [
 def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, monkeypatch):
     """Bounds as older versions wrote them leave NaN out: pushed down, these would lose rows."""
     options = Encodings.options
-    monkeypatch.setattr(Encodings, "options", lambda self: options(replace(self, bounded=None)))
+    monkeypatch.setattr(
+        Encodings, "options", lambda self, *a: options(replace(self, bounded=None), *a)
+    )
     stream = segstore.create(url, SCHEMA)
     for start in range(5):
         table = pa.Table.from_pylist([_row(n) for n in range(start, 40, 5)], SCHEMA)
@@ -207,9 +209,9 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, monkeypatch):
 @pytest.mark.parametrize("encoding", ["PLAIN", "RLE_DICTIONARY"])
 def test_sparks_own_reader_of_files_keeps_nan(spark, url, encoding):
     """Floats have no bounds in the files, so that it does not pass over what they leave out."""
-    values = [0.5, float("nan"), -0.0] * 1000
-    if encoding != "PLAIN":  # in no order, which plain values need more bytes for
-        random.Random(5).shuffle(values)
+    chance = random.Random(5)
+    others = [chance.random() if encoding == "PLAIN" else 0.5 for _ in range(2400)]
+    values = chance.sample([*[float("nan"), -0.0] * 300, *others], 3000)
     stream = segstore.create(url, pa.schema([("d", pa.float64())]))
     large = segstore.Layout(inline_bytes=0, segment_format="parquet")
     stream.append(pa.table({"d": values}), layout=large)
@@ -219,7 +221,33 @@ def test_sparks_own_reader_of_files_keeps_nan(spark, url, encoding):
     # It also looks into dictionaries, where the two zeros are two words.
     files = spark.read.option("parquet.filter.dictionary.enabled", "false").parquet(*urls)
     for condition in ("d > 1", "d = double('NaN')", "NOT d < 1", "d = 0"):
-        assert files.where(condition).count() == 1000, condition
+        assert files.where(condition).count() == 300, condition
+
+
+def test_sparks_reader_takes_columns_of_any_encoding_and_codec(spark, url):
+    """Row groups of one file are plain, have dictionaries or steps, with a codec and without."""
+    chance = random.Random(3)
+    frames = [
+        pa.table({"n": range(1000), "d": [0.5, None] * 500, "s": ["x", "yy"] * 500}),
+        pa.table(
+            {
+                "n": [chance.getrandbits(62) for _ in range(1000)],
+                "d": [chance.random() for _ in range(1000)],
+                "s": [f"{chance.getrandbits(60):x}" for _ in range(1000)],
+            }
+        ),
+    ]
+    stream = segstore.create(url, frames[0].schema)
+    large = segstore.Layout(inline_bytes=0, segment_format="parquet", frame_rows=1000)
+    stream.append(pa.concat_tables(frames), layout=large)
+    [file] = stream.scan().files()
+    groups = pq.read_metadata(file.url.removeprefix("file://"))
+    chunks = [groups.row_group(n).column(1) for n in range(2)]
+    assert [(c.has_dictionary_page, c.compression == "ZSTD") for c in chunks] == [
+        (True, chunks[0].compression == "ZSTD"),
+        (False, False),
+    ]
+    assert_same(spark, url)
 
 
 def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):

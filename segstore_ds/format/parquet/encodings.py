@@ -1,105 +1,286 @@
-"""Choose the encoding and the bounds of each column of a Parquet segment by trial. Pure.
+"""Choose how each leaf column of a row group is encoded, by what it costs. Pure.
 
-Dictionaries make compacted history small, but waste time and bytes on ids, measured values and
-times. Two small trial files, one with dictionaries and one with the encoding that otherwise suits
-the type, show which columns gain from a dictionary. Only encodings that every engine reads are
-used: plain, dictionary and, for integers and times, delta. (Byte-stream split is smaller for no
-type for which Spark's reader accepts it.) Floats get no bounds. Numbers and times in lists and
-values of maps get no dictionary: Spark's code of `transform`, `filter`, `distinct` and others looks
-up a null's value, too, by an id of an earlier row group, and fails.
+A column is plain, has a dictionary or, if it holds integers or times, stores their steps, each
+compressed or not. A small sample of the rows tells how many bytes each way takes; the weights below
+add the CPU to write and to read them. Only what every engine reads is used. (Byte-stream split is
+smaller for no type for which Spark's reader accepts it.) Floats get no bounds. Numbers and times in
+lists and values of maps get no dictionary: Spark's code of `transform`, `filter`, `distinct` and
+others looks up a null's value, too, by an id of an earlier row group, and fails.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 from pyarrow import types as t
 
 from segstore_ds.format.schema.normal_form import children_of
 
-SAMPLE_ROWS = 16_384
-# The cost of a dictionary is extrapolated from the sample to a frame of this size, or to the first
-# frame if that is larger. Some grow with the rows and some are complete in the sample, so the
-# estimate is halfway between.
-_FRAME_ROWS = 65_536
+# The weights, in nanoseconds of a core; `benchmarks column_encodings` shows what they lead to. What
+# is written once is read three times, and each time its bytes travel at 100 MB/s.
+READS = 3
+BYTE_NS = (1 + READS) * 10.0
+_ARCHIVE_LEVEL, _ARCHIVED = 9, 4  # from this level on, bytes count so many times as much
+_CODEC_NS = 1.6 + READS * 1.1  # of a byte before compression, so a codec has to save 12 %
+_VALUE_NS = {"PLAIN": 0.0, "DICTIONARY": 3.0 + READS, "DELTA_BINARY_PACKED": 1.0 * READS}
+_WORD_NS, _WORD_BYTE_NS = 70.0, 2.2  # of each different value, and of each of its bytes
+_ALIKE = 0.15  # batches are, if zstd leaves shares of them that differ by about so much
+_STEADY = 1.1  # what is in use stays, unless another way is so many times as cheap
+
+_PLACES = 16  # of a batch, from which a sample has the same number of rows each
+_MOST_ROWS, _LEAST_ROWS, _SHARE = 1024, 256, 16
+_COLUMN_BYTES = 32 << 10  # of a sample, for each column: fewer rows if they are wide
+_CODEC_BYTES = 16 << 10  # of a column of the sample are compressed, at most
+_BLOCK = 64  # values whose steps are measured together
+_FEW = 1 / 16  # of a value's bytes: if steps take no more, nothing else is looked at
+_UNEVEN = 3.0  # so many times as many values at three places as equally frequent ones would be
+_PLAIN, _DICTIONARY, _DELTA = _VALUE_NS
+
+Way = tuple[str, bool]  # an encoding, and whether it is compressed
+_Codec = Callable[[Any], Sized]
+Numbers = np.ndarray[Any, Any]
+_Size = tuple[float, float]  # bytes of a value, and the share of them that a codec leaves
 
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """Settings of a Parquet writer for leaf columns.
+    """Settings of a Parquet writer: the way of each leaf column, by its path.
 
-    `dictionary` names the columns with a dictionary and `others` gives the encodings of others.
     `bounded` names the columns whose bounds other engines may rely on; None means all.
-    `row_bytes` is about what a row of the trial takes in the file.
+    `row_bytes` is about what a row of the sample takes in the file, and `left` the share that zstd
+    leaves of the sample.
     """
 
-    dictionary: tuple[str, ...]
-    others: dict[str, str]
+    ways: Mapping[str, Way]
     bounded: tuple[str, ...] | None = None
     row_bytes: float = 0.0
+    left: float = 1.0
 
-    def options(self) -> dict[str, Any]:
+    def options(self, compression: str, level: int | None) -> dict[str, Any]:
         """Return the settings as arguments of `pyarrow.parquet.ParquetWriter`."""
-        found: dict[str, Any] = {"use_dictionary": list(self.dictionary) or False}
-        if self.others:
-            found["column_encoding"] = self.others
+        coded = [path for path, (_, coded) in self.ways.items() if coded]
+        found: dict[str, Any] = {
+            "use_dictionary": self.columns(_DICTIONARY) or False,
+            "column_encoding": dict.fromkeys(self.columns(_DELTA), _DELTA) or None,
+            "compression": dict.fromkeys(coded, compression),
+            "compression_level": None if level is None else dict.fromkeys(coded, level),
+        }
         if self.bounded is not None:
             found["write_statistics"] = list(self.bounded) or False
         return found
+
+    def columns(self, encoding: str) -> list[str]:
+        """Return the paths of the columns that have an encoding."""
+        return [path for path, (own, _) in self.ways.items() if own == encoding]
+
+    def suits(self, batch: pa.RecordBatch) -> bool:
+        """Tell whether a batch looks like the one of the choice, at a tenth of another one's cost.
+
+        Few rows suit everything.
+        """
+        return batch.num_rows < _LEAST_ROWS or (
+            abs(compressed_share(take_sample(batch)) - self.left) <= _ALIKE * (self.left + _ALIKE)
+        )
 
     def expect_bytes(self, rows: int) -> int:
         """Estimate what so many rows take in the file."""
         return int(self.row_bytes * rows)
 
 
-def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encodings:
-    """Choose encodings by writing the first rows of a segment twice.
+def choose_encodings(
+    batch: pa.RecordBatch,
+    paths: Sequence[str],
+    *,
+    compression: str,
+    level: int | None = None,
+    used: Encodings | None = None,
+) -> Encodings:
+    """Choose the cheapest way of each leaf; return what is `used` unless others are much cheaper.
 
-    `batch` has at least one row; `options` are the writer's other arguments.
+    `batch` has at least one row; `paths` are those of its leaves in Parquet.
     """
-    sample = pa.Table.from_batches([batch.slice(0, SAMPLE_ROWS)])
-    leaves = leaves_of(batch.schema)
-    with_dictionary = _trial(sample, {**options, "use_dictionary": True})
-    paths = [with_dictionary.column(place).path_in_schema for place in range(len(leaves))]
-    found = [(path, *leaf) for path, leaf in zip(paths, leaves, strict=True)]
+    codec = _codec(compression)
+    byte_ns = BYTE_NS * (_ARCHIVED if (level or 0) >= _ARCHIVE_LEVEL else 1)
+    sample, leaves = take_sample(batch), leaves_of(batch.schema)
+    times = batch.num_rows / sample.num_rows
+    values = (leaf for column in sample.columns for leaf in _values(column))
+    ways: dict[str, Way] = {}
+    least = kept = row_bytes = 0.0
+    for path, (kind, repeated), leaf in zip(paths, leaves, values, strict=True):
+        if path in ways:  # a name with a dot may look like a field of a struct
+            ways[path] = _PLAIN, codec is not None
+            continue
+        costs: dict[Way, tuple[float, float]] = {}
+        for encoding, width, left, words_ns in _weigh(leaf, kind, times, codec, repeated=repeated):
+            size, ns = width * len(leaf), (_VALUE_NS[encoding] + words_ns) * len(leaf)
+            costs[encoding, False] = ns + byte_ns * size, size
+            costs[encoding, True] = ns + (byte_ns * left + _CODEC_NS) * size, size * left
+        ways[path] = min(costs, key=lambda way: costs[way][0])
+        least += costs[ways[path]][0]
+        row_bytes += costs[ways[path]][1] / sample.num_rows
+        if used is not None:
+            kept += costs.get(used.ways[path], (float("inf"), 0.0))[0]
+    if used is not None and kept <= _STEADY * least:
+        return used
     # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
-    floats = {path for path, leaf, _ in found if t.is_floating(leaf)}
-    bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
-    barred = {
-        path
-        for path, leaf, repeated in found
-        if repeated and (t.is_floating(leaf) or _is_integer(leaf))
-    }
-    twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
-    if twice:
-        row_bytes = with_dictionary.total_byte_size / sample.num_rows
-        coded = tuple(path for path in dict.fromkeys(paths) if path not in barred)
-        return Encodings(coded, {}, bounded, row_bytes)
-    deltas = {path: "DELTA_BINARY_PACKED" for path, leaf, _ in found if _is_integer(leaf)}
-    without = _trial(sample, {**options, **Encodings((), deltas).options()})
-    factor = max(_FRAME_ROWS, batch.num_rows) / sample.num_rows
-    chosen = []
-    least = 0
-    for place, path in enumerate(paths):
-        coded, plain = with_dictionary.column(place), without.column(place)
-        size = coded.total_compressed_size
-        least += min(size, plain.total_compressed_size)
-        words = 0
-        if coded.dictionary_page_offset is not None:
-            words = coded.data_page_offset - coded.dictionary_page_offset
-        expected = words * (1 + factor) / 2 + (size - words) * factor
-        if expected < plain.total_compressed_size * factor and path not in barred:
-            chosen.append(path)
-            deltas.pop(path, None)
-    return Encodings(tuple(chosen), deltas, bounded, least / sample.num_rows)
+    floats = {path for path, (kind, _) in zip(paths, leaves, strict=True) if t.is_floating(kind)}
+    bounded = tuple(path for path in ways if path not in floats)
+    return Encodings(ways, bounded, row_bytes, compressed_share(sample))
 
 
-def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
-    sink = pa.BufferOutputStream()
-    pq.write_table(sample, sink, row_group_size=sample.num_rows, **options)
-    return pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+def saves_enough(batch: pa.RecordBatch) -> bool:
+    """Tell whether a codec saves enough of a batch's own buffers, by a sample."""
+    return compressed_share(take_sample(batch)) < 1 - _CODEC_NS / BYTE_NS
+
+
+def compressed_share(sample: pa.RecordBatch) -> float:
+    """Return the share of some rows that zstd leaves."""
+    data = sample.serialize()
+    return float(len(zstandard.ZstdCompressor(level=1).compress(data)) / data.size)
+
+
+def _codec(compression: str) -> _Codec | None:
+    """Return what compresses a sample: pyarrow's zstd would make a context for each call."""
+    if compression == "none":
+        return None
+    zstd = compression == "zstd"
+    return zstandard.ZstdCompressor(level=1).compress if zstd else pa.Codec(compression).compress
+
+
+def take_sample(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return some rows of a batch, from places evenly over it."""
+    rows = batch.num_rows
+    wide = _COLUMN_BYTES * batch.num_columns * rows // max(batch.nbytes, 1)
+    each = max(min(_MOST_ROWS, max(_LEAST_ROWS, rows // _SHARE), wide) // _PLACES, 1)
+    if rows <= each * _PLACES:
+        return batch
+    starts = ((rows - each) * place // (_PLACES - 1) for place in range(_PLACES))
+    return pa.concat_batches([batch.slice(start, each) for start in starts])
+
+
+def _weigh(
+    values: pa.Array, kind: pa.DataType, times: float, codec: _Codec | None, *, repeated: bool
+) -> Iterator[tuple[str, float, float, float]]:
+    """Yield each encoding: bytes of a value, share that a codec leaves, nanoseconds of its words.
+
+    The batch has so many `times` the values.
+    """
+    if not len(values):
+        yield _PLAIN, 0.0, 1.0, 0.0
+        return
+    plain, width = _stored(values)
+    whole = _is_integer(kind)
+    if whole and len(plain) > 2:
+        size, left = _measure_steps(plain, codec)
+        yield _DELTA, size, left, 0.0
+        if size <= _FEW * width:
+            return
+    left = _share_left(plain, codec)
+    yield _PLAIN, width, left, 0.0
+    if t.is_boolean(kind) or (repeated and (whole or t.is_floating(kind))):
+        return
+    encoded = values.dictionary_encode()
+    ids = encoded.indices.to_numpy()
+    words = _expect_words(ids, len(ids) * times)
+    if words >= len(ids) * times > 1:
+        return
+    new, word_bytes = words / (len(ids) * times), _stored(encoded.dictionary)[1]
+    ids_bytes, ids_left = _measure_ids(ids, words, codec)
+    size = new * word_bytes + ids_bytes
+    left = (new * word_bytes * left + ids_bytes * ids_left) / size
+    yield _DICTIONARY, size, left, new * (_WORD_NS + _WORD_BYTE_NS * word_bytes)
+
+
+def _measure_steps(numbers: Numbers, codec: _Codec | None) -> _Size:
+    block = min(_BLOCK, len(numbers))
+    blocks = numbers[: len(numbers) // block * block].reshape(-1, block)
+    steps = blocks[:, 1:] - blocks[:, :-1]  # they wrap around, as Parquet's do
+    above = (steps - steps.min(axis=1, keepdims=True)).view(f"u{steps.itemsize}")
+    most = np.maximum.reduceat(above, [0, block // 2], axis=1)
+    size = float(np.ceil(np.log2(most + 1.0)).mean()) / 8 + 5 / 128  # 128 values have 5 bytes more
+    return size, min(_narrow_left(above, int(most.max()), codec) / size, 1.0)
+
+
+def _measure_ids(ids: Numbers, words: float, codec: _Codec | None) -> _Size:
+    bits, most = max(int(words - 1).bit_length(), 1), int(ids.max())
+    runs = (np.count_nonzero(ids[1:] != ids[:-1]) + 1) / len(ids)
+    size = min(bits / 8, runs * (1 + -(-bits // 8)))
+    coded = _narrow_left(ids, most, codec) * bits / max(most.bit_length(), 1)
+    return size, min(coded / size, 1.0)
+
+
+def _narrow_left(numbers: Numbers, most: int, codec: _Codec | None) -> float:
+    """Return what a codec leaves of a number, if each is stored in as few bytes as `most` needs."""
+    width = 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
+    return width * _share_left(numbers.astype(f"u{width}"), codec)
+
+
+def _share_left(data: Numbers, codec: _Codec | None) -> float:
+    """Return the share of some bytes that a codec leaves."""
+    some = np.ascontiguousarray(data).tobytes()[:_CODEC_BYTES]
+    return min(len(codec(some)) / len(some), 1.0) if codec and some else 1.0
+
+
+def _stored(values: pa.Array) -> tuple[Numbers, float]:
+    """Return values as Parquet stores them plain, and the mean bytes of one."""
+    kind, start, end = values.type, values.offset, values.offset + len(values)
+    if t.is_boolean(kind):
+        return np.packbits(values.to_numpy(zero_copy_only=False)), 1 / 8
+    data = values.buffers()[-1] or b""
+    if t.is_string(kind) or t.is_binary(kind):
+        ends = np.frombuffer(values.buffers()[1], "i4")[start : end + 1]
+        texts = np.frombuffer(data, "u1")[ends[0] : ends[-1]]
+        found = np.concatenate((texts, np.diff(ends).view("u1")))
+        return found, found.size / len(values)
+    if not t.is_decimal(kind):
+        width = kind.bit_width // 8
+        numbers = np.frombuffer(data, f"i{width}")[start:end]
+        return (numbers.astype("i4"), 4) if width < 4 else (numbers, width)
+    digits = int(kind.precision)
+    width = 4 if digits <= 9 else 8 if digits <= 18 else int(digits * 3.33 + 9) // 8
+    return np.frombuffer(data, "u1").reshape(-1, kind.bit_width // 8)[start:end, :width], width
+
+
+def _expect_words(ids: Numbers, total: float) -> float:
+    """Return about how many different values so many have, by those of a sample.
+
+    Those at one place and at two tell how many were not seen (Chao's estimate by incidence). Where
+    others are at many places, a few are frequent and most are rare: then their number grows as it
+    did within the sample (Heaps' law).
+    """
+    words, count = int(ids.max()) + 1, len(ids)
+    seen = np.zeros((_PLACES, words), np.uint8)
+    seen[np.arange(count) * _PLACES // count, ids] = 1
+    places = np.bincount(np.add.reduce(seen, axis=0, dtype=np.uint8), minlength=3)
+    once, twice = int(places[1]), int(places[2])
+    if not twice:
+        return float(min(words + once * (total / count - 1), total))
+    if (words - once - twice) * once > _UNEVEN * twice * twice:
+        half = int(ids[: (count + 1) // 2].max()) + 1
+        return float(words * (total / count) ** np.log2(words / half))
+    unseen = once**2 / (2 * twice) * (1 - 1 / _PLACES)
+    missed = (1 - once / max(_PLACES * unseen + once, 1)) ** (_PLACES * (total / count - 1))
+    return float(words + unseen * (1 - missed))
+
+
+def _values(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the values of each leaf, without nulls."""
+    kind = array.type
+    if t.is_map(kind):
+        children = [array.keys, array.items]
+    elif t.is_struct(kind):
+        children = array.flatten()
+    elif t.is_list(kind):
+        children = [array.flatten()]
+    else:
+        yield array.drop_null()
+        return
+    for child in children:
+        yield from _values(child)
 
 
 def leaves_of(schema: pa.Schema) -> list[tuple[pa.DataType, bool]]:

@@ -7,15 +7,17 @@ import pyarrow as pa
 
 
 class Pieces:
-    """Keeps what is written as pieces until they are taken."""
+    """Keeps what is written as pieces until they are taken; while it is `muted`, nothing."""
 
     def __init__(self) -> None:
         self.place = 0
-        self.closed = False
+        self.closed = self.muted = False
         self._pieces: list[bytes] = []
 
     def write(self, data: pa.Buffer | bytes) -> int:
         """Keep a copy, because the writer may reuse the memory."""
+        if self.muted:
+            return len(data)
         piece = bytes(data)
         if piece:
             self._pieces.append(piece)

@@ -54,6 +54,8 @@ _PAGES = {"max_rows_per_page": 1 << 15}
 # column chunk and writes the rest plain. For repeated long texts, that takes twice the bytes and is
 # slower to write and to read. `choose_encodings` has decided whether the dictionary pays off.
 _DICTIONARY_BYTES = 16 << 20
+_ZEROS = bytes(1 << 16)
+CHOICE_ROWS = 1 << 18  # after so many rows, the ways of the columns are chosen anew
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
@@ -64,8 +66,9 @@ class ParquetEncoder:
     Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and
     `can_store` holds for it. A level of None is the codec's own default. Statistics are computed
     for `stats_columns`; nested columns are skipped. Of the `key_columns` that are there, row groups
-    get Parquet's own Bloom filters. `encodings` may be given before the first frame, to spare the
-    trial writes; afterwards they are those in use.
+    get Parquet's own Bloom filters. Frames whose columns cost least in another way than those
+    before have a Parquet writer of their own: one footer names the row groups of all. `encodings`
+    may be given before the first frame, to spare a choice; afterwards they are the last ones.
     """
 
     name = NAME
@@ -84,9 +87,8 @@ class ParquetEncoder:
         self._fingerprint = fingerprint(schema)
         self._decimals = decimal_columns(schema)
         self._leaves = len(leaves_of(schema))
+        self._compression, self._level = compression, compression_level
         self._options: dict[str, Any] = {
-            "compression": compression,
-            "compression_level": compression_level,
             "write_page_checksum": True,
             "store_decimal_as_integer": True,
             "dictionary_pagesize_limit": _DICTIONARY_BYTES,
@@ -94,14 +96,15 @@ class ParquetEncoder:
         }
         self._stats_columns = list(stats_columns)
         self._key_columns = key_columns
-        self._filtered: list[str] = []
+        self._filters: dict[str, int] = {}
         self._pieces = Pieces()
-        self._writer: pq.ParquetWriter | None = None
+        self._writers: list[tuple[pq.ParquetWriter, pa.PythonFile]] = []  # the last one writes
         self._frames: list[FrameEntry] = []
         self.stats: Stats = {}  # of all frames, once finished
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
         self.encodings: Encodings | None = None
+        self._chosen_rows = 0  # when they were last chosen
         self.rows = 0
         self.pieces = 0  # with a checksum in the index
         self.is_broken = False  # an encode failed part-way; the segment must be aborted
@@ -129,8 +132,6 @@ class ParquetEncoder:
 
     def add(self, batch: pa.RecordBatch) -> tuple[list[bytes], int]:
         """Append a frame; return the pieces to write, not joined, and the CRC-32 of them all.
-
-        The first frame decides how columns are encoded, unless `encodings` were given.
 
         Raises:
             InvalidInputError: The batch has no rows, is too large for one frame, or holds a value
@@ -187,15 +188,14 @@ class ParquetEncoder:
     def finish(self) -> tuple[bytes, StagedSegment]:
         """End the segment; return its last bytes, and the segment, which has no path yet."""
         self._check_sound()
-        if self._writer is None:
+        if not self._writers:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
-        index = _build(self._frames, self._lengths, self._crcs, self._filtered)
+        index = _build(self._frames, self._lengths, self._crcs, list(self._filters))
         try:
             # pyarrow would store the ids here as well, as text.
             schema = encode_schema(self._schema)
-            self._writer.add_key_value_metadata({_SCHEMA_KEY: schema, INDEX_KEY: index})
-            self._writer.close()
-            end = b"".join(self._pieces.take())
+            self._writers[0][0].add_key_value_metadata({_SCHEMA_KEY: schema, INDEX_KEY: index})
+            end = self._end()
         except MemoryError:
             raise
         except PARQUET_ERRORS as error:
@@ -215,9 +215,8 @@ class ParquetEncoder:
 
     def _encode(self, batch: pa.RecordBatch) -> list[bytes]:
         try:
-            if self._writer is None:
-                self._writer = self._open(batch)
-            self._writer.write_batch(batch, row_group_size=batch.num_rows)
+            self._prepare(batch)
+            self._writers[-1][0].write_batch(batch, row_group_size=batch.num_rows)
         except MemoryError:
             raise
         except PARQUET_ERRORS as error:
@@ -229,15 +228,60 @@ class ParquetEncoder:
             ) from error
         return self._pieces.take()
 
-    def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
-        encodings = self.encodings or choose_encodings(batch, self._options)
-        self.encodings = encodings
-        expected = encodings.expect_bytes(batch.num_rows)
-        filters = choose_filters(batch, self._key_columns, frame_bytes=expected)
-        self._filtered = list(filters)
-        options = {**self._options, **encodings.options(), "store_schema": False}
-        options.update(filter_options(filters))
-        return pq.ParquetWriter(self._pieces, with_column_ids(self._schema), **options)
+    def _prepare(self, batch: pa.RecordBatch) -> None:
+        """Open a writer for the first frame, and for one that is to be encoded in other ways."""
+        chosen, seen = self.encodings, self.rows + batch.num_rows
+        if chosen is None or seen - self._chosen_rows >= CHOICE_ROWS or not chosen.suits(batch):
+            chosen = choose_encodings(
+                batch,
+                _leaf_paths(self._schema) or (),
+                compression=self._compression,
+                level=self._level,
+                used=chosen,
+            )
+            self._chosen_rows = seen
+        if chosen is self.encodings and self._writers:
+            return
+        if not self._writers:
+            expected = chosen.expect_bytes(batch.num_rows)
+            self._filters = choose_filters(batch, self._key_columns, frame_bytes=expected)
+        self.encodings = chosen
+        options = self._options | chosen.options(self._compression, self._level)
+        options |= filter_options(self._filters)
+        sink = pa.PythonFile(self._pieces, mode="w")
+        self._pieces.muted = bool(self._writers)  # only the first magic counts
+        writer = pq.ParquetWriter(sink, with_column_ids(self._schema), **options)
+        self._writers.append((writer, sink))
+        self._go_on(sink)
+
+    def _go_on(self, sink: pa.PythonFile) -> None:
+        """Let a writer go on where the others are: Arrow counts what each has written."""
+        self._pieces.muted = True
+        while left := self._pieces.place - sink.tell():
+            sink.write(memoryview(_ZEROS)[:left])
+        self._pieces.muted = False
+
+    def _end(self) -> bytes:
+        """Close all writers; return their filters and one footer, which names all row groups."""
+        filters: list[bytes] = []
+        footers: list[tuple[bytes, pq.FileMetaData]] = []
+        for writer, sink in self._writers:
+            self._go_on(sink)
+            writer.close()
+            written = b"".join(self._pieces.take())
+            size = int.from_bytes(written[-8:-4], "little") + 8  # with its length and the magic
+            filters.append(written[:-size])
+            footers.append((written[-size:], writer.writer.metadata))
+            self._pieces.place -= size
+        footer, metadata = footers[0]
+        if others := footers[1:]:
+            for _, other in others:
+                metadata.append_row_groups(other)
+            joined = pa.BufferOutputStream()
+            metadata.write_metadata_file(joined)
+            footer = joined.getvalue()[len(MAGIC) :].to_pybytes()
+        self._pieces.place += len(footer)
+        return b"".join((*filters, footer))
 
 
 def _find_refused(batch: pa.RecordBatch) -> str | None:
@@ -282,20 +326,27 @@ def _build(
     return base64.b64encode(zstandard.ZstdCompressor(level=3).compress(raw))
 
 
-@lru_cache(maxsize=64)
 def can_store(schema: pa.Schema) -> bool:
-    """Tell whether Parquet restores a schema in normal form exactly, by writing an empty file."""
+    """Tell whether Parquet restores a schema in normal form exactly."""
+    return _leaf_paths(schema) is not None
+
+
+@lru_cache(maxsize=64)
+def _leaf_paths(schema: pa.Schema) -> tuple[str, ...] | None:
+    """Return the path of each leaf by an empty file; None if that restores another schema."""
     sink = pa.BufferOutputStream()
     empty = pa.Table.from_batches([], schema=schema)  # unlike `empty_table`, does not load pandas
     try:
         pq.write_table(empty, sink, store_decimal_as_integer=True)
         with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
-            found = file.schema_arrow
+            found, leaves = file.schema_arrow, file.schema
     except MemoryError:  # says nothing about the schema, so it must not be cached
         raise
     except PARQUET_ERRORS:
-        return False
+        return None
     same = found.names == schema.names and all(
         ours.type.equals(theirs.type) for ours, theirs in zip(schema, found, strict=True)
     )
-    return same and len(leaves_of(schema)) == len(leaves_of(found))
+    if not same or len(leaves_of(schema)) != len(leaves_of(found)):
+        return None
+    return tuple(leaves.column(place).path for place in range(len(leaves)))

@@ -1,13 +1,42 @@
-"""Which leaf columns of a Parquet segment get a dictionary."""
+"""Which way each leaf column of a row group is encoded."""
 
+import decimal
+import io
 import random
+import uuid
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
-from segstore_ds.format.parquet.encodings import choose_encodings
+from segstore_ds.format.parquet.encodings import Encodings, choose_encodings
+from segstore_ds.format.parquet.writer import ParquetEncoder
 
+ROWS = 8192
 REPEATED = [(1 << 60) + place % 7 * 12_345_678_901 for place in range(1000)]
 TEXTS = [f"text {number}" for number in REPEATED]
+DRAW = np.random.default_rng(7)
+
+
+def choose(batch: pa.RecordBatch, used: Encodings | None = None, **options) -> Encodings:
+    """Choose among all ways, with zstd."""
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_batches([batch]), sink)
+    schema = pq.ParquetFile(sink).schema
+    paths = [schema.column(place).path for place in range(len(schema.names))]
+    return choose_encodings(batch, paths, **{"compression": "zstd", "used": used} | options)
+
+
+def encode(*batches: pa.RecordBatch) -> tuple[bytes, pq.FileMetaData]:
+    """Return a whole segment of frames, as a reader of Parquet finds it."""
+    options = {"compression": "zstd", "compression_level": 2, "stats_columns": ()}
+    encoder = ParquetEncoder(batches[0].schema, **options)
+    pieces = [encoder.start()]
+    for batch in batches:
+        pieces += encoder.add(batch)[0]
+    data = b"".join([*pieces, encoder.finish()[0]])
+    return data, pq.read_metadata(io.BytesIO(data))
 
 
 def test_numbers_within_lists_and_maps_get_no_dictionary():
@@ -26,9 +55,9 @@ def test_numbers_within_lists_and_maps_get_no_dictionary():
             ),
         }
     )
-    chosen = {path.partition(".")[0] for path in choose_encodings(batch, {}).dictionary}
-    assert chosen == {"plain", "within", "words", "map"}
-    assert not any(path.endswith("value") for path in choose_encodings(batch, {}).dictionary)
+    found = choose(batch).columns("DICTIONARY")
+    assert {path.partition(".")[0] for path in found} == {"plain", "within", "words", "map"}
+    assert not any(path.endswith("value") for path in found)
 
 
 def test_names_with_dots_keep_the_rule():
@@ -36,14 +65,97 @@ def test_names_with_dots_keep_the_rule():
     numbers = pa.array(REPEATED)
     lists = pa.ListArray.from_arrays(pa.array(range(1001), pa.int32()), numbers)
     batch = pa.record_batch({"a": lists, "a.list.element": numbers, "b": numbers})
-    assert choose_encodings(batch, {}).dictionary == ("b",)
+    assert choose(batch).columns("DICTIONARY") == ["b"]
 
 
-def test_rows_of_a_large_first_frame_decide():
+def test_rows_of_the_frame_decide():
     """50,000 different values are too many for a frame of 65,536 rows, and few for a larger one."""
+    batch = pa.record_batch({"value": DRAW.integers(0, 50_000, 1 << 18) / 1000})
+    assert choose(batch.slice(0, 1 << 16)).columns("DICTIONARY") == []
+    assert choose(batch).columns("DICTIONARY") == ["value"]
+
+
+def columns() -> dict[str, tuple[pa.Array, int, bool]]:
+    """Return columns with their bytes in Parquet without encoding, and whether values repeat."""
     chance = random.Random(7)
-    values = pa.array([chance.randrange(50_000) / 1000 for _ in range(1 << 18)])
-    batch = pa.record_batch({"value": values})
-    options = {"compression": "zstd"}
-    assert choose_encodings(batch.slice(0, 1 << 16), options).dictionary == ()
-    assert choose_encodings(batch, options).dictionary == ("value",)
+    words = [f"word {n}" for n in range(50)]
+    ids = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(ROWS)]
+    cents = [decimal.Decimal(n).scaleb(-2) for n in DRAW.integers(0, 10**6, ROWS).tolist()]
+    some = [None if n % 3 else n * 7919 % 1000 for n in range(ROWS)]
+    return {
+        "doubles": (pa.array(DRAW.random(ROWS)), 8 * ROWS, False),
+        "walk": (pa.array(DRAW.normal(0, 1, ROWS).cumsum()), 8 * ROWS, False),
+        "floats": (pa.array(DRAW.random(ROWS), pa.float32()), 4 * ROWS, False),
+        "longs": (pa.array(DRAW.integers(-(2**62), 2**62, ROWS)), 8 * ROWS, False),
+        "shorts": (pa.array(DRAW.integers(-(2**15), 2**15, ROWS), pa.int16()), 4 * ROWS, True),
+        "ids": (pa.array(range(ROWS)), 8 * ROWS, False),
+        "uuids": (pa.array(ids), 40 * ROWS, False),
+        "hashes": (pa.array([uuid.UUID(i).bytes for i in ids], pa.binary()), 20 * ROWS, False),
+        "words": (pa.array(chance.choices(words, k=ROWS)), 10 * ROWS, True),
+        "lists": (pa.array([[n] for n in DRAW.random(ROWS)]), 8 * ROWS, False),
+        "cents": (pa.array(cents, pa.decimal128(9, 2)), 4 * ROWS, True),
+        "wide": (pa.array(cents, pa.decimal128(30, 2)), 13 * ROWS, True),
+        "bools": (pa.array(DRAW.random(ROWS) < 0.5), ROWS // 8, True),
+        "nulls": (pa.nulls(ROWS, pa.int64()), 0, True),
+        "some": (pa.array(some), 8 * ROWS // 3, True),
+    }
+
+
+def test_no_column_takes_more_than_its_values():
+    """Nor do values that are all different get a dictionary."""
+    made = columns()
+    batch = pa.record_batch({name: column for name, (column, _, _) in made.items()})
+    data, metadata = encode(batch)
+    assert pq.read_table(io.BytesIO(data)).equals(pa.Table.from_batches([batch]))
+    group = metadata.row_group(0)
+    for place, (name, (_, raw, repeats)) in enumerate(made.items()):
+        column = group.column(place)
+        levels = ROWS // 4 if name in {"lists", "some"} else 0  # of lists and nulls
+        assert column.total_compressed_size <= raw * 1.02 + levels + 100, name
+        assert repeats or column.dictionary_page_offset is None, name
+
+
+@pytest.mark.parametrize(
+    ("column", "coded"),
+    [
+        (DRAW.random(ROWS), False),
+        (DRAW.integers(-(2**62), 2**62, ROWS), False),
+        ([f"{n} of {n * n} and more text" for n in range(ROWS)], True),
+    ],
+)
+def test_codec_that_saves_little_is_left_out(column, coded):
+    batch = pa.record_batch({"c": column})
+    assert encode(batch)[1].row_group(0).column(0).compression == (
+        "ZSTD" if coded else "UNCOMPRESSED"
+    )
+    assert not choose(batch, compression="none").ways["c"][1]
+
+
+def test_an_archive_is_compressed_for_less():
+    """Doubles keep 6 % of their bytes from zstd, for whom asks for few bytes."""
+    batch = pa.record_batch({"c": DRAW.random(ROWS)})
+    assert choose(batch, level=15).ways["c"] == ("PLAIN", True)
+
+
+def test_row_groups_of_another_nature_are_encoded_otherwise():
+    """One file, its groups in order, each encoded as suits it, and no choice is for ever."""
+    rows = 1 << 16
+    odd = pa.record_batch(
+        {"n": DRAW.random(rows), "s": [f"{n:x}" for n in DRAW.integers(0, 2**60, rows)]}
+    )
+    usual = pa.record_batch({"n": np.arange(rows) % 10 * 1.5, "s": ["ab", "c"] * (rows // 2)})
+    data, metadata = encode(odd, usual, usual, odd)
+    assert pq.read_table(io.BytesIO(data), page_checksum_verification=True).equals(
+        pa.Table.from_batches([odd, usual, usual, odd])
+    )
+    groups = [metadata.row_group(place) for place in range(4)]
+    coded = [group.column(0).dictionary_page_offset is not None for group in groups]
+    assert coded == [False, True, True, False]
+    assert groups[1].total_byte_size < groups[0].total_byte_size / 20
+
+
+def test_what_is_in_use_stays_where_others_are_hardly_cheaper():
+    batch = pa.record_batch({"n": DRAW.integers(0, 1000, ROWS), "s": ["ab", "c"] * (ROWS // 2)})
+    used = choose(batch)
+    assert choose(batch.slice(100), used) is used
+    assert choose(batch, Encodings(dict.fromkeys("ns", ("PLAIN", False)))) == used
