@@ -36,7 +36,7 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table import Table, readable_parts, readable_rows
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage, put_named
+from segstore_ds.storage import Storage
 
 Ref = TypeVar("Ref", PartRef, BlobRef)
 
@@ -287,7 +287,7 @@ class _StatusRepair:
             self._put_back(ref.path, data)
             return ref
         path = object_path(self._root.version, kind, data)
-        put_named(self._context.storage, path, data)
+        self._context.storage.put_named(path, data)
         self._gone.append(ref.path)
         self._findings.repaired.append(ref.path + note)
         return replace(ref, path=path, bytes=len(data))

@@ -25,7 +25,7 @@ from segstore_ds.format.inline import (
 from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.statistics import Stats, merge, parse_stats
-from segstore_ds.storage import Storage, put_named
+from segstore_ds.storage import Storage
 
 
 def join_inline(root: Root, schemas: Schemas) -> Root:
@@ -69,7 +69,7 @@ def _put_run(
     ]
     data, laid = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
-    put_named(storage, names.segment_object(path), data)
+    storage.put_named(names.segment_object(path), data)
     return replace(laid.entry(run[-1].segment_id), path=path)
 
 

@@ -26,7 +26,7 @@ from segstore_ds.format.envelope import (
 from segstore_ds.format.parts.kinds import KINDS, SEGMENTS, Kind, T, encode_object
 from segstore_ds.format.parts.segments import Part
 from segstore_ds.format.root import BlobRef, PartRef
-from segstore_ds.storage import Storage, put_named
+from segstore_ds.storage import Storage
 
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
@@ -73,7 +73,7 @@ class ObjectStore:
         """Write a value; `version` is the newest version that the writer has seen."""
         data = encode_object(kind, value)
         path = object_path(version, kind, data)
-        put_named(self.storage, path, data + behind)
+        self.storage.put_named(path, data + behind)
         self._cache.keep(path, len(value), value)
         return BlobRef(path, len(data))
 

@@ -14,7 +14,6 @@ from segstore_ds.storage.base import (
 )
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
-from segstore_ds.storage.named import put_named
 from segstore_ds.storage.opening import UrlLike, open_storage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
@@ -31,7 +30,6 @@ __all__ = [
     "find_inner",
     "find_overlap",
     "open_storage",
-    "put_named",
     "refuse_overlap",
     "resolve_location",
     "resolve_storage_options",

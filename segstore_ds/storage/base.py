@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+)
 from segstore_ds.storage.profile import FAR, Profile
 
 # Name prefix of an object that only probes a store; upkeep and drop recognize it.
 PROBE = ".probe-"
+_TRIES = 5  # to put an object that others delete
 _PART = r"(?!\.\.?(?:/|\Z))[^\x00-\x1f\x7f\\/]+"
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
 
@@ -228,6 +234,29 @@ class Storage(ABC):
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
         """Write a non-empty object, replacing any object there in one step, whole and durable."""
+
+    def put_named(self, path: str, data: bytes) -> None:
+        """Put an object whose name says its bytes, unless it is there; others may put it, too.
+
+        An existing object with other bytes is replaced: a process ended while it wrote it, on a
+        filesystem that shows an object before it is whole.
+
+        Raises:
+            ConflictError: Another writer deleted the object on every attempt.
+        """
+        for _ in range(_TRIES):
+            if self.create(path, data):
+                return
+            try:
+                if self.get(path, limit_bytes=len(data)) == data:
+                    return
+            except MissingObjectError:
+                continue
+            except CorruptionError:
+                pass  # it is longer
+            self.put(path, data)
+            return
+        raise ConflictError("another writer deletes the same object each time", path=path)
 
     def note(self, path: str, data: bytes) -> None:
         """Write a hint as cheaply as possible; a reader may see none, or half of it."""

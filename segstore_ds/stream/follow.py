@@ -18,10 +18,10 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
+from segstore_ds.read.micro_batch import Waiting
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.read.waiting import Waiting
 from segstore_ds.retention.members import MemberReader, join_reader
 from segstore_ds.retention.readers import NamedReader, register_reader
 

@@ -18,8 +18,7 @@ from segstore_ds.read.cuts import (
     parse_cut,
     resolve_cut,
 )
-from segstore_ds.read.plan import BatchLimits, plan_batch_end
-from segstore_ds.read.waiting import Waiting
+from segstore_ds.read.micro_batch import BatchLimits, Waiting, plan_batch_end
 from segstore_ds.storage import Storage
 from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import Stream

@@ -23,7 +23,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.log.commit import Change
-from segstore_ds.read.plan import BatchLimits, plan_batch_end
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.versions import ReadAllAvailable

@@ -6,7 +6,7 @@ import pyarrow as pa
 from stream_kit import HOUR, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from segstore_ds.read.waiting import Waiting
+from segstore_ds.read.micro_batch import Waiting
 from segstore_ds.stream.opening import open as open_on
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.read.plan import BatchLimits, plan_batch_end
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.status.table_status import PlacedSegment
 
 
