@@ -18,7 +18,7 @@ CONFIG = """
 strict = True
 [mypy-segstore_ds.*]
 follow_imports = silent
-[mypy-pyarrow.*,pandas.*,matplotlib.*,fsspec.*]
+[mypy-pyarrow.*,pandas.*,fsspec.*]
 ignore_missing_imports = True
 """
 

@@ -20,7 +20,7 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.read.metadata_rows import build_batches, flags, ints, texts, times
+from segstore_ds.read.metadata_rows import build_batches, facts_of, flags, ints, texts, times
 from segstore_ds.storage import Storage, find_inner
 
 _LOG = logging.getLogger(__name__)
@@ -145,17 +145,7 @@ def _read_stream(folder: Storage) -> dict[str, Any] | None:
         return None if gone else _row_of_error(folder.url, error)
     except SegstoreError as error:
         return _row_of_error(folder.url, error)
-    return {
-        "url": folder.url,
-        "stream_id": root.stream_id,
-        "version": root.version,
-        "generation": root.generation,
-        "time": root.time_us,
-        "head": root.head,
-        "tail": root.tail,
-        "events": root.tail - root.head,
-        "sealed": root.sealed,
-    }
+    return {"url": folder.url, **facts_of(root)}
 
 
 def _row_of_error(url: str, error: SegstoreError) -> dict[str, Any]:

@@ -78,14 +78,9 @@ _INFO = pa.schema(
 )
 
 
-def _info(context: StreamContext, root: Root) -> RowDicts:
-    runs = context.status.runs(root, root.head, root.tail)
-    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
-    policy, dropped = upkeep_of(root), next(context.status.retired.all(root), None)
-    grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
-    pinned = [pin.version for pin in all_pins(root).values()]
-    pinned += [tag.version for tag in root.kept_tags.values()]
-    row = {
+def facts_of(root: Root) -> dict[str, Any]:
+    """Return what the metadata tables of streams say of each."""
+    return {
         "stream_id": root.stream_id,
         "version": root.version,
         "generation": root.generation,
@@ -94,6 +89,18 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
         "tail": root.tail,
         "sealed": root.sealed,
         "events": root.tail - root.head,
+    }
+
+
+def _info(context: StreamContext, root: Root) -> RowDicts:
+    runs = context.status.runs(root, root.head, root.tail)
+    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
+    policy, dropped = upkeep_of(root), next(context.status.retired.all(root), None)
+    grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
+    pinned = [pin.version for pin in all_pins(root).values()]
+    pinned += [tag.version for tag in root.kept_tags.values()]
+    row = {
+        **facts_of(root),
         "segments": sum(count for count, _ in sizes),
         "bytes": sum(size for _, size in sizes),
         "parts": sum(1 for _ in context.status.table.parts(root)),

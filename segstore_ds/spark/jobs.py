@@ -189,7 +189,6 @@ def copy(
             remedy="use segments or events, or segstore.spark.clone(...) to share segments",
             mode=mode,
         )
-    source, target = as_location(source), as_location(target)
     old, new = (_storage(spark, url, single_writer=single_writer) for url in (source, target))
     if transform is None and mode == EVENTS:
         cuts = (str(start), str(end))
