@@ -57,9 +57,10 @@ class Snapshot:
         return self.context.storage
 
     @property
-    def owners(self) -> frozenset[str]:
-        """The owners of the writers that the root lists, among them the one that wrote last."""
-        return frozenset(writer.owner for writer in self.root.writers.values())
+    def owners(self) -> dict[str, tuple[int, int]]:
+        """The owners of the writers that the root lists, and the offsets of their last batches."""
+        writers = self.root.writers.values()
+        return {writer.owner: (writer.end - writer.rows, writer.end) for writer in writers}
 
     @property
     def schema(self) -> pa.Schema:

@@ -276,11 +276,13 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         reading, task, owners = partition.value
         context = TaskContext.get()
-        if context is not None and context.getLocalProperty(QUERY_ID) in owners:
+        written = owners.get(context.getLocalProperty(QUERY_ID)) if context else None
+        if written is not None:
             raise InvalidInputError(
                 "the query writes to the stream that it reads",
-                remedy="write to another stream; what it has written here is at the end",
+                remedy="write to another stream; its batch stays here, at these offsets",
                 stream=reading.stream_id,
+                written=written,
             )
         yield from slice_batches(reading, self._schema, task)
 
