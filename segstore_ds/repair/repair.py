@@ -225,7 +225,10 @@ def _advise(context: StreamContext, problem: Problem, text: str) -> str:
     beside = latest_storage(context.storage).url if context.storage.outer() is not None else ""
     if beside and problem.where.startswith(beside):
         return f"{text}; call: segstore repair {beside}; or remove the table and publish it again"
-    if problem.version is not None:
+    tags = [t for t, tag in context.log.root.kept_tags.items() if tag.version == problem.version]
+    if tags:
+        command = f"stop keeping that version: segstore tag {url} {tags[0]} --delete"
+    elif problem.version is not None:
         kept = context.log.root.version - problem.version
         command = f"forget versions: segstore maintain {url} --keep 1h --min-versions {kept}"
     else:

@@ -13,6 +13,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
+from segstore_ds.repair.repair import run_repair
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
@@ -104,6 +105,8 @@ def test_missing_object_of_a_kept_version_is_named(stream: Stream) -> None:
         values(stream, **KEEP)
     (problem,) = stream.verify().problems
     assert (problem.where, problem.version) == (path, stream.tags["v1"].version)
+    (advice,) = run_repair(stream._context, allow_loss=False).damaged
+    assert advice.endswith("v1 --delete")
 
 
 def test_nothing_is_erased_while_a_tag_keeps_it() -> None:
