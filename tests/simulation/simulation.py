@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import actors_damage
 import actors_promote
+import actors_shape
 from actors_copy import Copier, Home, Operator, Tenant
 from actors_read import Consumer, Member, Reader
 from actors_upkeep import Keeper, Redactor, Truncater
@@ -67,9 +68,10 @@ CAST: Mapping[str, type[Actor]] = {
     "tenant-2": Tenant,
     **actors_promote.CAST,
     **actors_damage.CAST,
+    **actors_shape.CAST,
 }
 # The chance that those who share another stream are in a life.
-TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.2}
+TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.15, "shape": 0.25}
 
 
 @dataclass
