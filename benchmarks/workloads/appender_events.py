@@ -52,7 +52,12 @@ def appender_events(settings: Settings) -> Found:
 
 
 def _batches(scratch: Path, rows: int) -> dict[str, Any]:
-    """Append in batches of ten, whose memory the caller could fill again after each call."""
+    """Append in batches of ten, whose memory the caller could fill again after each call.
+
+    A copy takes 5 us of the 42 us of such a call, and 1 us when ten are gathered. No other way is
+    cheaper: an IPC stream takes 1.6 us and 5.4 to read, a serialized batch 2.8 and 3 to read, and
+    a look whether the buffers are mutable 4.3, as all are that pyarrow itself allocates.
+    """
     table = pa.table([range(rows), range(rows), ["x" * 84] * rows], schema=SCHEMA)
     batches = table.to_batches(max_chunksize=10)
     with segstore.create(scratch / "batches", SCHEMA).appender() as appender:
