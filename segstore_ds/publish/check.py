@@ -86,9 +86,10 @@ def mend_tables(context: StreamContext) -> Iterator[str]:
     """
     storage = context.storage
     for kind, codec in CODECS.items():
-        wrong = {path for path, _ in _damaged(storage, codec)}
+        wrong = dict(_damaged(storage, codec))
         marks = paths.build_marks_path(codec.KIND)
-        if wrong and wrong <= {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}:
+        signs = {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}
+        if wrong and wrong.keys() <= signs:
             with best_effort(f"making metadata of the {codec.TITLE} table again"):
                 table = codec.newest(storage)
                 check_shown(context, codec, table.note, context.log.root)
@@ -98,7 +99,9 @@ def mend_tables(context: StreamContext) -> Iterator[str]:
                     own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
                     run_publish(context, kind, settle=own)
                 elif codec.HINT in wrong:
-                    announce(storage, codec, table)
+                    if (wrong[codec.HINT].fields.get("named") or -1) > table.version:
+                        run_publish(context, kind)  # the newest commit is lost
+                    announce(storage, codec, codec.newest(storage))
                 if delta.LAST_CHECKPOINT in wrong:
                     codec.checkpoint(storage, codec.newest(storage))
                 yield f"metadata of the {codec.TITLE} table in {storage.url}, made again"

@@ -445,6 +445,11 @@ def _kept_versions(metadata: Mapping[str, Any], objects: Mapping[str, ObjectInfo
 def _check_hint(storage: Storage, versions: Collection[int]) -> None:
     text = storage.get(HINT, limit_bytes=100)
     named = int(text) if text.isdigit() else None
-    if named not in versions:
-        where = storage.describe(HINT)
-        raise CorruptionError("file names a version that does not exist", where=where, named=named)
+    if named in versions:
+        return
+    with suppress(MissingObjectError):
+        if named is not None:
+            storage.info(commit_path(named))  # of a publisher that came after the listing
+            return
+    where = storage.describe(HINT)
+    raise CorruptionError("file names a version that does not exist", where=where, named=named)

@@ -36,6 +36,7 @@ def test_each_missing_object_is_named_or_needed_by_nobody(table: Table, publicat
     for info in [i for i in storage.list("") if i.path.startswith(FOLDERS[table.kind])]:
         data = storage.get(info.path)
         storage.delete(info.path)
+        # No object that a publication would not write anyway tells of a Delta table's last commit.
         newest = info.path.endswith(f"{publications - 1:020d}.json") and publications > 1
         problems = stream.verify().problems
         assert newest or [problem.where for problem in problems], info.path
@@ -44,6 +45,8 @@ def test_each_missing_object_is_named_or_needed_by_nobody(table: Table, publicat
             assert publications > 1 or info.path.endswith("avro")
             assert "--remove, then segstore publish" in report.damaged[0]
             storage.create(info.path, data)
+        else:
+            assert newest or stream.published[table.kind].tail == stream.tail
         table.publish(stream, settle=True)
         assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
         stream.verify().check()
