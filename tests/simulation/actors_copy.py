@@ -37,16 +37,19 @@ class Copier(Actor):
     number = 0
     asked: tuple[str, str] | None = None
     done: bool = False
+    floor = 0  # what was acknowledged when a copy was first asked for
 
     def step(self) -> None:
         if self.asked is None:
             self.number += 1
+            self.floor = self.ledger.floor
             self.asked = f"c{self.number}", self.chance.choice(("clone", "segments", "events"))
             self.done = False
         name, mode = self.asked
         url = f"{self.life.url}-{name}"
         if not self.done:
-            floor = self.ledger.floor
+            # A clone that failed goes on with the version that its pin holds.
+            floor = self.floor if mode == "clone" else self.ledger.floor
             target: Any = self.storage(url)
             copied = self.stream.copy_to(target, copy_id=name, mode=mode)
             if not copied.repeated and mode != "events":
