@@ -11,7 +11,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns, from_columns
 from segstore_ds.format.parts.stats import StatsColumns
-from segstore_ds.format.root import PartRef, Root, StagedSegment
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -81,12 +81,12 @@ def commit_entry(stream: Stream, chance: random.Random, form: str = "arrow") -> 
     """Commit a made-up segment."""
     rows = chance.randrange(900, 1100)
     token = build_token(stream.version, f"{chance.getrandbits(48):012x}")
-    entry = StagedSegment(f"{token}/0-0-0.{form}", rows, rows * 40, 200, 0, None, form)
+    entry = SegmentEntry(0, f"{token}/0-0-0.{form}", rows, rows * 40, 200, 0, form)
     commit_staged(stream, token, (entry,))
     run_due_merge(stream._context)
 
 
-def commit_staged(stream: Stream, token: str, staged: tuple[StagedSegment, ...]) -> None:
+def commit_staged(stream: Stream, token: str, staged: tuple[SegmentEntry, ...]) -> None:
     """Commit made-up segments that a job would have staged under a token."""
     log, request = stream._log, WriteRequest(stream.schema, Layout(), "")
     job = WriteJob(log.storage, token, log.new_transaction(), request, request.schema)

@@ -26,7 +26,7 @@ from benchmarks.workload import Settings, rounded, workload
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.record import build_json
-from segstore_ds.format.root import PartRef, Root, StagedSegment
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.statistics import ColumnStats, to_json
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
@@ -208,7 +208,7 @@ def _commit_of_many(tasks: int, each: int) -> dict[str, Any]:
         log = stream._log
         token, before = build_token(log.root.version, "0" * 12), log.storage.stats.cost()
         staged = tuple(
-            StagedSegment(f"{token}/{t}-0-{n}.arrow", ROWS, ROWS * 40, 200, 0, text, "arrow")
+            SegmentEntry(0, f"{token}/{t}-0-{n}.arrow", ROWS, ROWS * 40, 200, 0, "arrow", text)
             for t in range(tasks)
             for n in range(each)
         )

@@ -21,7 +21,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import build_json
-from segstore_ds.format.root import PartRef, Root, SegmentEntry, StagedSegment
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
@@ -42,7 +42,7 @@ class Replacement:
     inputs: tuple[tuple[int, str], ...]  # id and path of each segment, in offset order
     rows: int  # number of events in the inputs, and in the outputs
     epoch: int  # epoch of the outputs' bytes
-    outputs: tuple[StagedSegment, ...]  # staged segments, in offset order
+    outputs: tuple[SegmentEntry, ...]  # staged segments, in offset order
     # Number of frames of the input that is rewritten within itself; 0 for other runs.
     frames: int = 0
 
@@ -98,7 +98,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             )
         instead.update((segment_id, []) for segment_id, _ in run.inputs)
         for output in run.outputs:
-            instead[run.inputs[0][0]].append(output.entry(run.epoch << 32 | number))
+            instead[run.inputs[0][0]].append(output.numbered(run.epoch << 32 | number))
             number += 1
 
     def rewritten(old: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:

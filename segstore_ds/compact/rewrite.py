@@ -33,7 +33,7 @@ from segstore_ds.format.arrow.frame import Frame, with_marks
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.parquet.writer import can_store
-from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
@@ -169,7 +169,7 @@ def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     """
     token = names.build_token(job.version, nonce)
     slices = [*group.inputs]
-    outputs: list[StagedSegment] = []
+    outputs: list[SegmentEntry] = []
     try:
         if job.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{group.start}-0-0.arrow")
@@ -201,8 +201,8 @@ def _pieces(group: Group, slices: Sequence[PlacedSegment]) -> Iterator[Sequence[
 
 def _write_piece(
     job: CompactJob, group: Group, slices: Sequence[PlacedSegment], piece: int, token: str
-) -> tuple[StagedSegment, ...]:
-    def write(form: str, name: str, limit: int = 1 << 62) -> tuple[StagedSegment, ...]:
+) -> tuple[SegmentEntry, ...]:
+    def write(form: str, name: str, limit: int = 1 << 62) -> tuple[SegmentEntry, ...]:
         target = job.target(group.epoch, token, form=form, most_bytes=limit)
         # Encoded Arrow frames are only passed on to Arrow, and not if they are to become others.
         decoded = len(slices) == 1 or form != ARROW

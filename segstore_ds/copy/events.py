@@ -40,7 +40,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.copies import EVENTS
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import inherited_properties
-from segstore_ds.format.root import Root, StagedSegment
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import convert
@@ -113,7 +113,7 @@ class EventsCopy:
             return self.to.done
         copy_id, plan = self.to.request.copy_id, self.plan
         try:
-            segments: list[StagedSegment] = []
+            segments: list[SegmentEntry] = []
             for piece in read_pieces(self.to.storage, copy_id, self.made_by, self.bounds):
                 segments += piece.segments
         except MissingObjectError:
@@ -126,9 +126,9 @@ class EventsCopy:
             _check_rows(segments, plan.end - plan.start, self.to.storage.url)
         return self.commit_segments(segments)
 
-    def commit_segments(self, segments: Sequence[StagedSegment]) -> Copied:
+    def commit_segments(self, segments: Sequence[SegmentEntry]) -> Copied:
         """Create the destination's first root, which lists these segments."""
-        entries = tuple(segment.entry(number) for number, segment in enumerate(segments))
+        entries = tuple(segment.numbered(number) for number, segment in enumerate(segments))
         copied = self.to.commit(
             entries,
             (0, sum(entry.rows for entry in entries)),
@@ -140,7 +140,7 @@ class EventsCopy:
         clear(self.to.storage, self.to.request.copy_id)
         return copied
 
-    def _stage(self, context: StreamContext, bounds: Range) -> tuple[StagedSegment, ...]:
+    def _stage(self, context: StreamContext, bounds: Range) -> tuple[SegmentEntry, ...]:
         while True:
             root = context.log.root
             try:
@@ -150,9 +150,7 @@ class EventsCopy:
                 if context.log.refresh().version == root.version:
                     raise
 
-    def _write(
-        self, context: StreamContext, root: Root, bounds: Range
-    ) -> tuple[StagedSegment, ...]:
+    def _write(self, context: StreamContext, root: Root, bounds: Range) -> tuple[SegmentEntry, ...]:
         """Write the events of a range as a version of the source has them."""
         start, end = bounds
         if self.plan is not None:
@@ -270,7 +268,7 @@ def _piece_rows(context: StreamContext, root: Root, bounds: Range) -> int:
     return max(LEAST_PIECE_ROWS, rows * PIECE_BYTES // max(size, 1))
 
 
-def _check_rows(segments: Sequence[StagedSegment], expected: int, url: str) -> None:
+def _check_rows(segments: Sequence[SegmentEntry], expected: int, url: str) -> None:
     rows = sum(segment.rows for segment in segments)
     if rows != expected:
         raise CorruptionError(

@@ -44,7 +44,7 @@ from segstore_ds.format.arrow.frame import check_frame
 from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.inline import lay_out, stored_frame
-from segstore_ds.format.root import Root, SegmentEntry, StagedSegment
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
@@ -94,7 +94,7 @@ class SegmentCopier:
     def __exit__(self, *_: object) -> None:
         self._transfer.__exit__()
 
-    def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+    def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[SegmentEntry, ...]]:
         entry = slice_.entry
         try:
             whole = slice_.rows == (0, entry.rows)
@@ -110,7 +110,7 @@ class SegmentCopier:
         entry, data = slice_.entry, b""
         if (frame := entry.frame) is not None:
             data, made = lay_out([stored_frame(entry, frame)])
-            entry = made.entry(entry.segment_id)
+            entry = made.numbered(entry.segment_id)
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
             if has_arrived(self._target, names.segment_object(path), entry):
@@ -172,15 +172,15 @@ class SegmentCopier:
             return False
         return True
 
-    def _edge(self, slice_: PlacedSegment) -> tuple[StagedSegment, ...]:
+    def _edge(self, slice_: PlacedSegment) -> tuple[SegmentEntry, ...]:
         epoch = slice_.entry.epoch
         target = self._job.target(epoch, self._token, storage=self._target)
         writer = TaskWriter(target, slice_.start + slice_.rows[0], secrets.token_hex(6))
         return writer.stage(events_of(self._job, epoch, [slice_])).segments
 
-    def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
+    def _numbered(self, epoch: int, staged: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:
         for segment in staged:
-            yield segment.entry(epoch << 32 | self.next_segment)
+            yield segment.numbered(epoch << 32 | self.next_segment)
             self.next_segment += 1
 
 

@@ -16,7 +16,7 @@ from segstore_ds.errors import CorruptionError, MissingObjectError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.record import ABSENT, Positive, build_json, from_json, parse_json, to_json
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.staged import delete_staged
 
@@ -51,7 +51,7 @@ class StagedPiece:
     start: int
     end: int
     made_by: str
-    segments: tuple[StagedSegment, ...]
+    segments: tuple[SegmentEntry, ...]
 
 
 def open_plan(target: Storage, copy_id: str, propose: Callable[[], CopyPlan]) -> CopyPlan | None:

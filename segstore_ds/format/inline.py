@@ -17,7 +17,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.arrow.segment import ArrowEncoder, ArrowIndex
-from segstore_ds.format.root import InlineFrame, Root, SegmentEntry, StagedSegment
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats, parse_stats
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
@@ -33,13 +33,7 @@ def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
     return SegmentEntry(segment_id, *facts, stats=entry_stats(frame.stats), frame=stored)
 
 
-def renumbered(entry: SegmentEntry, segment_id: int) -> SegmentEntry:
-    """Return an entry with another id; the path of an inline one follows its id."""
-    path = names.build_inline_path(segment_id) if entry.frame else entry.path
-    return replace(entry, segment_id=segment_id, path=path)
-
-
-def lay_out(frames: Iterable[Frame]) -> tuple[bytes, StagedSegment]:
+def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentEntry]:
     """Return an Arrow segment of some frames as bytes, and as a segment without a path."""
     writer = ArrowEncoder()
     pieces = [writer.start()]

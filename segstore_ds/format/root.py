@@ -7,7 +7,7 @@ read a stream with an unknown reader feature, and cannot change one with an unkn
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self, TypeVar
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -105,7 +105,9 @@ class InlineFrame(Row):
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry(Row):
-    """One committed segment; its position in the list determines its offset.
+    """One segment; its position in a root's list determines its offset.
+
+    One that no commit names yet has the id 0, and `mirrors`, the folders that hold its object, too.
 
     A segment with a `frame` is inline: it lies in the commit file and has no object, so nothing is
     said of its end.
@@ -125,6 +127,7 @@ class SegmentEntry(Row):
     frame: InlineFrame | None = None
     frames: int = 0
     frame_raws: int = 0
+    mirrors: Annotated[tuple[str, ...], UNSTORED] = field(default=(), compare=False)
 
     def check_stored(self, where: str) -> None:
         """Raise CorruptionError if it is neither an inline segment nor an object."""
@@ -147,31 +150,10 @@ class SegmentEntry(Row):
         """The schema epoch of its bytes."""
         return self.segment_id >> 32
 
-
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A finished segment that no commit names; the other fields are those of its entry.
-
-    `mirrors` are the folders that hold the whole object, too.
-    """
-
-    path: str
-    rows: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    stats: str | None
-    format: str = "arrow"
-    mirrors: tuple[str, ...] = ()
-    frames: int = 0
-    frame_raws: int = 0
-
-    def entry(self, segment_id: int) -> SegmentEntry:
-        """Return the root's entry for this segment."""
-        return SegmentEntry(
-            *(segment_id, self.path, self.rows, self.bytes, self.footer_bytes, self.footer_crc),
-            *(self.format, self.stats, None, self.frames, self.frame_raws),
-        )
+    def numbered(self, segment_id: int) -> Self:
+        """Return the segment as a root lists it; the path of an inline one follows its id."""
+        path = names.build_inline_path(segment_id) if self.frame else self.path
+        return replace(self, segment_id=segment_id, path=path, mirrors=())
 
 
 @dataclass(frozen=True, slots=True)

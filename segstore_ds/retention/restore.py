@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from segstore_ds.errors import SealedError, SnapshotExpiredError
-from segstore_ds.format.inline import renumbered
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import refuse_redacted
 from segstore_ds.format.root import Root
@@ -55,7 +54,7 @@ def plan_restore(
         # Restore the schema, too: the old segments may not fit a schema written since.
         epochs = (*epochs, replace(old.epoch, number=len(epochs), since=root.tail))
     entries = tuple(
-        renumbered(placed.entry, placed.entry.epoch << 32 | (root.next_segment + place))
+        placed.entry.numbered(placed.entry.epoch << 32 | (root.next_segment + place))
         for place, placed in enumerate(listed)
     )
     # The first segment may hold events from before the old head; hide them below the new head.

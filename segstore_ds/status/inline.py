@@ -70,7 +70,7 @@ def _put_run(
     data, laid = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
     storage.put_named(names.segment_object(path), data)
-    return replace(laid.entry(run[-1].segment_id), path=path)
+    return replace(laid, segment_id=run[-1].segment_id, path=path)
 
 
 def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame:

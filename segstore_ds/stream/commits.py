@@ -13,7 +13,7 @@ from segstore_ds.compact.run import run_auto_compact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.policies import RETENTION_PROPERTY
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish.auto import PROPERTY as AUTO_PUBLISH
@@ -61,7 +61,7 @@ class Commits:
         repeated = job.transaction in self._jobs
         self._remember(job, _TRIED)
         staged = tuple([segment for task in tasks for segment in task.segments])
-        segments, ours = staged, list[StagedSegment]()
+        segments, ours = staged, list[SegmentEntry]()
         try:
             check_stream(self._context.log.root, job.stream_id)
             self.appender.check_visible(tasks, job)

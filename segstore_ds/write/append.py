@@ -27,7 +27,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint, gather_facts
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root, StagedSegment, Writer
+from segstore_ds.format.root import Root, SegmentEntry, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import plan_epochs, with_epochs
@@ -48,7 +48,7 @@ class AppendPlan:
     """All inputs of a commit of staged segments, except the root it is based on."""
 
     job: WriteJob  # what was planned, with the schema of the segments
-    segments: tuple[StagedSegment, ...]  # ordered by offset
+    segments: tuple[SegmentEntry, ...]  # ordered by offset
     # The number of events that the tasks received, and their statistics, which identify a
     # repeat of the batch. The segments hold all of these events, except where the planner found
     # the writer's batch committed, so that nothing was staged.
@@ -60,7 +60,7 @@ class AppendPlan:
     def of(
         cls,
         job: WriteJob,
-        segments: Sequence[StagedSegment],
+        segments: Sequence[SegmentEntry],
         tasks: Iterable[StagedTask],
         frame: Frame | None = None,
     ) -> Self:
@@ -130,7 +130,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     """
     job = plan.job
     first = epoch << 32 | root.next_segment
-    entries = [segment.entry(first + place) for place, segment in enumerate(plan.segments)]
+    entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
     if plan.frame is not None:
         entries.append(encoded_entry(first, plan.frame))
     tail = root.tail + plan.rows
@@ -179,7 +179,7 @@ def _ordered(tasks: Sequence[StagedTask]) -> Sequence[StagedTask]:
 
 def _runs(
     tasks: Sequence[StagedTask],
-) -> Iterator[tuple[list[StagedTask], Sequence[StagedSegment]]]:
+) -> Iterator[tuple[list[StagedTask], Sequence[SegmentEntry]]]:
     """Yield each run of neighbouring tasks that sent frames, and the segments staged behind it."""
     run: list[StagedTask] = []
     for task in _ordered(tasks):
@@ -199,7 +199,7 @@ class Appender:
 
     def stage_inline(
         self, tasks: Sequence[StagedTask], *, token: str, storage: Storage | None = None
-    ) -> tuple[StagedSegment, ...]:
+    ) -> tuple[SegmentEntry, ...]:
         """Return all segments in task order, after staging the frames that tasks sent inline.
 
         Each run of neighbouring tasks that sent frames becomes one segment, so task order holds.
@@ -212,7 +212,7 @@ class Appender:
             folder, attempt = token, nonce
         else:
             folder = names.build_token(version, nonce)
-        segments: list[StagedSegment] = []
+        segments: list[SegmentEntry] = []
         for run, staged in _runs(tasks):
             if run:
                 name = f"{run[0].task}-{attempt}-{len(segments)}.arrow"

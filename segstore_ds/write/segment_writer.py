@@ -19,7 +19,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.storage import Storage
 
@@ -100,12 +100,12 @@ class SegmentWriter:
             self.encoder.add(found[0])
         return (found[0], record) if found else None
 
-    def finish(self) -> StagedSegment:
+    def finish(self) -> SegmentEntry:
         """Make the object complete and durable, also in the mirrors that acknowledge it.
 
         Its buffers are given back; reads still work.
         """
-        staged: StagedSegment
+        staged: SegmentEntry
         end, staged = self.encoder.finish()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
         if staged.format == PARQUET or len(end) > SURELY_READ_BYTES:
@@ -123,7 +123,7 @@ class SegmentWriter:
         """End reading and discard an unfinished object; never raises, safe to repeat."""
         self._cache.abort()
 
-    def _check_end(self, end: bytes, staged: StagedSegment) -> None:
+    def _check_end(self, end: bytes, staged: SegmentEntry) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""
         try:
             find_format(staged.format, where=self.where).parse_index(

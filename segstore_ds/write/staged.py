@@ -7,7 +7,7 @@ from segstore_ds.errors import InvalidInputError, StagedExpiredError, StorageErr
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts
-from segstore_ds.format.root import Root, StagedSegment
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.storage import Storage
 
 
@@ -22,7 +22,7 @@ class StagedTask:
     task: int
     host: str
     facts: BatchFacts  # of all rows
-    segments: tuple[StagedSegment, ...] = ()
+    segments: tuple[SegmentEntry, ...] = ()
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -42,7 +42,7 @@ def check_floor(root: Root, token: str) -> None:
         )
 
 
-def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
+def delete_staged(storage: Storage, segments: Iterable[SegmentEntry]) -> None:
     """Delete staged objects that no commit can name, best effort: upkeep deletes the rest."""
     for segment in segments:
         for url in (None, *segment.mirrors):

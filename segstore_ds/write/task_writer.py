@@ -26,7 +26,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, batch_facts, gather_facts, label_stats
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
 from segstore_ds.format.segment import ARROW, PARQUET
@@ -92,7 +92,7 @@ class TaskWriter:
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
         self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
-        self._staged: list[StagedSegment] = []
+        self._staged: list[SegmentEntry] = []
         self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
         self._written: list[WrittenFrame] = []  # if readable
         self._finished = self._aborted = False
@@ -434,7 +434,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     return StagedTask(0, "", BatchFacts(rows, label_stats(frame.stats, schema)), frames=(frame,))
 
 
-def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
+def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> SegmentEntry:
     """Write frames of several tasks as one segment, in the order given."""
     pool, counters = open_pool(storage), CacheCounters()
     writer = SegmentWriter(storage, path, pool, counters, ArrowEncoder())

@@ -32,7 +32,7 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.policies import UPKEEP_PROPERTY, RetentionPolicy, UpkeepPolicy
-from segstore_ds.format.root import Epoch, Root, StagedSegment, encode_root
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, encode_root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
@@ -195,7 +195,7 @@ def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
     token = names.build_token(version, nonce)
     path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
-    segment = StagedSegment(path, 1, 6, 1, 0, None)
+    segment = SegmentEntry(0, path, 1, 6, 1, 0)
     job = WriteJob(actor.storage, token, nonce, WriteRequest(SCHEMA, Layout(), ""), SCHEMA)
     return AppendPlan(job, (segment,), BatchFacts(1, {}))
 
@@ -279,7 +279,7 @@ def compactor(nonce: str) -> Program:
         actor.storage.create(names.segment_object(path), b"events")
         rows = sum(segment.entry.rows for segment in placed)
         inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in placed)
-        output = StagedSegment(path, rows, 6, 1, 0, None)
+        output = SegmentEntry(0, path, rows, 6, 1, 0)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
         commit_groups(context, [run], transaction=nonce)
 
@@ -323,7 +323,7 @@ def _redacted(
         return RedactedSegment(placed)
     path = names.build_segment_path(names.build_token(job.job.version, nonce), name)
     actor.storage.create(names.segment_object(path), CLEAN)
-    output = StagedSegment(path, entry.rows, 6, 1, 0, None)
+    output = SegmentEntry(0, path, entry.rows, 6, 1, 0)
     inputs = ((entry.segment_id, entry.path),)
     run = Replacement(placed.start, inputs, entry.rows, entry.epoch, (output,))
     return RedactedSegment(placed, 1, run)
@@ -341,7 +341,7 @@ def merger(nonce: str) -> Program:
         actor.storage.create(names.segment_object(path), data)
         rows = sum(each.entry.rows for each in placed)
         inputs = tuple((each.entry.segment_id, each.entry.path) for each in placed)
-        output = StagedSegment(path, rows, 6, 1, 0, None)
+        output = SegmentEntry(0, path, rows, 6, 1, 0)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
         commit_groups(context, [run], transaction=nonce)
 

@@ -47,7 +47,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
@@ -358,8 +358,8 @@ def test_damaged_notes_are_damage() -> None:
             [*read_pieces(target, "c", "0" * 12, (piece.start, piece.end))]
 
 
-def _segment(path: str) -> StagedSegment:
-    return StagedSegment(path, 10, 100, 10, 0, None)
+def _segment(path: str) -> SegmentEntry:
+    return SegmentEntry(0, path, 10, 100, 10, 0)
 
 
 # --- the source goes on -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from stream_kit import KINDS, make_stream, staged_job
 
 import segstore_ds as segstore
 from segstore_ds.errors import InternalError, InvalidInputError, StorageError
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -110,14 +110,14 @@ def test_a_commit_of_many_segments_compares_no_two(monkeypatch: pytest.MonkeyPat
     stream, _ = make_stream(0)
     staged = [staged_job(stream, n, n + 1) for n in range(30)]
     job = staged[0][0]
-    compared, equals = [], StagedSegment.__eq__
+    compared, equals = [], SegmentEntry.__eq__
 
-    def compare(one: StagedSegment, other: object) -> bool:
+    def compare(one: SegmentEntry, other: object) -> bool:
         compared.append(one)
         return equals(one, other)
 
     tasks = [replace(task, task=n) for n, (_, task) in enumerate(staged)]
-    monkeypatch.setattr(StagedSegment, "__eq__", compare)
+    monkeypatch.setattr(SegmentEntry, "__eq__", compare)
     assert stream.commit(job, tasks).end == 30
     assert len(stream._log.root.entries) == 30
     assert not compared

@@ -14,7 +14,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
 from segstore_ds.format.record import ABSENT, Range, from_json
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import (
     ColumnStats,
     Stats,
@@ -54,12 +54,13 @@ class FrameEntry:
 
 def finished_segment(
     form: str, frames: Sequence[FrameEntry], stats: Stats, *, end: bytes, size: int
-) -> StagedSegment:
+) -> SegmentEntry:
     """Return a finished segment of `size` bytes, which has no path yet.
 
     `stats` are those of all frames, and `end` is what lies behind these: footer and trailer.
     """
-    return StagedSegment(
+    return SegmentEntry(
+        segment_id=0,
         path="",
         rows=sum(frame.rows for frame in frames),
         bytes=size,

@@ -37,7 +37,7 @@ from segstore_ds.format.arrow.index import (
 )
 from segstore_ds.format.envelope import decompress
 from segstore_ds.format.record import parse_json
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import Stats, merge
 
 HEADER_MAGIC = b"SEGARROW"  # On disk. Never change; add a new one.
@@ -102,7 +102,7 @@ class ArrowEncoder:
         self.encoded_bytes = entry.end
         return [frame.data]
 
-    def finish(self) -> tuple[bytes, StagedSegment]:
+    def finish(self) -> tuple[bytes, SegmentEntry]:
         """End the segment; return footer and trailer, and the segment, which has no path yet."""
         self._expect(begun=True)
         if not self._frames:

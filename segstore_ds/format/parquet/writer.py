@@ -24,7 +24,7 @@ from segstore_ds.format.arrow.index import (
 from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaves_of
 from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
 from segstore_ds.format.schema.column_ids import with_column_ids
 from segstore_ds.format.schema.conversion import decimal_columns, find_overlong
@@ -185,7 +185,7 @@ class ParquetEncoder:
         self.is_broken = False
         return pieces, crc
 
-    def finish(self) -> tuple[bytes, StagedSegment]:
+    def finish(self) -> tuple[bytes, SegmentEntry]:
         """End the segment; return its last bytes, and the segment, which has no path yet."""
         self._check_sound()
         if not self._writers:

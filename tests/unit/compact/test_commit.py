@@ -11,7 +11,7 @@ from stream_kit import STAGED, objects
 from segstore_ds.compact import plan as compact_plan
 from segstore_ds.compact.commit import Replacement, is_gain
 from segstore_ds.compact.plan import plan_groups
-from segstore_ds.format.root import SegmentEntry, StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
@@ -54,7 +54,7 @@ def test_what_was_merged_is_not_merged_again(appended: str, wanted: str) -> None
 
 
 def _replacement(inputs: list[str], outputs: list[str]) -> Replacement:
-    staged = tuple(StagedSegment(f"t/{form}", 1, 1, 1, 0, None, form) for form in outputs)
+    staged = tuple(SegmentEntry(0, f"t/{form}", 1, 1, 1, 0, form) for form in outputs)
     places = tuple((number, f"t/{number}.{form}") for number, form in enumerate(inputs))
     return Replacement(0, places, len(inputs), 0, staged)
 

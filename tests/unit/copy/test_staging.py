@@ -3,7 +3,7 @@
 import uuid
 
 from segstore_ds.copy.staging import StagedPiece, find_gaps, put_piece, read_pieces
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import Storage, open_storage
 
 MADE_BY = "0" * 12
@@ -12,7 +12,7 @@ MADE_BY = "0" * 12
 def _staged(target: Storage, start: int, end: int, attempt: str) -> StagedPiece:
     path = f"copy-c/{start}-{attempt}-0.arrow"
     target.create(f"segments/{path}", b"x" * 9)
-    segment = StagedSegment(path, end - start, 9, 3, 1, None)
+    segment = SegmentEntry(0, path, end - start, 9, 3, 1)
     return StagedPiece(start, end, MADE_BY, (segment,))
 
 

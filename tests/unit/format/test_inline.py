@@ -14,7 +14,6 @@ from segstore_ds.format.inline import (
     encoded_entry,
     index_of,
     join_frames,
-    renumbered,
 )
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, decode_root, encode_root
@@ -102,9 +101,9 @@ def test_inline_segment_has_the_index_of_its_frame() -> None:
     for each in (index, sent):
         with pytest.raises(CorruptionError):
             decoded(each, pa.schema([("n", pa.int32()), ("s", pa.string())]))
-    again = renumbered(entry, 11)
+    again = entry.numbered(11)
     assert (again.path, again.segment_id) == (names.build_inline_path(11), 11)
-    assert renumbered(OBJECT, 11) == replace(OBJECT, segment_id=11)
+    assert OBJECT.numbered(11) == replace(OBJECT, segment_id=11)
 
 
 def test_damaged_frame_hides_no_other() -> None:

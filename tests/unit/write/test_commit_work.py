@@ -7,7 +7,7 @@ from stream_kit import make_stream
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.job import WriteJob
@@ -21,7 +21,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     """Commit one segment that exists as an entry only, and do the maintenance after it."""
     log = stream._log
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
-    entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
+    entry = SegmentEntry(0, f"{token}/0-0-0.arrow", 10, 99, 40, number)
     request = WriteRequest(stream.schema, Layout(), "")
     job = WriteJob(stream._log.storage, token, log.clock.new_id(), request, request.schema)
     stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(10, {})))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.format.names import build_token
-from segstore_ds.format.root import StagedSegment
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import open_storage
@@ -36,7 +36,7 @@ def target() -> Target:
     return Target(storage, SCHEMA, LAYOUT, build_token(1, "0123456789ab"))
 
 
-def stage(target: Target, batch: pa.RecordBatch) -> StagedSegment:
+def stage(target: Target, batch: pa.RecordBatch) -> SegmentEntry:
     """Stage a task of one batch, which has to be one segment."""
     [segment] = TaskWriter(target, 0, uuid.uuid4().hex[:8]).stage([batch]).segments
     return segment
@@ -77,7 +77,7 @@ def test_other_rows_end_the_choice(target, first):
     chosen, other = recall_encodings(target), events(PARQUET_ROWS, alike=not first)
     segment = stage(target, other)
     assert recall_encodings(target) not in (None, chosen)
-    found = open_segment(target.storage, segment.entry(1)).read_frame(0, schema=SCHEMA)
+    found = open_segment(target.storage, segment).read_frame(0, schema=SCHEMA)
     assert found.equals(other)
 
 

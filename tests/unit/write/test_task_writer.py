@@ -120,7 +120,7 @@ def test_frames_are_encoded_into_the_buffers(storage, compression, monkeypatch):
     [segment] = task.finish().segments
     assert counters.laid_records == (4 if compression == "none" else 3)
     stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA)
-    opened = open_segment(storage, segment.entry(0))
+    opened = open_segment(storage, segment)
     batches = [opened.read_frame(n, schema=stream.schema) for n in range(len(opened.frames))]
     assert [batch["s"] for batch in batches[2:4]] == [noise["s"]] * 2
     assert [len(batch) for batch in batches] == [100] * 5
