@@ -1,6 +1,6 @@
 """Remembers, in this process, how the columns of a stream's last Parquet segments were encoded.
 
-To choose that costs as much as to write 5,000 rows. The tasks of a query's batches write alike
+To choose that costs as much as to write 7,000 rows. The tasks of a query's batches write alike
 rows, so one choice serves many; a segment's writer takes it only for rows that it suits.
 """
 

@@ -32,7 +32,7 @@ _ALIKE = 0.15  # batches are, if zstd leaves shares of them that differ by about
 _STEADY = 1.1  # what is in use stays, unless another way is so many times as cheap
 
 _PLACES = 16  # of a batch, from which a sample has the same number of rows each
-_MOST_ROWS, _LEAST_ROWS, _SHARE = 1024, 256, 16
+_LEAST_ROWS, _MOST_ROWS = 256, 2048
 _COLUMN_BYTES = 32 << 10  # of a sample, for each column: fewer rows if they are wide
 _CODEC_BYTES = 16 << 10  # of a column of the sample are compressed, at most
 _BLOCK = 64  # values whose steps are measured together
@@ -155,7 +155,8 @@ def take_sample(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return some rows of a batch, from places evenly over it."""
     rows = batch.num_rows
     wide = _COLUMN_BYTES * batch.num_columns * rows // max(batch.nbytes, 1)
-    each = max(min(_MOST_ROWS, max(_LEAST_ROWS, rows // _SHARE), wide) // _PLACES, 1)
+    some = max(_LEAST_ROWS, min(rows // 16, _MOST_ROWS // 2), rows // 128)
+    each = max(min(some, _MOST_ROWS, wide) // _PLACES, 1)
     if rows <= each * _PLACES:
         return batch
     starts = ((rows - each) * place // (_PLACES - 1) for place in range(_PLACES))

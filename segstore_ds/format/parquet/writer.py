@@ -55,7 +55,8 @@ _PAGES = {"max_rows_per_page": 1 << 15}
 # slower to write and to read. `choose_encodings` has decided whether the dictionary pays off.
 _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
-CHOICE_ROWS = 1 << 18  # after so many rows, the ways of the columns are chosen anew
+_MOST_WRITERS = 32  # of a segment: each goes over all of its bytes once more, without a copy
+CHOICE_ROWS = 1 << 20  # after so many rows, the ways of the columns are chosen anew
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
@@ -231,7 +232,10 @@ class ParquetEncoder:
     def _prepare(self, batch: pa.RecordBatch) -> None:
         """Open a writer for the first frame, and for one that is to be encoded in other ways."""
         chosen, seen = self.encodings, self.rows + batch.num_rows
-        if chosen is None or seen - self._chosen_rows >= CHOICE_ROWS or not chosen.suits(batch):
+        aged = seen - self._chosen_rows >= CHOICE_ROWS
+        if chosen is None or (
+            len(self._writers) < _MOST_WRITERS and (aged or not chosen.suits(batch))
+        ):
             chosen = choose_encodings(
                 batch,
                 _leaf_paths(self._schema) or (),
