@@ -1,29 +1,73 @@
 """The engine with one of its rules broken, to see that the simulation notices it.
 
-A mutant replaces a function wherever the engine has it.
+A mutant replaces a function or a constant wherever the engine has it. It names the actors, the
+faults and the hours that show it: in a life of these alone it is noticed soonest.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from random import Random
 from typing import Any
 
+from sim_store import KINDS, REQUESTS, Faults, Store, _fits
+from sim_world import HOUR_US, START_US
+from simulation import CAST, Life
+
+from segstore_ds.errors import CommitUnknownError, SegstoreError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.log.newest import Base
+
+MOST_LIVES = 12
+
+
+class OneKind(Faults):
+    """Faults of the given kinds only, each as likely, so that the rate is that of the requests."""
+
+    def draw(self, chance: Random, verb: str) -> str:
+        fitting = [kind for kind in self.kinds if kind in REQUESTS and _fits(kind, verb)]
+        if not fitting or chance.random() >= self.rate:
+            return ""
+        kind = chance.choice(fitting)
+        self.count(kind)
+        return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """What a mutant's lives were until one of them broke a promise."""
+
+    lives: int
+    hours: float
+    cpu_s: float
+    by: str
+
+    def __str__(self) -> str:
+        """Return a row of the table."""
+        return f"{self.lives:3} lives {self.hours:7.0f} h {self.cpu_s:6.1f} s  {self.by}"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A broken rule: what is replaced, and by what.
+    """A broken rule: what is replaced, and by what; and the lives that show it.
 
-    `target` is ``module:function`` or ``module:Class.method``; `make` gets the original.
+    `target` is ``module:function`` or ``module:Class.method``; `make` gets the original. All of the
+    cast take part, with waits that are `pace` times as long, and requests fail at the rate, by the
+    kinds of faults given. `seed` is that of the first life.
     """
 
     name: str
     target: str
     make: Callable[[Any], Any]
+    cast: tuple[str, ...] = tuple(CAST)
+    kinds: tuple[str, ...] = tuple(KINDS)
+    rate: float = 0.05
+    hours: float = 8.0
+    pace: float = 1.0
+    seed: int = 300
 
     @contextmanager
     def broken(self) -> Iterator[None]:
@@ -52,6 +96,34 @@ class Mutant:
             for where, name in changed:
                 setattr(where, name, original)
 
+    def life(self, seed: int) -> Life:
+        """Return a life in which all of the cast take part."""
+        life = Life(seed, hours=self.hours, cast=self.cast)
+        life.actors = [CAST[name](life, name) for name in self.cast]
+        for actor in life.actors:
+            actor.pace *= self.pace
+        life.store = Store(life.world, True, OneKind(self.rate, kinds=self.kinds))
+        life.faulty = self.rate > 0
+        return life
+
+    def notice(self, most: int = MOST_LIVES) -> Noticed | None:
+        """Live with the rule broken until a promise breaks; None if none does."""
+        began, hours = time.process_time(), 0.0
+        with self.broken():
+            for lives in range(1, most + 1):
+                life = self.life(self.seed + lives - 1)
+                try:
+                    life.run()
+                except (AssertionError, SegstoreError) as error:
+                    hours += (life.world.now_us - START_US) / HOUR_US
+                    by = str(error).partition("\n")[0][:100]
+                    return Noticed(lives, hours, time.process_time() - began, by)
+                hours += (life.world.now_us - START_US) / HOUR_US
+        return None
+
+
+# --- the log -------------------------------------------------------------------------------------
+
 
 def _one_try(_original: Any) -> Any:
     def add_or_read(self: Any, number: int, batch: Any) -> bytes | None:
@@ -61,6 +133,30 @@ def _one_try(_original: Any) -> Any:
             self._added = number, data
             return None
         return self._read(path) or b""
+
+    return add_or_read
+
+
+def _unknown_is_made(original: Any) -> Any:
+    def add_or_read(self: Any, number: int, batch: Any) -> bytes | None:
+        try:
+            return original(self, number, batch)
+        except CommitUnknownError:
+            return None
+
+    return add_or_read
+
+
+def _failed_is_made(original: Any) -> Any:
+    def add_or_read(self: Any, number: int, batch: Any) -> bytes | None:
+        path = self.path(number)
+        data = encode_envelope(self._encode(batch, path)) + self._codec.behind(batch)
+        try:
+            self.storage.create(path, data)
+        except StorageError:
+            self._added = number, data
+            return None
+        return original(self, number, batch)
 
     return add_or_read
 
@@ -82,6 +178,29 @@ def _no_first_look(original: Any) -> Any:
     return follow
 
 
+def _as_won(_original: Any) -> Any:
+    return lambda _self, _root, _began, *, won: won
+
+
+def _all_made(_original: Any) -> Any:
+    def plan_discard(base: Any, lost: Any, winner: Any) -> list[str]:
+        del winner
+        made = import_module("segstore_ds.log.lost_attempts")._made_on
+        return sorted({*made(base, lost)})
+
+    return plan_discard
+
+
+# --- deletion ------------------------------------------------------------------------------------
+
+
+def _floor_above(original: Any) -> Any:
+    def plan_horizon(root: Any, **how: Any) -> Any:
+        return replace(original(root, **how), floor=root.version + 1)
+
+    return plan_horizon
+
+
 def _readers_are_ignored(original: Any) -> Any:
     def plan_retain(root: Any, runs: Any, policy: Any, **how: Any) -> Any:
         held = how.pop("held", ())
@@ -89,6 +208,55 @@ def _readers_are_ignored(original: Any) -> Any:
         return replace(plan, offset=root.tail) if held else plan
 
     return plan_retain
+
+
+def _one_more(original: Any) -> Any:
+    def plan_truncate(root: Any, offset: int, slot: Any) -> Any:
+        return original(root, min(offset + 1, root.tail), slot)
+
+    return plan_truncate
+
+
+def _all_of_the_log(_original: Any) -> Any:
+    def purge_dropped(log: Any) -> int:
+        return log.files.purge(log.root.version + 1)
+
+    return purge_dropped
+
+
+# --- writes --------------------------------------------------------------------------------------
+
+
+def _overwrites_all(original: Any) -> Any:
+    def plan_append(root: Any, plan: Any, epoch: int, slot: Any) -> Any:
+        if plan.job.overwrite_to is not None:
+            plan = replace(plan, job=replace(plan.job, overwrite_to=root.tail))
+        return original(root, plan, epoch, slot)
+
+    return plan_append
+
+
+# --- readers -------------------------------------------------------------------------------------
+
+
+def _ahead(original: Any) -> Any:
+    def publish(self: Any, offset: int, **how: Any) -> None:
+        tail = self._context.log.root.tail
+        original(self, min(offset + 1, tail) if offset else offset, **how)
+
+    return publish
+
+
+def _any_token(_original: Any) -> Any:
+    def held(self: Any, record: Any, _at: Any) -> Any:
+        mine = record.members.get(self.member) or self._lease
+        members = {**record.members, self.member: replace(self._lease, token=mine.token)}
+        return replace(record, members=members)
+
+    return held
+
+
+# --- rewrites ------------------------------------------------------------------------------------
 
 
 def _last_match_stays(original: Any) -> Any:
@@ -101,6 +269,13 @@ def _last_match_stays(original: Any) -> Any:
     return find_matches
 
 
+# --- followers -----------------------------------------------------------------------------------
+
+
+def _all_whole(_original: Any) -> Any:
+    return lambda _target, segments: frozenset(segments)
+
+
 def _always(value: Any) -> Callable[[Any], Any]:
     """Make a function that gives the same answer whatever it is asked."""
 
@@ -110,13 +285,272 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return make
 
 
+def _value(value: Any) -> Callable[[Any], Any]:
+    """Put a value in the place of a constant."""
+    return lambda _original: value
+
+
 _ADD = "log.metadata_log:MetadataLog.add_or_read"
+_WRITERS = ("append-1", "append-2", "write-1")
+_PAIR = ("pair-write-1", "pair-write-2", "pair-read", "pair-op-1", "pair-op-2")
+_DAYS = 72.0
 MUTANTS = (
-    Mutant("a failed put counts as never made", _ADD, _one_try),
-    Mutant("an open trusts the hint", "log.newest:find_listed", _hint_is_trusted),
-    Mutant("a refresh does not look", "log.stream_log:StreamLog.refresh", _no_first_look),
-    Mutant("a repeated batch is new", "status.writers:check_writer", _always(False)),
-    Mutant("objects go without a grace", "status.deletable:Horizon.holder", _always("")),
-    Mutant("retention ignores readers", "retention.retain:plan_retain", _readers_are_ignored),
-    Mutant("a redaction leaves an event", "redact.rewrite:find_matches", _last_match_stays),
+    Mutant(
+        "a failed put counts as never made",
+        _ADD,
+        _one_try,
+        (*_WRITERS, "write-2"),
+        ("lost", "denied"),
+        0.05,
+    ),
+    Mutant(
+        "an unknown outcome counts as made",
+        _ADD,
+        _unknown_is_made,
+        (*_WRITERS, "read-1"),
+        ("late",),
+        0.8,
+        8.0,
+        1.0,
+        303,
+    ),
+    Mutant(
+        "a put without an answer counts as made", _ADD, _failed_is_made, _WRITERS, ("fail",), 0.05
+    ),
+    Mutant(
+        "what was read with a wrong bit is another's",
+        "log.metadata_log:MetadataLog._is_other",
+        _always(True),
+        _WRITERS,
+        ("denied", "flip"),
+        0.3,
+    ),
+    Mutant(
+        "an open trusts the hint",
+        "log.newest:find_listed",
+        _hint_is_trusted,
+        (*_WRITERS, "read-1", "read-2"),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a refresh does not look",
+        "log.stream_log:StreamLog.refresh",
+        _no_first_look,
+        ("append-1", "append-2", "read-1"),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a late commit is not settled",
+        "log.stream_log:StreamLog._settle_late",
+        _as_won,
+        ("append-1", "append-2", "keep", "keep-2"),
+        ("pause",),
+        0.003,
+        _DAYS,
+        0.1,
+        302,
+    ),
+    Mutant(
+        "a base is trusted for a month",
+        "log.newest:CONFIRM_S",
+        _value(2.6e6),
+        ("append-1", "append-2", "keep", "keep-2"),
+        ("pause",),
+        0.01,
+        _DAYS,
+    ),
+    Mutant(
+        "frames are not compared",
+        "format.inline:frame_is_sound",
+        _always(True),
+        (*_WRITERS, "read-1", "read-2"),
+        ("flip",),
+        0.2,
+    ),
+    Mutant(
+        "the loser of a race deletes what the winner names",
+        "log.lost_attempts:plan_discard",
+        _all_made,
+        ("append-1", "append-2", "write-1", "write-2", "keep", "keep-2", "job"),
+        (),
+        0.0,
+        0.1,
+        0.0001,
+    ),
+    Mutant(
+        "a repeated batch is new",
+        "status.writers:check_writer",
+        _always(False),
+        ("write-1", "write-2"),
+        ("kill",),
+        0.01,
+    ),
+    Mutant(
+        "nobody may have committed after a failure",
+        "errors:MAYBE_COMMITTED",
+        _value(()),
+        ("append-1", "append-2", "follow", "keep"),
+        ("fail",),
+        0.1,
+    ),
+    Mutant(
+        "staged objects that expired are committed",
+        "write.staged:check_floor",
+        _always(None),
+        ("append-1", "job", "keep", "keep-2"),
+        (),
+        0.0,
+        _DAYS,
+    ),
+    Mutant(
+        "staged objects of running jobs go",
+        "status.deletable:plan_horizon",
+        _floor_above,
+        ("append-1", "job", "keep", "keep-2"),
+        (),
+        0.0,
+        24,
+    ),
+    Mutant(
+        "an overwrite drops what came since",
+        "write.append:plan_append",
+        _overwrites_all,
+        ("append-1", "append-2", "overwrite"),
+        ("slow",),
+        0.05,
+        24,
+        1.0,
+        303,
+    ),
+    Mutant(
+        "objects go without a grace",
+        "status.deletable:Horizon.holder",
+        _always(""),
+        ("append-1", "append-2", "read-1", "read-2", "consume", "keep", "keep-2"),
+        ("slow",),
+        0.02,
+        24,
+    ),
+    Mutant(
+        "retention ignores readers",
+        "retention.retain:plan_retain",
+        _readers_are_ignored,
+        ("append-1", "consume", "keep"),
+        ("kill",),
+        0.005,
+        24,
+    ),
+    Mutant(
+        "a truncation goes too far",
+        "retention.truncate:plan_truncate",
+        _one_more,
+        ("append-1", "truncate"),
+        (),
+        0.0,
+        48,
+    ),
+    Mutant(
+        "a drop deletes the whole log",
+        "retention.drop:purge_dropped",
+        _all_of_the_log,
+        ("append-1", "tenant-1", "tenant-2"),
+        ("slow", "pause"),
+        0.02,
+        24,
+    ),
+    Mutant(
+        "a reader is ahead by one",
+        "retention.readers:NamedReader.publish",
+        _ahead,
+        ("append-1", "consume"),
+        ("kill",),
+        0.01,
+        8.0,
+        1.0,
+        302,
+    ),
+    Mutant(
+        "a reader publishes nothing",
+        "retention.readers:NamedReader.publish",
+        _always(None),
+        ("append-1", "consume"),
+        ("kill",),
+        0.01,
+    ),
+    Mutant(
+        "a member that slept is not fenced",
+        "read.reader_records:_FRESH_S",
+        _value(1e9),
+        ("append-1", "member-1", "member-2", "keep"),
+        ("pause",),
+        0.03,
+        48,
+    ),
+    Mutant(
+        "a lost lease is kept",
+        "retention.members:MemberReader._held",
+        _any_token,
+        ("append-1", "append-2", "member-1", "member-2"),
+        ("pause",),
+        0.02,
+        24,
+    ),
+    Mutant(
+        "a compaction replaces what changed",
+        "compact.commit:_is_listed",
+        _always(True),
+        ("append-1", "keep", "keep-2"),
+        ("slow",),
+        0.1,
+        4,
+        0.02,
+        303,
+    ),
+    Mutant(
+        "a redaction leaves an event",
+        "redact.rewrite:find_matches",
+        _last_match_stays,
+        ("append-1", "read-1", "redact"),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a commit is acknowledged before followers have it",
+        "replication.replicas:Replicas.before_ack",
+        _always(None),
+        ("append-1", "follow"),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a follower's segments count as whole",
+        "replication.objects:whole_segments",
+        _all_whole,
+        ("append-1", "append-2", "follow"),
+        ("fail",),
+        0.05,
+        8.0,
+        1.0,
+        304,
+    ),
+    Mutant(
+        "status objects are copied unchecked",
+        "status.store:is_whole",
+        _always(True),
+        ("append-1", "append-2", "write-1", "follow", "keep"),
+        ("flip",),
+        0.2,
+    ),
+    Mutant(
+        "a promoted follower is removed",
+        "replication.replicas:Replicas.ask",
+        _always(None),
+        _PAIR,
+        ("pause",),
+        0.002,
+        24,
+        0.2,
+    ),
 )

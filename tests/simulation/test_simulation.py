@@ -23,7 +23,6 @@ HERE = Path(__file__).parent
 QUICK = (8,)
 SLOW = (11, *range(100, 104))
 FRESH_S = 60.0
-NOTICED_BY = range(300, 308)
 
 
 @pytest.fixture(autouse=True)
@@ -117,9 +116,10 @@ def test_lives_of_today_keep_every_promise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
-    """The engine with one of its rules broken does not survive all of these seeds."""
-    with mutant.broken():
-        assert any(fails(seed, 8.0, tuple(CAST), tuple(KINDS)) for seed in NOTICED_BY)
+    """Few lives of the actors concerned break a promise; `-rP` prints how many hours it took."""
+    noticed = mutant.notice()
+    print(noticed)  # noqa: T201 - the table of `-rP`
+    assert noticed is not None
 
 
 @pytest.mark.slow
