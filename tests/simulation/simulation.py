@@ -71,7 +71,7 @@ CAST: Mapping[str, type[Actor]] = {
     **actors_shape.CAST,
 }
 # The chance that those who share another stream are in a life.
-TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.15, "shape": 0.25}
+TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25}
 
 
 @dataclass

@@ -129,7 +129,7 @@ def test_a_seed_replays_to_the_same_trace() -> None:
         "import sys, logging; from simulation import Life; logging.disable(50); "
         "print(Life(int(sys.argv[1]), hours=8).run().digest)"
     )
-    for seed in (1, 12):
+    for seed in (1, 103):  # the second one has the casts of other streams, too
         digests = []
         for order in ("1", "2"):
             paths = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
