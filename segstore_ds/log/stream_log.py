@@ -364,8 +364,15 @@ class StreamLog:
         return self.store_now_us()
 
     def store_now_us(self) -> int:
-        """Return the store's time: write the log's hint and read its modification time."""
-        self.files.put_hint(hint_of(self.root))
+        """Return the store's time: write the log's hint and read its modification time.
+
+        On a disk power loss can take a commit whose writer ended before its sync. So a hint that is
+        there stays as it is, and a new one proves nothing.
+        """
+        hint = hint_of(self.root)
+        if not self.storage.profile.is_far:
+            hint = self.files.read_hint() or replace(hint, transaction="")
+        self.files.put_hint(hint)
         return self.storage.info(self.files.hint_path).modified_us
 
     def write_hint(self, root: Root) -> None:
