@@ -1,7 +1,7 @@
 """A hint proved a commit that power loss could still take, so the stream did not open.
 
 A writer ended between the link of its commit and the sync of the folder; upkeep of another process
-wrote the hint of that commit to learn the store's time. Found by a life on a disk whose power is cut.
+wrote the hint of that commit to learn the store's time. Found by a life whose disk loses power.
 """
 
 import segstore_ds as segstore

@@ -225,8 +225,16 @@ class World:
         """Let this thread wait, and others run meanwhile."""
         thread = self._running()
         self.check_alive(thread)
-        self._push(thread, self.now_us + max(int(seconds * 1e6), 0))
-        self.wait()
+        when_us = self.now_us + max(int(seconds * 1e6), 0)
+        next_us = self._queue[0][0] if self._queue else self._until_us + 1
+        if self.errors or when_us > self._until_us or next_us <= when_us:
+            self._push(thread, when_us)
+            self.wait()
+            return
+        thread.token += 1  # nobody else is due before: it keeps the baton
+        self.steps += 1
+        self.now_us = when_us
+        self.check_alive(thread)
 
     def wait(self) -> None:
         """Give the baton away until somebody wakes this thread; raises Killed."""
