@@ -186,6 +186,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         """Return up to where events may be read."""
         if self._member is None:
             return root.tail
+        if self._member.offset < min(self._member.end, root.head):
+            self.renew()  # after a nap others may have done its range
         _retry(partial(self._member.take, root.tail))
         self._go_on()
         # Others may have gone on behind the tail of a root that was found before a nap.

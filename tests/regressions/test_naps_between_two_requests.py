@@ -61,3 +61,22 @@ def test_a_member_waits_when_others_went_on_behind_its_root():
     assert meddling.met
     stream.append(numbers(30, 35))
     assert sum(batch.num_rows for batch in sleeper.follow("team", member="a", timeout=0)) == 5
+
+
+def test_a_member_that_slept_is_not_told_that_its_events_are_gone():
+    """Seed 70014: others had done its range, and retention let it go: it got TruncatedError."""
+    stream, storage = make_stream(1)
+
+    def others():
+        other = stream.follow("team", member="b", timeout=60, lease=5)
+        assert next(other).num_rows == 10
+        stream.append(numbers(10, 12))
+        assert next(other).num_rows == 2
+        stream.retain()
+        assert stream.head == 10
+
+    sleeper, meddling = asleep(storage, "info log/", others)
+    slept = sleeper.follow("team", member="a", start="head", timeout=0, lease=5)
+    meddling.met = False
+    assert next(slept, None) is None
+    assert meddling.met
