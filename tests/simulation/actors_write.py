@@ -6,7 +6,10 @@ from sim_ledger import Batch
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.status.writers import Commit
+from segstore_ds.write.inputs import writer_key
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.staged import StagedTask
 
 
 class Appender(Actor):
@@ -101,3 +104,35 @@ class Writer(Actor):
             self.stream = self.open()
             self.step()
             self.batch = None
+
+
+class Sink(Writer):
+    """A query's sink: fresh handles, tasks that are tried twice, batches that are planned again."""
+
+    pace = 3.0
+
+    def step(self) -> None:
+        if self.batch is None:
+            self.number += 1
+            ids = tuple(f"{self.name}:{self.number}:{place}" for place in range(6))
+            self.batch = self.ledger.begin(ids, writer=self.name)
+        rows = table_of(self.batch.ids)
+        key = writer_key(self.name, self.number, takeover=self.chance.random() < 0.1)
+        job = self.open().plan_write(SCHEMA, writer=key, layout=Layout(inline_bytes=0))
+        if job.repeated:
+            done = self.open().append(rows, writer_id=self.name, batch_id=self.number)
+        else:
+            tries = [self.stage(job, rows, part) for part in (0, 0, 1, 1)]
+            chosen = [self.chance.choice(tries[:2]), self.chance.choice(tries[2:])]
+            self.world.sleep(self.chance.choice((0.0, 0.0, 60.0, 7200.0)))
+            done = self.open().commit(job, chosen)
+        self.ledger.ack(self.batch, done.start, done.end)
+        if self.chance.random() < 0.8:
+            self.batch = None
+
+    def stage(self, job: WriteJob, rows: pa.Table, part: int) -> StagedTask:
+        """Stage half of a batch, as one attempt of a task."""
+        task = job.open_task(part, f"try{self.chance.randrange(1 << 30)}")
+        for batch in rows.slice(3 * part, 3).to_batches():
+            task.append(batch)
+        return task.finish()

@@ -15,7 +15,7 @@ import actors_shape
 from actors_copy import Copier, Home, Operator, Tenant
 from actors_read import Consumer, Member, Reader
 from actors_upkeep import Keeper, Redactor, Truncater
-from actors_write import Appender, Job, Overwriter, Writer
+from actors_write import Appender, Job, Overwriter, Sink, Writer
 from sim_actor import SCHEMA, Actor, read_rows
 from sim_ledger import Ledger, Violation
 from sim_store import KINDS, Faults, Store, open_sim
@@ -69,6 +69,7 @@ CAST: Mapping[str, type[Actor]] = {
     **actors_promote.CAST,
     **actors_damage.CAST,
     **actors_shape.CAST,
+    "sink": Sink,
 }
 # The chance that those who share another stream are in a life.
 TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25}
