@@ -8,12 +8,14 @@ sink's log is filled with as many entries as that many batches leave behind.
 import json
 import shutil
 import statistics
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
@@ -25,7 +27,7 @@ from benchmarks.workload import Settings, quantile, race, workload
 SINKS = ("noop", "empty", "parquet", "segstore")
 FIRST = "first batch of a new query"
 NEW_PROCESSES = {"spark.python.worker.reuse": "false"}
-SMALL, LARGE = 10, 100_000
+SMALL, MEDIUM, LARGE = 10, 1_000, 100_000
 AGE, TASKS = 5_000, 200
 TINY_AGE, TINY_TASKS = 20, 8
 WARM_UP = 10
@@ -115,13 +117,14 @@ class Query:
     tiny_rows=3,
 )
 def micro_batches(settings: Settings) -> Found:
-    """Micro-batches of 10 and 100,000 rows, young and at batch 5,000; 200 tasks (rows: batches)."""
+    """Micro-batches of 10 to 100,000 rows, young and at batch 5,000; 200 tasks (rows: batches)."""
     age, tasks = (TINY_AGE, TINY_TASKS) if settings.tiny else (AGE, TASKS)
     batches, fewer, fewest = (max(settings.rows // share, 1) for share in (1, 3, 15))
     # Rows, tasks, batches behind the first and batches, and who takes part.
     cases = {
         f"{SMALL} rows": (SMALL, 2, 0, batches, SINKS),
         f"{SMALL} rows from batch {age:,}": (SMALL, 2, age, batches, SINKS),
+        f"{MEDIUM:,} rows": (MEDIUM, 2, 0, batches, SINKS[1:]),
         f"{LARGE:,} rows": (LARGE, 2, 0, fewer, SINKS),
         f"{tasks} tasks of a row": (tasks, tasks, 0, fewest, SINKS[1:]),
     }
@@ -168,9 +171,24 @@ def _measure(spark: SparkSession, query: Query, batches: int, warm_up: int) -> d
         found[f"{phase} median ms"] = round(statistics.median(ms), 1)
         found[f"{phase} p99 ms"] = quantile(ms, 0.99)
     found["cpu s/batch"] = round(cpu, 3)
+    if query.sink in ("parquet", "segstore"):
+        found["bytes/event"] = round(_bytes_per_event(query), 2)
     if query.partitions > 2 and query.output.exists():
         found["objects/batch"] = round(_objects_per_batch(query, batches + warm_up), 1)
     return found
+
+
+def _bytes_per_event(query: Query) -> float:
+    """Return the bytes of the files that readers of a sink's output read, by event."""
+    if query.sink == "segstore":
+        info = segstore.open(query.output).info()
+        return float(info["bytes"] / info["events"])
+    size = rows = 0
+    for path in query.output.glob("*.parquet"):
+        with suppress(pa.ArrowInvalid):  # the stop of the query left it half-written
+            rows += pq.read_metadata(path).num_rows
+            size += path.stat().st_size
+    return size / rows
 
 
 def _objects_per_batch(query: Query, batches: int) -> float:
@@ -195,6 +213,8 @@ def _ratios(case: str, found: dict[str, dict[str, Any]], *, small: bool) -> list
             found["empty"][median] + 10,
         ),
     ]
+    size = "bytes/event"
+    ratios.append(beside(f"{size}: segstore / parquet", 1, ours[size], parquet[size]))
     if small:
         spreads = [row[p99] / row[median] for row in (ours, parquet)]
         ratios.append(beside("p99 / median: segstore / parquet", 1, *spreads))
