@@ -81,7 +81,10 @@ class LocalStorage(CheckedStorage):
             error.untouched = True
             raise
         try:
-            made = link(temporary, full)
+            try:
+                made = link(temporary, full)
+            except OSError as cause:  # maybe after its effect
+                raise _NotSyncedError(cause) from None
             self._sync_entries(folder)
         finally:
             with suppress(OSError):
@@ -293,7 +296,7 @@ class _NotLinkedError(_CreateError):
 
 
 class _NotSyncedError(_CreateError):
-    """It could not sync the folder: the name is taken, but power loss may free it."""
+    """It could not sync the folder: the name may be taken, but power loss may free it."""
 
 
 class LocalStagedWriter(StagedWriter, ScatteredWriter):
