@@ -222,7 +222,7 @@ def test_followers(stream, tmp_path, capsys):
 
 def test_compact_and_rescue(stream, tmp_path, capsys):
     stream.append(EVENTS)
-    for few in (["--target-rows", "5"], ["--target-bytes", "1k"]):
+    for few in (["--target-rows", "5"], ["--target-bytes", "500"]):
         assert main(["compact", stream.url, "--json", *few]) == 0
         assert done(capsys)["commits"] == 0
     assert main(["compact", stream.url, "--json"]) == 0
