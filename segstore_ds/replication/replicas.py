@@ -273,9 +273,9 @@ class Replicas(Seam):
         return mended + [self._files.path(version) for version in shipped]
 
     def ask(self, url: str, root: Root) -> None:
-        """Raise if a follower was promoted, or holds commits that this log lacks.
+        """Raise if a follower was or may have been promoted, or holds commits that this log lacks.
 
-        One that can't be reached, or is empty, is passed over. Raises as `find_wrong`.
+        One whose folder is empty is passed over. Raises as `find_wrong`.
         """
         try:
             find_wrong(self._files, self._open(url), root, root.version)
@@ -284,10 +284,17 @@ class Replicas(Seam):
                 "to give it up, and go on here, call followers.remove(url, allow_promoted=True)"
             )
             raise
-        except (MissingObjectError, StorageError) as error:
+        except MissingObjectError as error:
             if "seen" in error.fields:  # by the follower: commits that are lost here
                 raise
             _LOG.warning("follower %s was not asked whether it was promoted: %s", url, error)
+        except StorageError as error:
+            raise StorageError(
+                "a follower can't be asked whether it was promoted, so it was not removed",
+                remedy="try again; if it is lost for good, and was not promoted, call "
+                "followers.remove(url, allow_promoted=True)",
+                follower=url,
+            ) from error
 
     def _open(self, url: str) -> Follower:
         if url not in self._followers:

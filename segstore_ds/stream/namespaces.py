@@ -287,17 +287,18 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
         run_add_follower(self._context, url)
 
     def remove(self, url: str, *, allow_promoted: bool = False) -> None:
-        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat.
+        """Continue without a follower; its folder stays. Safe to repeat.
 
-        A follower that can be reached is asked first: if it was promoted, this stream would take
-        commits beside it.
+        The follower is asked first: if it was promoted, this stream would take commits beside it.
 
         Args:
             url: The follower.
-            allow_promoted: Do not ask it. If it was promoted, two streams go on under one id.
+            allow_promoted: Do not ask it, since it is lost. If it was promoted, two streams go on
+                under one id.
 
         Raises:
             FencedError: It was promoted.
+            StorageError: It can't be asked.
             MissingObjectError: It holds commits that this stream has lost: repair the stream first.
             CorruptionError: It is so damaged that it does not say whether it was promoted.
 

@@ -143,7 +143,10 @@ def test_outcome_acknowledges_only_what_the_follower_has(pair):
 def test_a_lost_follower_can_be_left_behind(pair):
     pair.stream.followers.add(pair.follower)
     pair.world.lost.add(pair.follower)
-    pair.stream.followers.remove(pair.follower)
+    with pytest.raises(StorageError, match="asked whether it was promoted") as caught:
+        pair.stream.followers.remove(pair.follower)
+    assert "allow_promoted=True" in str(caught.value)
+    pair.stream.followers.remove(pair.follower, allow_promoted=True)
     pair.stream.append(numbers(0, 1))
     assert pair.stream.followers == ()
 
@@ -365,7 +368,7 @@ def test_losing_one_root_at_any_call_loses_no_event(victim, every):
         if victim == "primary":
             left.followers.promote()
         else:
-            left.followers.remove(pair.follower)
+            left.followers.remove(pair.follower, allow_promoted=True)
         kept = found(left)
         assert set(acknowledged) - set(range(5)) <= set(kept), lose_at
         assert left.tail % 10 == 0, "commits are there whole or not at all"
