@@ -388,7 +388,7 @@ def tag_ignored(monkeypatch):
     """Delete what a tag keeps."""
     real = deletion.plan_horizon
     monkeypatch.setattr(
-        deletion, "plan_horizon", lambda root, **given: real(replace(root, tags={}), **given)
+        deletion, "plan_horizon", lambda root, **given: real(replace(root, kept={}), **given)
     )
 
 
