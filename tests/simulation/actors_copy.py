@@ -13,21 +13,28 @@ from segstore_ds.stream.opening import create as create_on
 
 
 class Operator(Actor):
-    """Adds followers, and removes them."""
+    """Adds followers, and removes them; an addition that was interrupted is repeated."""
 
     pace = 10.0
     number = 0
+    adds = False
 
     def step(self) -> None:
         url = f"{self.life.url}-copy-{self.number}"
         self.stream.refresh()
-        if url not in self.stream.followers:
+        if self.adds or url not in self.stream.followers:
+            self.adds = True
             try:
                 self.stream.followers.add(url)
             except AlreadyExistsError:
                 self.number += 1  # it was removed long ago
+            self.adds = False
         elif self.chance.random() < 0.2:
             self.stream.followers.remove(url)
+
+    def finish(self) -> None:
+        if self.adds:
+            self.step()
 
 
 class Copier(Actor):

@@ -52,8 +52,9 @@ class _Of(Actor):
 
     def move(self) -> None:
         """Open the stream where the operators say that it is now."""
-        self.url = self.pair.primary
-        self.stream = self.open(self.url)
+        url = self.pair.primary
+        self.stream = self.open(url)
+        self.url = url
 
 
 class PairWriter(_Of):

@@ -26,10 +26,7 @@ from segstore_ds.storage.locations import Location
 if TYPE_CHECKING:
     from sim_store import Store
 
-WRITTEN_BACK_US = 30_000_000  # after so long all content is on the disk
-# And after so long all names, sooner than on most disks: others may rely on a commit whose writer
-# ended before its sync, and ship it to a follower, before the power goes. That is left to repair.
-NAMED_US = 1_000_000
+WRITTEN_BACK_US = 30_000_000  # after so long all content and all names are on the disk
 SLOW_S = (0.1, 1.0, 10.0, 61.0)
 _DEVICES = count(1)
 
@@ -65,7 +62,7 @@ class Node:
                 self.data[:] = chance.choice((self.kept, written, b"\0" * len(written)))
             self.kept = None
         for name, (before, since_us) in self.was.items():
-            if since_us > now_us - NAMED_US and chance.random() < 0.7:
+            if since_us > now_us - WRITTEN_BACK_US and chance.random() < 0.7:
                 assert self.names is not None
                 self.names.pop(name, None)
                 if before is not None:

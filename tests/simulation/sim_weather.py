@@ -73,7 +73,8 @@ class Weather:
         self._wait(kind, chance)
         lasts_s = chance.choice(LASTS_S) * chance.random()
         if kind == "jump":
-            struck = chance.choice([each for each in self.world.processes if each.threads])
+            alive = [each for each in self.world.processes if each.threads]
+            struck = chance.choice(alive or self.world.processes)
             jump_us = int(1e6 * chance.choice(JUMPS_S))
             self._jump(struck, jump_us)
             self._end(lasts_s, lambda: self._jump(struck, 0))

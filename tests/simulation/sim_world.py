@@ -292,7 +292,10 @@ class World:
             self.now_us = max(self.now_us, when_us)
             if not isinstance(due, Thread):
                 self.current = None
-                due()
+                try:
+                    due()
+                except BaseException as error:  # noqa: BLE001 - `run` raises it
+                    self.errors.append(error)
                 continue
             self.steps += 1
             self.current = due
