@@ -40,6 +40,9 @@ class WrappedStorage(Storage):
     def put(self, path: str, data: bytes) -> None:
         self.around("put", path, lambda: self.inner.put(path, data))
 
+    def sync(self, path: str) -> None:
+        self.inner.sync(path)
+
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
         inner = self.around(
             "open_staged", path, lambda: self.inner.open_staged(path, replace=replace)

@@ -375,12 +375,15 @@ class _Copy:
 
 
 def has_arrived(target: Storage, name: str, entry: SegmentEntry) -> bool:
-    """Tell whether an object is all of a segment: its footer is written last."""
+    """Tell whether an object is all of a segment, and durable: its footer is written last."""
     try:
         end = target.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
     except (MissingObjectError, TruncatedObjectError):
         return False
-    return crc32(end) == entry.footer_crc
+    if crc32(end) != entry.footer_crc:
+        return False
+    target.sync(name)
+    return True
 
 
 def cut(start: int, end: int) -> Iterator[Range]:

@@ -328,6 +328,7 @@ class Replicas(Seam):
             )
         if before.version >= root.version:
             return
+        self._storage.sync(self._files.path(root.version))  # its writer may have ended before that
         self._check_ours(follower, before, root)
         status = TableStatus(self._storage)
         source, target = self._storage, follower.storage

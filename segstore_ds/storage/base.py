@@ -258,6 +258,12 @@ class Storage(ABC):
             return
         raise ConflictError("another writer deletes the same object each time", path=path)
 
+    def sync(self, path: str) -> None:  # noqa: B027
+        """Make durable an object that was found: whoever wrote it may have ended before its sync.
+
+        Objects of a store are durable once they are there.
+        """
+
     def note(self, path: str, data: bytes) -> None:
         """Write a hint as cheaply as possible; a reader may see none, or half of it."""
         self.put(path, data)

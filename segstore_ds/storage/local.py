@@ -124,6 +124,9 @@ class LocalStorage(CheckedStorage):
             raise
         local_files.sync_folder(folder)
 
+    def sync(self, path: str) -> None:  # noqa: D102
+        self.resume("sync", path, _sync, self._full(path))
+
     def note(self, path: str, data: bytes) -> None:  # noqa: D102
         self.run("put", path, _write_hint, self._full(path), data)
 
@@ -382,6 +385,16 @@ class LocalStagedWriter(StagedWriter, ScatteredWriter):
 
 
 _PROBED: set[tuple[int, int]] = set()
+
+
+def _sync(full: str) -> None:
+    with suppress(FileNotFoundError):  # deleted meanwhile
+        descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        local_files.sync_folder(os.path.dirname(full))
 
 
 def _write_hint(full: str, data: bytes) -> None:
