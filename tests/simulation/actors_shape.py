@@ -65,10 +65,10 @@ class Shape:
 
     def check(self, stream: Stream) -> None:
         """Hold all events of a version, in all of its columns, against what was written."""
-        columns = self.columns_of(stream)
-        rows = stream.read(stream.head, stream.tail, offset_column="offset").read_all().to_pylist()
-        if [row["offset"] for row in rows] != [*range(stream.head, stream.tail)]:
-            raise Violation(f"offsets of [{stream.head}, {stream.tail}) are not dense")
+        columns, head, tail = self.columns_of(stream), stream.head, stream.tail
+        rows = stream.read(head, tail, offset_column="offset").read_all().to_pylist()
+        if [row["offset"] for row in rows] != [*range(head, tail)]:
+            raise Violation(f"offsets of [{head}, {tail}) are not dense")
         for row in rows:
             self.place(row["offset"], row["id"])
             for name, number in columns.items():
