@@ -109,7 +109,8 @@ class Follower:
             CorruptionError: It stored otherwise what this handle put last.
         """
         known = self.known
-        if known is not None and known.version in (root.version - 1, root.version):
+        near = known is not None and known.version in (root.version - 1, root.version)
+        if known is not None and near and self.says_so(known):  # else it was removed for a while
             ours = root.transaction if known.version == root.version else root.parent
             if known.transaction == ours and (asked or self._has_two(known, root)):
                 return known

@@ -318,6 +318,8 @@ class Replicas(Seam):
         except FormatError:
             mend(self._files, follower, root, max(root.version - 1, root.log_start))
             before = follower.newest(root)
+        if before.version > root.version:
+            return  # what it holds may follow no more: then the root is outdated, or was shipped
         if follower.url not in self._invited and not follower.says_so(before):
             raise MissingObjectError(
                 "the follower's folder is not marked as a follower of this one",
@@ -326,7 +328,7 @@ class Replicas(Seam):
                 follower=follower.url,
                 primary=self._storage.url,
             )
-        if before.version >= root.version:
+        if before.version == root.version:
             return
         self._storage.sync(self._files.path(root.version))  # its writer may have ended before that
         self._check_ours(follower, before, root)

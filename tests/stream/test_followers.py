@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from follower_kit import EVERY, Pair, content, found, strikes
-from stream_kit import SCHEMA, STAGED, numbers
+from stream_kit import SCHEMA, STAGED, Meddling, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -578,3 +578,19 @@ def test_a_second_name_that_no_link_shows_is_found_by_a_look(pair):
         pair.stream.followers.add(pair.follower)
     assert pair.stream.refresh().version == 0
     assert pair.stream.followers == ()
+
+
+def test_slow_append_passes_a_follower_that_was_removed_and_added_again(pair):
+    """Its base is outdated, and the follower holds a later commit that does not name it."""
+
+    def others():
+        pair.stream.followers.add(pair.follower)
+        pair.stream.followers.remove(pair.follower)
+        pair.stream.followers.add(pair.follower)
+        pair.time.advance(0.1)  # on a slow store who lost goes on from the winner alone
+
+    inner = pair.reopen(pair.primary)._log.storage
+    slow = open_on(Meddling(inner, f"create log/{1:020d}", others), clock=pair.time.clock)
+    slow.append(numbers(0, 3))
+    assert slow.version == 4, "the others went first"
+    assert found(pair.reopen(pair.follower)) == [0, 1, 2]
