@@ -75,6 +75,7 @@ class Mender(_Hurt):
 
     pace = 8.0
     saved = 0
+    unnamed = False  # the commit that names the twin is damaged, and repair asks for a replica
 
     def step(self) -> None:
         if not self.hurt.sick:
@@ -114,7 +115,13 @@ class Mender(_Hurt):
         if PLACES[0] not in places:
             places.append(PLACES[0])
         for url in places:
-            report = repair(self.storage(url), clock=self.clock)
+            replica = PLACES[1] if self.unnamed and url == PLACES[0] else None
+            try:
+                report = repair(self.storage(url), clock=self.clock, replica=replica)
+            except FormatError as error:
+                self.unnamed = "replica" in str(error)
+                raise
+            self.unnamed = False
             self.world.note(f"repaired {url}: {report.ok} {report.repaired}")
             if not report.ok:
                 if self.life.ending or not self.life.faulty:
