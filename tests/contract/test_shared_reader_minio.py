@@ -43,4 +43,5 @@ def test_eight_processes_share_a_reader(minio) -> None:
     assert counts.total() - tail <= 2 * 50  # what the two had in their hands
     assert sum(map(bool, got)) >= 4  # how evenly they share is no promise
     assert stream.position("reader:billing").offset == tail
-    assert [seen.record.members.keys() for seen in stream.readers] == [{}.keys()]
+    left = {name for seen in stream.readers for name in seen.record.members}
+    assert left <= {"w1", "w2"}  # killed with nothing in hand: nobody waited for their leases
