@@ -302,6 +302,9 @@ def claim_name(
             for name, each in members.items()
             if each.lease_s >= passed_s
         }
+        resets = seen.record.resets if seen is not None else None
+        if mine is not None and not asked.shared and offset < mine.offset:
+            resets = (resets or 0) + 1  # who reads on from behind it would pass these events again
         record = ReaderRecord(
             root.stream_id,
             root.generation,
@@ -311,7 +314,7 @@ def claim_name(
             provisional=bool(asked.provisional),
             version=root.version,
             transaction=root.transaction,
-            resets=seen.record.resets if seen is not None else None,
+            resets=resets,
             done=mine.done if mine is not None and asked.shared else [],
             extra=seen.record.extra if seen is not None else {},
         )

@@ -187,7 +187,8 @@ class Readers:
         Args:
             name: Letters, digits, dots, dashes and underscores.
             owner: Who may publish under the name; one reader, one owner.
-            start: The first event it needs; None for the position published last, or the head.
+            start: The first event it needs; None for the position published last, or the head. An
+                earlier one than published last is a `reset`: what reads by the name now ends.
             lapse_s: After this many seconds without publication or renewal, by the store's time, it
                 holds nothing back.
             takeover: Take the name over from another owner, or after a release, at its last

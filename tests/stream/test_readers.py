@@ -121,6 +121,13 @@ def test_reset_ends_what_reads_by_the_name():
     assert stream.readers["etl"].record.resets == 2
     with pytest.raises(ReaderConflictError, match="start again"):
         again.publish(30)
+    at_tail = stream.readers.register("etl", owner="a")
+    back = stream.readers.register("etl", owner="a", start=10)  # goes back: a reset as well
+    with pytest.raises(ReaderConflictError, match="start again"):
+        at_tail.publish(30)
+    onward = stream.readers.register("etl", owner="a", start=20)
+    back.publish(15)
+    assert (held(stream), onward.offset) == ({"etl": 20}, 20)
 
 
 def test_provisional_reader_can_be_taken_until_it_publishes():
