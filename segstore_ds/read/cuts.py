@@ -92,6 +92,9 @@ class Cut:
     value: Any = None
 
 
+HEAD = Cut("head")
+
+
 def parse_cut(given: Any) -> Cut:
     """Parse an int, a text in any form, an aware datetime, a Position or its JSON. Pure.
 

@@ -18,6 +18,7 @@ from segstore_ds.format.reader_record import MEMBERS_LIMIT, Lease, ReaderRecord
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
+from segstore_ds.read.cuts import Cut
 from segstore_ds.read.reader_records import SeenReader, newest_record
 from segstore_ds.retention.leases import Progress, advanced, free_range, joined, left
 from segstore_ds.retention.readers import Asked, NamedReader, claim_name
@@ -168,7 +169,7 @@ def join_reader(
     owner: str,
     member: str,
     lease: Duration,
-    start: int | None,
+    start: Cut | None,
 ) -> MemberReader:
     """Join the members of a reader, or register it.
 

@@ -31,7 +31,7 @@ from segstore_ds.format.record import MAX_INT, is_text
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.read.cuts import check_held, position_of
+from segstore_ds.read.cuts import HEAD, Cut, check_held, position_of, resolve_cut
 from segstore_ds.read.reader_records import (
     SeenReader,
     add_record,
@@ -205,7 +205,7 @@ def register_reader(
     name: str,
     *,
     owner: str,
-    start: int | None,
+    start: Cut | None,
     lapse_s: int = LAPSE_S,
     takeover: bool = False,
     provisional: bool = False,
@@ -213,8 +213,8 @@ def register_reader(
     """Register a reader, or continue the one of that owner.
 
     After it returns, `retain` drops nothing from the reader's position on, until the reader is
-    released or lapses. `start` is the offset of the first event that the reader needs; None means
-    the last published position, or the head for a new reader. After `lapse_s` seconds without a
+    released or lapses. `start` is the first event that the reader needs; None means the last
+    published position, or the head for a new reader. After `lapse_s` seconds without a
     record the reader holds nothing back. `takeover` takes the name from another owner, or from
     living members; `provisional` lets another owner take the name until the next record.
     """
@@ -228,8 +228,8 @@ def register_reader(
     return NamedReader(context, *claim_name(context, name, asked, join))
 
 
-def reset_reader(context: StreamContext, name: str, start: int) -> None:
-    """Move a reader to an offset; handles that registered before can't publish any more."""
+def reset_reader(context: StreamContext, name: str, start: Cut) -> None:
+    """Move a reader to a cut; handles that registered before can't publish any more."""
 
     def join(record: ReaderRecord, others: Mapping[str, Lease], _number: int) -> ReaderRecord:
         if others:
@@ -246,17 +246,16 @@ def reset_reader(context: StreamContext, name: str, start: int) -> None:
 class Asked:
     """How a reader registers, as `register_reader` says.
 
-    `start` moves a reader that is shared only over events that are gone. With `at_head` it is the
-    head, wherever that is by then.
+    `start` moves a reader that is shared only over events that are gone. The head is meant wherever
+    it is by then.
     """
 
     owner: str
-    start: int | None
+    start: Cut | None
     lapse_s: int = LAPSE_S
     takeover: bool = False
     provisional: bool = False
     shared: bool = False
-    at_head: bool = False
 
 
 def claim_name(
@@ -279,6 +278,7 @@ def claim_name(
     if newest.record.members:
         quiet_s = (context.log.store_now_us() - newest.renewed_us) / 1e6
 
+    given = None if asked.start is None else resolve_cut(context, root, asked.start)
     asked_for_head = False
 
     def claim(seen: SeenReader | None) -> ReaderRecord:
@@ -290,8 +290,8 @@ def claim_name(
         mine = seen.record if seen is not None and (taken or asked.takeover) else None
         passed_s = quiet_s if seen is newest else 0
         members = mine.members if mine is not None else {}
-        start = root.head if asked.at_head else asked.start
-        asked_for_head = asked.at_head or (start is None and mine is None)
+        start = given
+        asked_for_head = asked.start == HEAD or (start is None and mine is None)
         if asked.shared and mine is not None and not mine.offset < root.head:
             start = None
         offset = _start_of(context, root, start, mine)
@@ -330,7 +330,7 @@ def claim_name(
                 add_record(context, seen, lambda newest: undo((newest or seen).record))
         if not (asked_for_head and isinstance(error, TruncatedError)):
             raise
-        asked, stands = replace(asked, at_head=True), False  # the head has moved on meanwhile
+        asked, stands = replace(asked, start=HEAD), False  # the head has moved on meanwhile
     return (seen, began) if stands else claim_name(context, name, asked, join, undo)
 
 

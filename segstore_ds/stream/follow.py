@@ -80,8 +80,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         root = self._seen = context.log.refresh()  # the newest root that continues what was read
         if name is None and replicated:
             root = context.log.acknowledged()
-        cut = "tail" if name is None and start is None else start
-        offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
+        cut = None if start is None else parse_cut(start)
         self._reading = plan_reading(context, root, root.tail, root.tail, **how)
         self.reader: NamedReader | None = None
         self._member: MemberReader | None = None
@@ -90,14 +89,16 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
                 raise InvalidInputError(
                     "a member needs a reader to share", remedy="give the reader's name as well"
                 )
-            join = partial(join_reader, owner=owner, member=member, lease=lease, start=offset)
+            join = partial(join_reader, owner=owner, member=member, lease=lease, start=cut)
             self.reader = self._member = _retry(partial(join, context, name))
             offset = self.reader.offset
         elif name is not None:
-            register = partial(register_reader, owner=owner, start=offset)
+            register = partial(register_reader, owner=owner, start=cut)
             self.reader = _retry(partial(register, context, name))
             offset = self.reader.offset
-        self._next = self._upto = self.offset = offset or 0
+        else:
+            offset = root.tail if cut is None else resolve_cut(context, root, cut)
+        self._next = self._upto = self.offset = offset
 
     def __iter__(self) -> Self:
         """Return this object."""

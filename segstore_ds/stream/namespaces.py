@@ -49,7 +49,7 @@ from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.latest import latest_tables
 from segstore_ds.publish.life import published, run_unpublish
 from segstore_ds.publish.snapshot import Published
-from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.read.cuts import CutLike, parse_cut
 from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.read.reader_records import SeenReader, each_reader
 from segstore_ds.redact.expire import parse_rules
@@ -204,13 +204,11 @@ class Readers:
             >>> stream.scan("reader:warehouse").count()
             1
         """
-        root = self._context.log.refresh()
-        offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
         return register_reader(
             self._context,
             name,
             owner=owner,
-            start=offset,
+            start=None if start is None else parse_cut(start),
             lapse_s=lapse_s,
             takeover=takeover,
             provisional=provisional,
@@ -233,8 +231,7 @@ class Readers:
             >>> stream.scan("reader:warehouse").count()
             3
         """
-        root = self._context.log.refresh()
-        reset_reader(self._context, name, resolve_cut(self._context, root, parse_cut(cut)))
+        reset_reader(self._context, name, parse_cut(cut))
 
     def release(self, name: str) -> bool:
         """Release a named reader, whatever its owner; False if there is none to release.

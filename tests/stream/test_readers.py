@@ -568,15 +568,32 @@ def test_record_that_was_put_long_after_the_stream_was_dropped_is_deleted_again(
     assert open_on(storage, clock=stream._log.clock).verify().ok
 
 
+@pytest.mark.parametrize("start", [None, "head"])
 @pytest.mark.parametrize("member", [None, "w1"])
-def test_new_reader_begins_at_a_head_that_moves_meanwhile(member):
+def test_new_reader_begins_at_a_head_that_moves_meanwhile(member, start):
     """Who asks for what there is loses nothing, however long it took to register."""
     stream, storage = make_stream(3)
     moving = Meddling(storage, "create readers/billing", lambda: stream.truncate(25))
     own = open_on(moving, clock=stream._log.clock)
-    follow = own.follow("billing", member=member, timeout=0)
+    follow = own.follow("billing", member=member, start=start, timeout=0)
     assert next(follow)["n"].to_pylist() == [25, 26, 27, 28, 29]
     assert moving.met
+
+
+@pytest.mark.parametrize("ask", ["register", "reset"])
+def test_known_reader_goes_back_to_a_head_that_moves_meanwhile(ask):
+    """Its position held nothing back below itself, so retention may move the head up to it."""
+    stream, storage = make_stream(3)
+    stream.readers.register("billing", start=20)
+    moving = Meddling(
+        storage, f"create readers/billing/{1:020}", lambda: stream.retain(max_age="0s")
+    )
+    own = open_on(moving, clock=stream._log.clock)
+    if ask == "register":
+        own.readers.register("billing", start="head")
+    else:
+        own.readers.reset("billing", "head")
+    assert (moving.met, held(stream), stream.refresh().head) == (True, {"billing": 20}, 20)
 
 
 def test_record_that_others_deleted_meanwhile_is_written():
