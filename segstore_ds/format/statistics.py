@@ -12,7 +12,7 @@ import binascii
 import codecs
 import math
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
@@ -91,11 +91,13 @@ def compute(
     columns: Sequence[str],
     *,
     distinct: Mapping[str, pa.Array] = _NOTHING,
+    unbounded: Container[str] = (),
 ) -> dict[str, ColumnStats]:
     """Return the statistics of the named columns, in the order given.
 
     Nested columns are skipped; an unknown column is an InvalidInputError. `distinct` has the
-    distinct values of some texts and binaries, which are faster to go through.
+    distinct values of some texts and binaries, which are faster to go through. Bounds of columns
+    in `unbounded` are left unknown.
     """
     schema = batch.schema
     result: dict[str, ColumnStats] = {}
@@ -108,7 +110,7 @@ def compute(
         array = batch.column(index)
         if array.type.id not in _NESTED:
             nulls, low, high = array.null_count, None, None
-            if nulls < len(array):
+            if nulls < len(array) and name not in unbounded:
                 low, high = _bounds_of(array, distinct.get(name, array))
             result[name] = ColumnStats(low, high, nulls)
     return result
@@ -161,6 +163,11 @@ def _bytes_bounds(array: pa.Array, *, text: bool) -> tuple[Bound | None, Bound |
             array[pc.select_k_unstable(array, 1, [("", order)])[0].as_py()].as_py()
             for order in ("ascending", "descending")
         )
+    return cut_bounds(low, high, text=text)
+
+
+def cut_bounds(low: bytes, high: bytes, *, text: bool) -> tuple[Bound | None, Bound | None]:
+    """Return the bounds of texts or binaries whose least and greatest bytes are given."""
     return (_text_bounds if text else _binary_bounds)(low, high)
 
 

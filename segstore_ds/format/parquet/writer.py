@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from pyarrow import types as t
 
 from segstore_ds.checksum import crc32
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import compute as pc
 from segstore_ds.format.arrow.frame import check_compression, check_size
 from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
@@ -28,7 +30,7 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
 from segstore_ds.format.schema.column_ids import with_column_ids
 from segstore_ds.format.schema.conversion import decimal_columns, find_overlong
-from segstore_ds.format.statistics import Stats, compute, merge
+from segstore_ds.format.statistics import Stats, compute, cut_bounds, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
 MAGIC = b"PAR1"  # On disk, by Parquet.
@@ -55,6 +57,7 @@ _PAGES = {"max_rows_per_page": 1 << 15}
 # slower to write and to read. `choose_encodings` has decided whether the dictionary pays off.
 _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
+_LONGEST_BOUND = 4096  # bytes of a text: of longer ones, Parquet's writer keeps no bounds
 _MOST_WRITERS = 32  # of a segment: each goes over all of its bytes once more, without a copy
 CHOICE_ROWS = 1 << 20  # after so many rows, the ways of the columns are chosen anew
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
@@ -96,6 +99,7 @@ class ParquetEncoder:
             **_PAGES,
         }
         self._stats_columns = list(stats_columns)
+        self._texts = _find_texts(schema, stats_columns)
         self._key_columns = key_columns
         self._filters: dict[str, int] = {}
         self._pieces = Pieces()
@@ -168,7 +172,7 @@ class ParquetEncoder:
             rows=batch.num_rows,
             crc=crc,
             fingerprint=self._fingerprint,
-            stats=compute(batch, self._stats_columns),
+            stats=compute(batch, self._stats_columns, unbounded=self._bounded_later(batch)),
             raw_bytes=batch.nbytes,
         )
         if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
@@ -191,18 +195,19 @@ class ParquetEncoder:
         self._check_sound()
         if not self._writers:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
-        index = _build(self._frames, self._lengths, self._crcs, list(self._filters))
         try:
-            # pyarrow would store the ids here as well, as text.
-            schema = encode_schema(self._schema)
-            self._writers[0][0].add_key_value_metadata({_SCHEMA_KEY: schema, INDEX_KEY: index})
-            end = self._end()
-        except MemoryError:
+            filters, groups = self._close()
+            self._bound_texts(groups)
+            index = _build(self._frames, self._lengths, self._crcs, list(self._filters))
+            footer = self._footer(groups, index)
+        except (MemoryError, InvalidInputError):
             raise
         except PARQUET_ERRORS as error:
             raise InvalidInputError(
                 "a segment's footer can't be written", remedy=_OTHER, frames=len(self._frames)
             ) from error
+        self._pieces.place += len(footer)
+        end = filters + footer
         self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
         return end, finished_segment(
             "parquet", self._frames, self.stats, end=end, size=self._pieces.place
@@ -265,27 +270,62 @@ class ParquetEncoder:
             sink.write(memoryview(_ZEROS)[:left])
         self._pieces.muted = False
 
-    def _end(self) -> bytes:
-        """Close all writers; return their filters and one footer, which names all row groups."""
+    def _close(self) -> tuple[bytes, list[pq.FileMetaData]]:
+        """Close all writers; return the filters and the metadata of all, and drop their footers."""
         filters: list[bytes] = []
-        footers: list[tuple[bytes, pq.FileMetaData]] = []
+        groups: list[pq.FileMetaData] = []
         for writer, sink in self._writers:
             self._go_on(sink)
             writer.close()
             written = b"".join(self._pieces.take())
             size = int.from_bytes(written[-8:-4], "little") + 8  # with its length and the magic
             filters.append(written[:-size])
-            footers.append((written[-size:], writer.writer.metadata))
+            groups.append(writer.writer.metadata)
             self._pieces.place -= size
-        footer, metadata = footers[0]
-        if others := footers[1:]:
-            for _, other in others:
-                metadata.append_row_groups(other)
-            joined = pa.BufferOutputStream()
-            metadata.write_metadata_file(joined)
-            footer = joined.getvalue()[len(MAGIC) :].to_pybytes()
-        self._pieces.place += len(footer)
-        return b"".join((*filters, footer))
+        return b"".join(filters), groups
+
+    def _footer(self, groups: Sequence[pq.FileMetaData], index: bytes) -> bytes:
+        """Return one footer, which names the row groups of all writers and holds the index."""
+        schema, none = with_column_ids(self._schema), pa.BufferOutputStream()
+        with pq.ParquetWriter(none, schema, **self._options) as empty:
+            # pyarrow would store the ids here as well, as text.
+            ours = {_SCHEMA_KEY: encode_schema(self._schema), INDEX_KEY: index}
+            empty.add_key_value_metadata(ours)
+        metadata = empty.writer.metadata
+        for written in groups:
+            metadata.append_row_groups(written)
+        sink = pa.BufferOutputStream()
+        metadata.write_metadata_file(sink)
+        footer: bytes = sink.getvalue()[len(MAGIC) :].to_pybytes()
+        return footer
+
+    def _bounded_later(self, batch: pa.RecordBatch) -> list[str]:
+        """Return the columns of texts whose bounds Parquet's writer will know."""
+        lengths = {name: pc.max(pc.binary_length(batch.column(name))) for name in self._texts}
+        return [name for name, most in lengths.items() if (most.as_py() or 0) <= _LONGEST_BOUND]
+
+    def _bound_texts(self, groups: Iterable[pq.FileMetaData]) -> None:
+        """Take the bounds of texts from the row groups: to find them again takes as long."""
+        rows = (group.row_group(n) for group in groups for n in range(group.num_row_groups))
+        for place, (frame, group) in enumerate(zip(self._frames, rows, strict=True)):
+            stats = dict(frame.stats)
+            for name, (leaf, text) in self._texts.items():
+                found = group.column(leaf).statistics
+                if stats[name].min is None and found is not None and found.has_min_max:
+                    low, high = cut_bounds(found.min_raw, found.max_raw, text=text)
+                    stats[name] = replace(stats[name], min=low, max=high)
+            self._frames[place] = replace(frame, stats=stats)
+
+
+def _find_texts(schema: pa.Schema, columns: Collection[str]) -> dict[str, tuple[int, bool]]:
+    """Return the leaf of each of some columns that holds texts (True) or binaries."""
+    found, leaf = {}, 0
+    for field in schema:
+        text = t.is_string(field.type)
+        if field.name in columns and (text or t.is_binary(field.type)):
+            found[field.name] = leaf, text
+        leaf += len(leaves_of(pa.schema([field])))
+    return found
 
 
 def _find_refused(batch: pa.RecordBatch) -> str | None:
