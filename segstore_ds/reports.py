@@ -14,8 +14,7 @@ from segstore_ds.repair.repair import RepairReport
 from segstore_ds.repair.salvage import SalvageReport
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
-from segstore_ds.retention.plan import Maintenance
-from segstore_ds.retention.retained import Blocker, Retained
+from segstore_ds.retention.report import Blocker, Maintenance, Retained
 
 __all__ = [
     "BackedUp",

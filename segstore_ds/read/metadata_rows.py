@@ -6,6 +6,7 @@ Metadata knows the sizes of what it lists only, so the table `storage` lists the
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,15 +19,16 @@ from segstore_ds.format.reader_record import NO_END
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.reader_records import each_reader
-from segstore_ds.status.deletable import find_deletable, plan_horizon
+from segstore_ds.status.deletable import plan_deletion, plan_horizon
 from segstore_ds.status.references import list_objects, read_references
 
 BATCH_ROWS = 16_384
 LISTED, LOG = "listed", "commits"  # reasons in the table `storage`
 
 RowDicts = list[dict[str, Any]]
-_Held = tuple[int, int | None, int | None]  # an object's bytes, and since and until when it stays
+_Held = tuple[int, datetime | None, datetime | None]  # bytes; since and until when it stays
 
 
 def ints(*names: str) -> list[pa.Field]:
@@ -123,11 +125,11 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
     return [row]
 
 
-def _kept_since(context: StreamContext, root: Root) -> int | None:
+def _kept_since(context: StreamContext, root: Root) -> datetime | None:
     """Return the time of the oldest version that is kept, if the history knows it."""
     with suppress(SnapshotExpiredError):
         found = context.log.history.moment(root, root.log_start)
-        return None if found is None else found.time_us
+        return None if found is None else to_moment(found.time_us)
     return None
 
 
@@ -142,26 +144,24 @@ def storage_rows(context: StreamContext, root: Root) -> RowDicts:
     refs = read_references(context.status, root, gone_before=root.version, gone_until_us=1 << 62)
     versions = {retired.version for retired in refs.retired.values()}
     operations = context.log.history.operations(root, versions)
-    horizon = plan_horizon(root, floor=0, until_us=context.clock.wall_us() - grace_us)
+    grace = timedelta(microseconds=grace_us)
+    until_us = context.clock.wall_us() - grace_us
+    horizon = plan_horizon(root, floor=0, until_us=until_us, age_us=max(grace_us, keep_us))
     objects = [*list_objects(context.storage)]
     found: dict[str, list[_Held]] = defaultdict(list)
     found[LISTED] = [(info.size, None, None) for info in objects if info.path in refs.live]
-    for each in find_deletable(refs, horizon, objects, operations):
-        info, retired = each.info, each.retired
-        if retired is None:
+    for item in plan_deletion(refs, horizon, objects, operations):
+        why, until = item.why, item.until
+        if item.dropped is None and item.since and names.is_object(item.path):
             # The floor passes it a grace later, and a sweep follows another grace behind.
-            until_us = info.modified_us + 2 * grace_us if names.is_object(info.path) else None
-            found[each.why].append((info.size, info.modified_us, until_us))
-        elif horizon.pin and horizon.is_pinned(retired):
-            held = (info.size, retired.time_us, None)
-            found[f"needed by {horizon.pin[1]}"].append(held)
-        else:
-            until_us = retired.time_us + max(grace_us, keep_us)
-            found[each.why].append((info.size, retired.time_us, until_us))
+            until = item.since + 2 * grace
+        elif item.dropped is not None and until is None and horizon.pin:
+            why = f"needed by {horizon.pin[1]}"
+        found[why].append((item.bytes or 0, item.since, until))
     since = _kept_since(context, root)
-    until = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
+    until_us = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
     found[LOG] = [
-        (info.size, since, until)
+        (info.size, since, to_moment(until_us))
         for info in context.storage.list(names.LOG_FOLDER)
         if names.parse_log_name(info.path.rpartition("/")[2]) is not None
     ]
@@ -170,8 +170,8 @@ def storage_rows(context: StreamContext, root: Root) -> RowDicts:
 
 
 def _held_row(why: str, held: list[_Held]) -> dict[str, Any]:
-    since = [since_us for _, since_us, _ in held if since_us is not None]
-    until = [until_us for _, _, until_us in held if until_us is not None]
+    since = [moment for _, moment, _ in held if moment is not None]
+    until = [moment for _, _, moment in held if moment is not None]
     size = sum(size for size, _, _ in held)
     span = {"since": min(since, default=None), "until": max(until, default=None)}
     return {"why": why, "objects": len(held), "bytes": size, **span}

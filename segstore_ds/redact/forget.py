@@ -23,7 +23,8 @@ from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.redact.run import Work, run_redact
 from segstore_ds.retention.deletion import run_maintain
-from segstore_ds.retention.plan import Item, Maintenance
+from segstore_ds.retention.report import Maintenance
+from segstore_ds.status.deletable import Item
 from segstore_ds.storage import Storage
 
 # Takes a redaction's values out of published tables: what is left there, what it waits for, the

@@ -1,25 +1,25 @@
-"""The engine of deletion: carries a plan out, and reports what went and what stays.
+"""The engine of deletion: one plan, and one runner that deletes within a budget.
 
-`maintain` does all of it, or forgets versions or deletes objects alone; rounds of upkeep take the
-same steps in small pieces, see `retention.upkeep`. The order is:
+The plan is `status.deletable`: for each object why it goes, or what it waits for. Only what a
+committed root says decides, so no later commit can list what is deleted. Two calls run it:
 
-1. List the objects, while the stream is there: after a drop another may begin in its folder. Then
-   commit `log_start` and the staging floor, raised. A commit in flight of objects staged below the
-   floor either lands first, so that what it lists is seen in 3, or is refused.
-2. Delete the log's files below `log_start` in ascending order, so a missing name means that every
-   name below it is missing, too.
-3. Read all that the newest root refers to. Unreadable metadata stops it: an unreadable list is not
-   an empty one.
-4. Delete what `status.deletable` allows. Segments go before the parts that name them, so that a
-   crash leaves no segment that only a deleted list could name.
-5. Commit `retired` without what is deleted.
+- `maintain` lists the objects, while the stream is there (after a drop another may begin in its
+  folder), and commits `log_start` and the staging floor, raised. A commit in flight of objects
+  staged below the floor either lands first, so that the references that are read next have it, or
+  is refused. Then it deletes the log's files below `log_start` and all objects that may go, and
+  commits `retired` without them.
+- A round of upkeep (`retention.upkeep`) lists nothing: it deletes what earlier rounds have made
+  free until its budget is over, and makes one commit that raises what the next round goes by.
 
+Segments go before the parts that name them, so that a crash leaves no segment that only a deleted
+list could name. The log's files go in ascending order, so a missing name means that every name
+below it is missing, too. Unreadable metadata stops it: an unreadable list is not an empty one.
 Every step may be repeated, and two deletions may run at once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import FormatError, InvalidInputError
@@ -27,26 +27,32 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
-from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.quantities import to_moment
-from segstore_ds.retention.plan import Item, Maintenance, plan_objects, plan_temporaries
-from segstore_ds.retention.versions import (
-    plan_log_start,
-    plan_policy_start,
-    version_at,
+from segstore_ds.retention.report import Maintenance
+from segstore_ds.retention.versions import plan_log_start, plan_policy_start, version_at
+from segstore_ds.status.deletable import Horizon, Item, plan_deletion, plan_horizon
+from segstore_ds.status.references import (
+    References,
+    find_unlisted,
+    list_objects,
+    read_references,
+    retired_objects,
 )
-from segstore_ds.status.deletable import Horizon, plan_horizon
-from segstore_ds.status.references import References, list_objects, read_references
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import ObjectInfo
+from segstore_ds.storage import ObjectInfo, Storage
 
 LEAST_GRACE_S = 86_400.0
 FREE_S = 300.0  # readers and jobs of the last minutes go on even where a full disk is freed
+MOST_DELETED = 4_000  # log files, and objects, of one round
 _MOST_MERGES = 1000
+_MIRRORED = "objects that were deleted here"
+# Retired rows whose objects are deleted, by the path of their part; "" for those in the root.
+Gone = dict[str, set[Retired]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +71,6 @@ class Aim:
         start = max(root.log_start, min(self.start, version - self.keep))
         floor = max(root.staging_floor, min(self.floor, root.version))
         return replace(root, log_start=start, staging_floor=floor)
-
-
-@dataclass(slots=True)
-class Gone:
-    """Retired rows whose objects are deleted, and the parts that hold some of them."""
-
-    rows: set[Retired] = field(default_factory=set)
-    parts: set[str] = field(default_factory=set)
-
-    def add(self, part: PartRef | None, row: Retired) -> None:
-        """Note that the objects of a row, which a part or the root holds, are deleted."""
-        self.rows.add(row)
-        if part is not None:
-            self.parts.add(part.path)
-
-    def forgotten(self, context: StreamContext, root: Root, slot: Slot) -> Root:
-        """Return a root without the rows; others keep their order."""
-        table, changes = context.status.retired, dict[str, list[PartRef]]()
-        for part in table.parts(root):
-            if part.path in self.parts:
-                left = tuple(row for row in table.part(part) if row not in self.rows)
-                changes[part.path] = [table.put(root.version, left)] if left else []
-        kept = tuple(row for row in root.retired if row not in self.rows)
-        if len(kept) == len(root.retired) and not changes:
-            return root
-        pruned = table.replace(replace(root, retired=kept), slot, changes)
-        return context.status.tidy(pruned, slot)
-
-
-# --- the forms -----------------------------------------------------------------------------------
 
 
 def run_maintain(
@@ -137,11 +113,14 @@ def run_maintain(
     elif keep_s is not None:
         start = plan_log_start(context, root, keep_s, now_us)
     start = start if keep_from is None else min(start, keep_from)
-    aim = Aim(start) if grace_s is None else _aim_at_objects(context, start, now_us, grace_s)
-    hour_s = context.log.grace_s
-    version_age_s = FREE_S if free_now else max(hour_s, policy.keep_s if keep_s is None else keep_s)
-    object_age_s = max(version_age_s, policy.grace_s if grace_s is None else grace_s)
-    aim = replace(aim, keep=min_versions, version_age_s=version_age_s, object_age_s=object_age_s)
+    version_age_s = FREE_S if free_now else policy.keep_s if keep_s is None else keep_s
+    version_age_s = version_age_s if free_now else max(context.log.grace_s, version_age_s)
+    aim = Aim(start, min_versions, version_age_s=version_age_s)
+    if grace_s is not None:
+        until_us = now_us - int(max(grace_s, 0) * 1e6)
+        floor = version_at(context, context.log.root, until_us)
+        age_s = max(version_age_s, grace_s)
+        aim = replace(aim, until_us=until_us, floor=floor, object_age_s=age_s)
     done = run_deletion(context, aim, dry_run=dry_run, progress=progress)
     if dry_run or not whole:
         return done
@@ -155,15 +134,6 @@ def run_maintain(
     return replace(done, merges=merges, version=context.log.root.version)
 
 
-def _aim_at_objects(context: StreamContext, start: int, now_us: int, grace_s: float) -> Aim:
-    until_us = now_us - int(max(grace_s, 0) * 1e6)
-    floor = version_at(context, context.log.root, until_us)
-    return Aim(start, until_us=until_us, floor=floor)
-
-
-# --- the steps -----------------------------------------------------------------------------------
-
-
 def run_deletion(
     context: StreamContext, aim: Aim, *, dry_run: bool = False, progress: Progress = unheard
 ) -> Maintenance:
@@ -174,60 +144,90 @@ def run_deletion(
         root = aim.raised(root, root.version + 1)
     else:
         context.log.refresh()  # dropped before it is listed, the folder may be another stream's
-        root = _raise(context, aim, objects)
+        root = commit_aim(context, aim, objects=objects).root
         if aim.start:
             # By the age of each file: `log_start` may have been raised over younger ones.
             before_us = context.log.store_now_us() - int(context.log.grace_s * 1e6)
-            gone = context.log.files.superseded(root.log_start, before_us)
-            trim_log(context, root, lambda files: files.purge(gone[-1] + 1 if gone else 0))
+            below = context.log.files.superseded(root.log_start, before_us)
+            trim_log(context, root, lambda files: files.purge(below[-1] + 1 if below else 0))
     versions = root.log_start - base.log_start
     report = Maintenance(dry_run, root.version, root.log_start, versions)
     report = _with_waiting_log(context, root, aim, report)
     if aim.until_us is None:
         return report
+    age_us = int(aim.object_age_s * 1e6)
+    horizon = plan_horizon(root, floor=aim.floor, until_us=aim.until_us, age_us=age_us)
     context = context.fresh()
-    horizon = plan_horizon(root, floor=aim.floor, until_us=aim.until_us)
-    refs = read_references(
-        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
-    )
-    operations = _operations(context, root, refs)
-    deleted, kept = plan_objects(refs, horizon, objects, operations)
-    deleted += plan_temporaries(context.storage.temporaries(), horizon.time_us)
-    dropped_us = [
-        refs.retired[item.path].time_us
-        for item in kept
-        if item.path in refs.retired and not horizon.is_pinned(refs.retired[item.path])
-    ]
-    until = _later(report.until, max(dropped_us, default=0), aim.object_age_s)
+    runner = Runner(context, root, horizon)
+    deleted, kept = runner.plan(chain(objects, _temporaries(context.storage)))
+    moments = [report.until, *(item.until for item in kept)]
+    until = max((moment for moment in moments if moment), default=None)
     report = replace(report, deleted=tuple(deleted), kept=tuple(kept), until=until)
     if dry_run:
         return report
     for count, item in enumerate(deleted, 1):
         context.storage.delete(item.path)
         progress(count, len(deleted))
-    mirrors = _clear_mirrors(context, root, refs, horizon)
-    version = _forget(context, root, horizon).version
+    mirrors = runner.clear_mirrors()
+    version = commit_aim(context, Aim(), gone=runner.past()).root.version
     return replace(report, version=version, mirrors=mirrors)
 
 
-def _raise(context: StreamContext, aim: Aim, objects: Sequence[ObjectInfo]) -> Root:
-    """Commit what an aim raises."""
+def _temporaries(storage: Storage) -> Iterator[ObjectInfo]:
+    return (info for info in storage.temporaries() if names.is_temporary(info.path))
+
+
+def commit_aim(
+    context: StreamContext,
+    aim: Aim,
+    *,
+    gone: Gone | None = None,
+    objects: Iterable[ObjectInfo] = (),
+    sweep: tuple[LastUpkeep | None, int] | None = None,
+) -> Committed[None]:
+    """Commit what an aim raises, without the retired rows whose objects are gone.
+
+    A round gives the one before it, and how far it has swept: if another came first, it commits
+    nothing.
+    """
 
     def build(root: Root, slot: Slot) -> Change[None]:
-        raised = aim.raised(root, slot.version)
+        before = swept_by(root.upkeep)
+        if sweep is not None and root.upkeep != sweep[0]:
+            return NOTHING
+        planned = aim.raised(_forget(context, root, slot, gone or {}), slot.version)
         # Objects staged on the newest version can't be told from objects being staged now. This
         # commit makes them older than objects staged later, so that a later deletion can.
         newest = any(names.staged_version(info.path) == root.version for info in objects)
-        if raised == root and not newest:
+        swept = before if sweep is None else sweep[1]
+        if planned == root and swept == before and not newest:
             return NOTHING
-        swept = root.upkeep.swept if root.upkeep else 0
         last = LastUpkeep(slot.version, slot.time_us, swept)
         return Change(
-            replace(raised, upkeep=last, operation=Operation.UPKEEP, client=context.client)
+            replace(planned, upkeep=last, operation=Operation.UPKEEP, client=context.client)
         )
 
     # Where nothing changes, the log still asks whether the mirrors follow, before anything goes.
-    return context.log.commit(build).root
+    return context.log.commit(build)
+
+
+def swept_by(last: LastUpkeep | None) -> int:
+    """Return the version below which orphans were swept."""
+    return last.swept if last else 0
+
+
+def _forget(context: StreamContext, root: Root, slot: Slot, gone: Gone) -> Root:
+    """Return a root without the rows that are gone; others keep their order."""
+    table, changes = context.status.retired, dict[str, list[PartRef]]()
+    for part in table.parts(root):
+        if part.path in gone:
+            left = tuple(row for row in table.part(part) if row not in gone[part.path])
+            changes[part.path] = [table.put(root.version, left)] if left else []
+    kept = tuple(row for row in root.retired if row not in gone.get("", ()))
+    if len(kept) == len(root.retired) and not changes:
+        return root
+    pruned = table.replace(replace(root, retired=kept), slot, changes)
+    return context.status.tidy(pruned, slot)
 
 
 def _with_waiting_log(
@@ -241,15 +241,9 @@ def _with_waiting_log(
         and number < root.version
         and not (report.dry_run and number < root.log_start)
     ]
-    age_s = max(aim.version_age_s, context.log.grace_s)
-    until = _later(None, root.time_us if sizes else 0, age_s)
+    age_us = int(max(aim.version_age_s, context.log.grace_s) * 1e6)
+    until = to_moment(root.time_us + age_us) if sizes else None
     return replace(report, log_files=len(sizes), log_bytes=sum(sizes), until=until)
-
-
-def _later(known: datetime | None, since_us: int, age_s: float) -> datetime | None:
-    """Return the later of a moment and of when something of an age has another one; 0 is none."""
-    found = to_moment(since_us + int(age_s * 1e6)) if since_us else known
-    return max(found, known) if found and known else found
 
 
 def trim_log(
@@ -267,45 +261,116 @@ def trim_log(
     context.log.seams.in_copies(root, "forgotten versions", delete_copy)
 
 
-def _operations(context: StreamContext, root: Root, refs: References) -> dict[int, str]:
-    """Return what the commits did that dropped something; nothing if the history is damaged."""
-    versions = {retired.version for retired in refs.retired.values()}
-    try:
-        return context.log.history.operations(root, versions)
-    except FormatError:
-        return {}
+class Runner:
+    """Plans and deletes what a root allows, here and in its mirrors, while its budget lasts."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        root: Root,
+        horizon: Horizon,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._context, self._root, self._horizon = context, root, horizon
+        self._is_late = is_late
+        self._references: References | None = None
+        self.deleted: list[Item] = []
+
+    def plan(self, objects: Iterable[ObjectInfo]) -> tuple[list[Item], list[Item]]:
+        """Return which of some objects may go, and which unlisted ones wait."""
+        objects, refs = list(objects), self._read_references()
+        retired = (refs.retired.get(info.path) for info in objects)
+        versions = {row.version for row in retired if row is not None}
+        try:
+            operations = self._context.log.history.operations(self._root, versions)
+        except FormatError:  # a damaged history stops no deletion
+            operations = {}
+        items = plan_deletion(refs, self._horizon, objects, operations)
+        free = [item for item in items if not item.waits_for]
+        return free, [item for item in items if item.waits_for]
+
+    def clear_mirrors(self) -> dict[str, tuple[Item, ...] | None]:
+        """Delete from mirrors by the same plan; one that fails keeps its objects."""
+        left = dict[str, tuple[Item, ...] | None]()
+
+        def clear(files: MetadataLog[Root]) -> None:
+            storage = files.storage
+            left[storage.url] = None
+            deleted, kept = self.plan(chain(list_objects(storage), _temporaries(storage)))
+            for item in deleted:
+                storage.delete(item.path)
+            left[storage.url] = tuple(kept)
+
+        self._context.log.seams.in_copies(self._root, _MIRRORED, clear)
+        return left
+
+    def past(self) -> Gone:
+        """Return all retired rows that the horizon lets go; what is live again was listed again."""
+        groups = self._context.status.retired.groups(self._root)
+        return {
+            part.path if part else "": {row for row in rows if self._horizon.is_past(row)}
+            for part, rows in groups
+        }
+
+    def delete_retired(self) -> Gone:
+        """Delete retired objects, oldest first; return the rows whose objects are deleted."""
+        gone, root = Gone(), self._root
+        for part, rows in self._context.status.retired.groups(root):
+            for row in rows:
+                most = len(self.deleted) >= MOST_DELETED
+                if most or self._is_late() or not may_go(row, root, self._horizon):
+                    return gone
+                paths = list(retired_objects(self._context.status, row))
+                if root.restored is None or row.version <= root.restored:
+                    # Since then a restore or a repair may have listed it again.
+                    paths = [path for path in paths if self._is_last(path, row)]
+                why = "dropped by a commit"
+                if not self._delete([Item(path, None, why, row.version) for path in paths]):
+                    return gone  # a later round deletes the rest
+                gone.setdefault(part.path if part else "", set()).add(row)
+        return gone
+
+    def delete_orphans(self, found: Sequence[ObjectInfo]) -> bool:
+        """Delete the orphans among some objects; return whether none of them is left."""
+        suspects = find_unlisted(self._context.status, self._root, {info.path for info in found})
+        if not suspects:
+            return True
+        orphans = self.plan(info for info in found if info.path in suspects)[0]
+        return all(not self._is_late() and self._delete([orphan]) for orphan in orphans)
+
+    def _delete(self, items: Sequence[Item]) -> bool:
+        """Delete objects in mirrors, then here; return False if a mirror failed.
+
+        What a mirror still has stays here, too: a later round needs it to know the rest.
+        """
+
+        def delete(storage: Storage) -> None:
+            for item in items:
+                storage.delete(item.path)
+
+        seams = self._context.log.seams
+        if not seams.in_copies(self._root, _MIRRORED, lambda files: delete(files.storage)):
+            return False
+        delete(self._context.storage)
+        self.deleted += items
+        return True
+
+    def _is_last(self, path: str, row: Retired) -> bool:
+        """Tell whether nothing lists an object, and nothing dropped it later."""
+        refs = self._read_references()
+        newest = refs.retired.get(path)
+        return path not in refs.live and (newest is None or newest.version <= row.version)
+
+    def _read_references(self) -> References:
+        if self._references is None:
+            before, until_us = self._horizon.version, self._horizon.time_us
+            self._references = read_references(
+                self._context.status, self._root, gone_before=before, gone_until_us=until_us
+            )
+        return self._references
 
 
-def _clear_mirrors(
-    context: StreamContext, root: Root, refs: References, horizon: Horizon
-) -> dict[str, tuple[Item, ...] | None]:
-    """Delete from mirrors by the same rules; one that fails keeps its objects."""
-    left = dict[str, tuple[Item, ...] | None]()
-
-    def clear(files: MetadataLog[Root]) -> None:
-        storage = files.storage
-        left[storage.url] = None
-        deleted, kept = plan_objects(refs, horizon, list_objects(storage))
-        deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
-        for item in deleted:
-            storage.delete(item.path)
-        left[storage.url] = tuple(kept)
-
-    context.log.seams.in_copies(root, "objects that were deleted here", clear)
-    return left
-
-
-def _forget(context: StreamContext, root: Root, horizon: Horizon) -> Root:
-    """Commit `retired` without what is past; what is live again was listed again."""
-    gone = Gone()
-    for part, rows in context.status.retired.groups(root):
-        for row in filter(horizon.is_past, rows):
-            gone.add(part, row)
-
-    def build(newest: Root, slot: Slot) -> Change[None]:
-        pruned = gone.forgotten(context, newest, slot)
-        if pruned == newest:
-            return NOTHING
-        return Change(replace(pruned, operation=Operation.UPKEEP, client=context.client))
-
-    return context.log.commit(build).root
+def may_go(row: Retired, root: Root, horizon: Horizon) -> bool:
+    """Tell whether the objects of a row may go in a round, which lists nothing."""
+    # Below the floor no job can commit a segment of that time, not even once more.
+    return horizon.is_past(row) and row.version <= root.staging_floor

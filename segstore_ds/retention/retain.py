@@ -39,20 +39,14 @@ from segstore_ds.log.lookup import find_moment
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.event_time import moment_of, resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers
-from segstore_ds.retention.retained import (
-    MOST_NAMED,
-    Blocker,
-    Retained,
-    reader_blockers,
-    tag_blockers,
-    until_text,
-)
+from segstore_ds.retention.report import Blocker, Retained
 from segstore_ds.retention.truncate import finish_truncate, plan_truncate
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
 
 EVERY_S = 60.0
+_MOST_NAMED = 20
 _LOG = logging.getLogger(__name__)
 
 
@@ -192,17 +186,50 @@ def _blockers(context: StreamContext, policy: RetentionPolicy, found: Found) -> 
         return _nothing_exceeds(context, policy, found)
     if plan.offset >= plan.wanted:
         return []
-    blockers = reader_blockers(found.readers, root, plan.wanted)
-    blockers += tag_blockers(found.tags, plan.wanted)
+    blockers = _reader_blockers(found.readers, root, plan.wanted)
+    blockers += _tag_blockers(found.tags, plan.wanted)
     if plan.least is not None and plan.least < plan.wanted:
         why = f"min_bytes={policy.min_bytes} keeps the events from {plan.least} on"
         blockers.append(Blocker("min_bytes", plan.least, why))
     young = found.young
     if policy.min_age is not None and young < plan.wanted:
         until = _reaches(context, root, young, policy.min_age)
-        why = f"min_age={policy.min_age} s keeps the events from {young} on{until_text(until)}"
+        why = f"min_age={policy.min_age} s keeps the events from {young} on{_until_text(until)}"
         blockers.append(Blocker("min_age", young, why, until=until))
-    return sorted(blockers, key=lambda blocker: blocker.offset)[:MOST_NAMED]
+    return sorted(blockers, key=lambda blocker: blocker.offset)[:_MOST_NAMED]
+
+
+def _until_text(until: dt.datetime | None) -> str:
+    """Return an end for a sentence; nothing for None."""
+    return "" if until is None else f" until {until.isoformat(timespec='seconds')}"
+
+
+def _reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> list[Blocker]:
+    """Return the live readers that need events below an offset that is otherwise free. Pure."""
+    found = []
+    for seen in readers:
+        if (offset := seen.needs(root)) >= wanted:
+            continue
+        record, until = seen.record, to_moment(seen.renewed_us + seen.record.lapse_s * 1_000_000)
+        owner = f" of {record.owner!r}" if record.owner else ""
+        place = f"has read up to {record.offset}"
+        if seen.lags(root):
+            place = (
+                f"is at {record.offset} of generation {record.generation}, behind the head "
+                f"{root.head} of generation {root.generation}"
+            )
+        why = f"reader {seen.name!r}{owner} {place}; it is waited for{_until_text(until)}"
+        found.append(Blocker("reader", offset, why, seen.name, record.owner, until))
+    return found
+
+
+def _tag_blockers(tags: Mapping[str, Tag], wanted: int) -> list[Blocker]:
+    """Return the tags below an offset that is otherwise free. Pure."""
+    lowest = sorted((tag.offset, name) for name, tag in tags.items() if tag.offset < wanted)
+    return [
+        Blocker("tag", offset, f"tag {name!r} is at {offset}", name)
+        for offset, name in lowest[:_MOST_NAMED]
+    ]
 
 
 def _nothing_exceeds(
@@ -216,7 +243,7 @@ def _nothing_exceeds(
         return [Blocker("no readers", root.head, why)]
     if policy.max_age is not None:
         until = _reaches(context, root, root.head, policy.max_age)
-        why = f"no event is older than max_age={policy.max_age} s{until_text(until)}"
+        why = f"no event is older than max_age={policy.max_age} s{_until_text(until)}"
         blockers.append(Blocker("max_age", root.head, why, until=until))
     if policy.max_event_age is not None:
         why = f"the first event is within max_event_age={policy.max_event_age} s"

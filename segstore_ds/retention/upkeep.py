@@ -1,7 +1,7 @@
 """Upkeep: bounded rounds of deletion after commits, by the stream's own policy.
 
-A round takes the steps of `retention.deletion` in another order, so that it may stop anywhere and
-two may run at once:
+A round takes the steps of `retention.deletion` in an order in which it may stop anywhere, and two
+may run at once:
 
 1. Delete objects that earlier rounds have made free: retired ones at or before the committed
    `log_start`, staging floor and pins, and older than the grace; and orphans of tokens below the
@@ -18,35 +18,32 @@ was, so the writers of a stream share one round a minute.
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from segstore_ds.format import names
-from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import UpkeepPolicy, upkeep_of
-from segstore_ds.format.root import LastUpkeep, Retired, Root
-from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
-from segstore_ds.retention.deletion import Aim, Gone, trim_log
-from segstore_ds.retention.plan import Item, Maintenance, plan_objects
-from segstore_ds.retention.versions import may_delete_below, plan_policy_start, version_at
-from segstore_ds.status.deletable import Horizon, plan_horizon
-from segstore_ds.status.references import (
-    OBJECT_FOLDERS,
-    References,
-    find_unlisted,
-    read_references,
-    retired_objects,
+from segstore_ds.retention.deletion import (
+    MOST_DELETED,
+    Aim,
+    Runner,
+    commit_aim,
+    may_go,
+    swept_by,
+    trim_log,
 )
-from segstore_ds.status.slot import Slot
-from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.retention.report import Maintenance
+from segstore_ds.retention.versions import may_delete_below, plan_policy_start, version_at
+from segstore_ds.status.deletable import plan_horizon
+from segstore_ds.status.references import OBJECT_FOLDERS
 
 EVERY_US = 60_000_000
 IDLE_US = 3_600_000_000  # a stream of few commits is looked after once an hour
 WORTH_COMMITS = 64
-MOST_DELETED = 4_000  # log files, and objects, of one round
 MOST_SWEPT = 10_000  # versions whose names one round looks for
 BRIEF_S, LONG_S = 5.0, 45.0  # of a round that somebody waits for, or nobody
 
@@ -92,7 +89,7 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
     if oldest is None:
         return False
     horizon = plan_horizon(root, floor=0, until_us=root.time_us - policy.grace_s * 1_000_000)
-    return any(_may_go(item, root, horizon) for item in oldest[1][:1])
+    return any(may_go(item, root, horizon) for item in oldest[1][:1])
 
 
 def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenance | None:
@@ -111,27 +108,17 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     now_us = context.log.store_now_us()
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.
-    work = _Deletion(context, root, plan_horizon(root, floor=0, until_us=now_us - grace_us), late)
-    swept = work.sweep(now_us - 2 * grace_us)
-    gone = work.delete_retired()
+    horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
+    runner = Runner(context, root, horizon, late)
+    swept = _sweep(context, root, runner, now_us - 2 * grace_us, late)
+    gone = runner.delete_retired()
     start = root.log_start
     low = context.log.files.lowest(start)
     aim = Aim(
         start=min(plan_policy_start(context, root, policy, now_us), low + MOST_DELETED),
         floor=version_at(context, root, now_us - grace_us),
     )
-
-    def build(newest: Root, slot: Slot) -> Change[None]:
-        if newest.upkeep != root.upkeep:
-            return NOTHING  # another writer's round came first
-        planned = aim.raised(gone.forgotten(context, newest, slot), slot.version)
-        if planned == newest and swept == _swept(root):
-            return NOTHING
-        last = LastUpkeep(slot.version, slot.time_us, swept)
-        noted = replace(planned, upkeep=last, operation=Operation.UPKEEP, client=context.client)
-        return Change(noted)
-
-    committed = context.log.commit(build)
+    committed = commit_aim(context, aim, gone=gone, sweep=(root.upkeep, swept))
     if not committed.written:
         return None
     done = committed.root
@@ -144,7 +131,32 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     if done.log_start > start or may_delete_below(context, done):
         trim_log(context, done, trim)
     versions = done.log_start - start
-    return Maintenance(False, done.version, done.log_start, versions, deleted=tuple(work.deleted))
+    return Maintenance(False, done.version, done.log_start, versions, deleted=tuple(runner.deleted))
+
+
+def _sweep(
+    context: StreamContext, root: Root, runner: Runner, until_us: int, late: Callable[[], bool]
+) -> int:
+    """Delete the orphans of some further versions; return where the next sweep begins.
+
+    Once an hour, and twice the grace behind: by then nearly all that such names name is listed or
+    long deleted, so that the rest of the metadata need not be read.
+    """
+    last, start = root.upkeep, swept_by(root.upkeep)
+    if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
+        return start
+    end = min(version_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
+    if end <= start:
+        return start
+    found = [
+        info
+        for folder in OBJECT_FOLDERS
+        for prefix in names.version_prefixes(start, end)
+        if not late()
+        for info in context.storage.list(folder, prefix)
+        if start <= (names.staged_version(info.path) or 0) < end
+    ]
+    return end if not late() and runner.delete_orphans(found) else start
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,111 +246,3 @@ def deadline(context: StreamContext, budget_s: float) -> Callable[[], bool]:
 
 def _process_ends() -> bool:
     return not threading.main_thread().is_alive()
-
-
-class _Deletion:
-    """Deletes what a root has made free, until it is late."""
-
-    def __init__(
-        self, context: StreamContext, root: Root, horizon: Horizon, late: Callable[[], bool]
-    ) -> None:
-        self._context, self._root, self._late = context, root, late
-        self._horizon = horizon
-        self.deleted: list[Item] = []
-
-    def delete_retired(self) -> Gone:
-        """Delete retired objects, oldest first; return the rows whose objects are deleted."""
-        gone, root = Gone(), self._root
-        again: References | None = None
-        for part, rows in self._context.status.retired.groups(root):
-            for row in rows:
-                most = len(self.deleted) >= MOST_DELETED
-                if self._late() or most or not _may_go(row, root, self._horizon):
-                    return gone
-                paths = list(retired_objects(self._context.status, row))
-                if root.restored is None or row.version <= root.restored:
-                    # Since then a restore or a repair may have listed it again.
-                    again = again or self._references()
-                    paths = [path for path in paths if _is_last(again, path, row)]
-                why = "dropped by a commit"
-                if not self._delete([Item(path, None, why, row.version) for path in paths]):
-                    return gone  # a later round deletes the rest
-                gone.add(part, row)
-        return gone
-
-    def sweep(self, until_us: int) -> int:
-        """Delete the orphans of some further versions; return where the next sweep begins.
-
-        Once an hour, and twice the grace behind: by then nearly all that such names name is listed
-        or long deleted, so that the rest of the metadata need not be read.
-        """
-        root = self._root
-        last, start = root.upkeep, _swept(root)
-        if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
-            return start
-        newest = version_at(self._context, root, until_us)
-        end = min(newest, root.staging_floor, start + MOST_SWEPT)
-        if end <= start:
-            return start
-        found = [
-            info
-            for folder in OBJECT_FOLDERS
-            for prefix in names.version_prefixes(start, end)
-            if not self._late()
-            for info in self._context.storage.list(folder, prefix)
-            if start <= (names.staged_version(info.path) or 0) < end
-        ]
-        whole = not self._late() and self._delete_orphans(found)
-        return end if whole else start
-
-    def _delete_orphans(self, found: Sequence[ObjectInfo]) -> bool:
-        """Delete the orphans among some objects; return whether none of them is left."""
-        status = self._context.status
-        suspects = find_unlisted(status, self._root, {info.path for info in found})
-        if not suspects:
-            return True
-        found = [info for info in found if info.path in suspects]
-        orphans = plan_objects(self._references(), self._horizon, found)[0]
-        return all(not self._late() and self._delete([orphan]) for orphan in orphans)
-
-    def _references(self) -> References:
-        return read_references(
-            self._context.status,
-            self._root,
-            gone_before=self._horizon.version,
-            gone_until_us=self._horizon.time_us,
-        )
-
-    def _delete(self, items: Sequence[Item]) -> bool:
-        """Delete objects in mirrors, then here; return False if a mirror failed.
-
-        What a mirror still has stays here, too: a later round needs it to know the rest.
-        """
-
-        def delete(storage: Storage) -> None:
-            for item in items:
-                storage.delete(item.path)
-
-        seams, root = self._context.log.seams, self._root
-        if not seams.in_copies(
-            root, "objects that were deleted here", lambda files: delete(files.storage)
-        ):
-            return False
-        delete(self._context.storage)
-        self.deleted += items
-        return True
-
-
-def _may_go(row: Retired, root: Root, horizon: Horizon) -> bool:
-    # Below the floor no job can commit a segment of that time, not even once more.
-    return horizon.is_past(row) and row.version <= root.staging_floor
-
-
-def _is_last(refs: References, path: str, row: Retired) -> bool:
-    """Tell whether nothing lists an object, and nothing dropped it later."""
-    newest = refs.retired.get(path)
-    return path not in refs.live and (newest is None or newest.version <= row.version)
-
-
-def _swept(root: Root) -> int:
-    return root.upkeep.swept if root.upkeep else 0

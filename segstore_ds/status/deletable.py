@@ -9,13 +9,15 @@ Two rules decide about an object, each against a sequence of events that loses d
   list it any more. Only what a copy staged counts from when it was written.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from segstore_ds.format import names
 from segstore_ds.format.copies import all_pins
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
+from segstore_ds.options.quantities import to_moment
 from segstore_ds.status.references import References
 from segstore_ds.storage import ObjectInfo
 
@@ -39,6 +41,7 @@ class Horizon:
     floor: int  # the staging floor
     pin: tuple[int, str] | None  # the oldest pinned version, and what pins it
     copied: frozenset[str] = frozenset()  # ids of copies that made it: unlisted, theirs may go
+    age_us: int = 0  # at which what a commit dropped may go at the earliest
 
     def is_past(self, item: Retired) -> bool:
         """Tell whether a retirement lies before the horizon."""
@@ -58,16 +61,29 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
-    """An object that the newest version does not list, and what is known of it."""
+class Item:
+    """An object that the newest version does not list.
 
-    info: ObjectInfo
-    why: str  # why it is not listed: what the commit that dropped it did
-    held: str  # what it waits for; "" if it may go
-    retired: Retired | None = None  # None if no commit ever listed it
+    Attributes:
+        path: Its name in the stream's folder.
+        bytes: Its size; None if a round of upkeep deleted it, which asks for no sizes.
+        why: Why no version lists it: what the commit that dropped it did.
+        dropped: The version that dropped it; None if no commit ever listed it.
+        waits_for: What it stays for; "" if it may go.
+        since: When it was dropped, or else written (by the store's clock, UTC).
+        until: When it may go at the earliest; None if it waits for no time.
+    """
+
+    path: str
+    bytes: int | None
+    why: str
+    dropped: int | None = None
+    waits_for: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
 
 
-def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
+def plan_horizon(root: Root, *, floor: int, until_us: int, age_us: int = 0) -> Horizon:
     """Return what may be deleted as of a root."""
     # For the grace, readers of a clone's older versions need objects that the clone does not.
     held = [
@@ -78,38 +94,57 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
     held += [(tag.version, f"the tag {name!r}") for name, tag in root.kept_tags.items()]
     pin = min(held, default=None)
     oldest = root.log_start if pin is None else min(root.log_start, pin[0])
-    return Horizon(oldest, until_us, max(floor, root.staging_floor), pin, frozenset(root.copies))
+    floor = max(floor, root.staging_floor)
+    return Horizon(oldest, until_us, floor, pin, frozenset(root.copies), age_us)
 
 
-def find_deletable(
+def plan_deletion(
     refs: References,
     horizon: Horizon,
     objects: Iterable[ObjectInfo],
     operations: Mapping[int, str] | None = None,
-) -> Iterator[Unlisted]:
-    """Yield those of some objects that are not listed, and whether they may go.
+) -> list[Item]:
+    """Return those of some objects that are not listed, segments first, and what each waits for.
 
     `refs` is everything that the newest root refers to; `objects` are those in the folders of
-    segments and status objects; `operations` says what the commits did that dropped some.
+    segments and status objects, and temporaries; `operations` says what the commits did that
+    dropped some.
     """
-    objects = list(objects)
-    written = _last_written(objects)
+    # Segments go before the parts that name them.
+    objects = sorted(objects, key=lambda each: (_is_status(each.path), each.path))
+    written, items = _last_written(objects), list[Item]()
     for info in objects:
-        if info.path in refs.live:
+        path, retired = info.path, refs.retired.get(info.path)
+        dropped_us = retired.time_us if retired else info.modified_us
+        why, waits_for, until = NEVER, "", None
+        if path in refs.live:
             continue
-        retired = refs.retired.get(info.path)
         if retired is not None:
-            why = _dropped_by(info.path, (operations or {}).get(retired.version))
-            yield Unlisted(info, why, horizon.holder(retired), retired)
-        elif names.is_object(info.path):
-            yield Unlisted(info, *_judge_staged(info.path, horizon, written))
+            why = _dropped_by(path, (operations or {}).get(retired.version))
+            waits_for = horizon.holder(retired)
+            if not horizon.is_pinned(retired):
+                until = to_moment(retired.time_us + horizon.age_us)
+        elif names.is_temporary(path):
+            # No commit can name one: if its call still runs, it finds it gone and tries again.
+            why = "temporary file of an interrupted call"
+            if info.modified_us > horizon.time_us:
+                continue
+        elif names.is_object(path):
+            why, waits_for = _judge_staged(path, horizon, written)
         else:
-            why = "not the name of a stream's object"
-            yield Unlisted(info, why, "segstore did not create it")
+            why, waits_for = "not the name of a stream's object", "segstore did not create it"
+        version = retired.version if retired else None
+        since = to_moment(dropped_us)
+        items.append(Item(path, info.size, why, version, waits_for, since, until))
+    return items
+
+
+def _is_status(path: str) -> bool:
+    return path.startswith(names.STATUS_FOLDER)
 
 
 def _dropped_by(path: str, operation: str | None) -> str:
-    if path.startswith(names.STATUS_FOLDER):
+    if _is_status(path):
         return _METADATA
     return _DROPPED_BY.get(operation or "", f"dropped by {operation or 'a commit'}")
 

@@ -29,10 +29,9 @@ from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
 from segstore_ds.retention.deletion import run_maintain
-from segstore_ds.retention.plan import Maintenance
+from segstore_ds.retention.report import Maintenance, Retained
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import run_retain
-from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import open_storage

@@ -350,7 +350,7 @@ def test_a_compaction_of_the_model_is_one():
 
 def no_floor(monkeypatch):
     """Delete without a commit before."""
-    monkeypatch.setattr(deletion, "_raise", lambda context, *_: context.log.root)
+    monkeypatch.setattr(deletion.Aim, "raised", lambda _self, root, _version: root)
 
 
 def floor_ignored(monkeypatch):
@@ -364,13 +364,14 @@ def floor_ignored(monkeypatch):
 def look_before_the_floor(monkeypatch):
     """Ask what is referred to before the floor is raised."""
     run = threading.local()
-    raise_floor, read = deletion._raise, deletion.read_references
+    commit, read = deletion.commit_aim, deletion.read_references
 
-    def raised(context, *rest):
-        run.known = read(context.status, context.log.root)
-        return raise_floor(context, *rest)
+    def committed(context, aim, **how):
+        if "objects" in how:
+            run.known = read(context.status, context.log.root)
+        return commit(context, aim, **how)
 
-    monkeypatch.setattr(deletion, "_raise", raised)
+    monkeypatch.setattr(deletion, "commit_aim", committed)
     monkeypatch.setattr(deletion, "read_references", lambda *_, **__: run.known)
 
 

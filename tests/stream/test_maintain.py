@@ -1,6 +1,7 @@
 """Maintain: everything that upkeep does, at once, with a reason for each object."""
 
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, objects, staged_job, values, wait
@@ -47,8 +48,11 @@ def test_maintain_says_what_stays_and_why() -> None:
     wait(storage, HOUR)
     done = stream.maintain()
     assert (done.versions, done.deleted) == (0, ())
-    held = "dropped by truncate or retention: a version that is kept still"
-    assert [item.why for item in done.kept] == 2 * [f"{held} needs it"]
+    dropped = "dropped by truncate or retention"
+    assert [(item.why, item.waits_for) for item in done.kept] == 2 * [
+        (dropped, "a version that is kept still needs it")
+    ]
+    assert f"kept for now: 2 objects, {sum(item.bytes for item in done.kept)} bytes" in str(done)
     stream.compact()
     wait(storage, HOUR)
     stream.overwrite(numbers(0, 1), layout=STAGED)
@@ -56,11 +60,13 @@ def test_maintain_says_what_stays_and_why() -> None:
         wait(storage, 2 * DAY)
         stream.append(numbers(n, n + 1), layout=STAGED)
     done = stream.maintain()
-    assert Counter(item.why for item in done.kept) == {
-        "dropped by truncate or retention: within the grace": 2,
-        "overwritten: within the grace": 1,
+    assert Counter((item.why, item.waits_for) for item in done.kept) == {
+        (dropped, "within the grace"): 2,
+        ("overwritten", "within the grace"): 1,
     }
     assert all(item.bytes > 0 for item in done.kept)
+    week = timedelta(days=7)
+    assert all(item.until - item.since == week for item in done.kept)
 
 
 def test_maintain_repeated_finds_nothing() -> None:

@@ -95,7 +95,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.truncate(10)
     wait(storage, 3 * DAY)
     stream.append(numbers(30, 31))
-    assert "a version that is kept" in stream.maintain(grace=DAY, dry_run=True).kept[0].why
+    assert "a version that is kept" in stream.maintain(grace=DAY, dry_run=True).kept[0].waits_for
     wait(storage, 2 * HOUR)
     stream.append(numbers(31, 32))
     stream.append(numbers(32, 33))
@@ -111,8 +111,9 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     wait(storage, 2 * HOUR)
     stream.maintain(keep=HOUR)
     assert [
-        (entry.why, entry.dropped) for entry in stream.maintain(grace=DAY, dry_run=True).kept
-    ] == [(f"{TRUNCATED}: within the grace", 9)]
+        (entry.why, entry.waits_for, entry.dropped)
+        for entry in stream.maintain(grace=DAY, dry_run=True).kept
+    ] == [(TRUNCATED, "within the grace", 9)]
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -153,7 +154,7 @@ def test_orphan_is_deleted_once_its_job_cannot_commit():
     before = objects(storage, "segments")
     staged_job(stream, 20, 30)
     (orphan,) = objects(storage, "segments") - before
-    assert "may still commit it" in stream.maintain(grace=DAY).kept[0].why
+    assert "may still commit it" in stream.maintain(grace=DAY).kept[0].waits_for
     wait(storage, DAY + 60)
     stream.append(numbers(20, 21))
     report = stream.maintain(grace=DAY)
@@ -250,7 +251,8 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
     other.maintain(keep=HOUR)
     report = other.maintain(grace=DAY)
     assert report.deleted == ()
-    assert all("within the grace" in entry.why or "kept" in entry.why for entry in report.kept)
+    waits = {entry.waits_for for entry in report.kept}
+    assert waits <= {"within the grace", "a version that is kept still needs it"}
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
 
 
@@ -356,7 +358,9 @@ def test_pin_holds_back_what_its_version_lists():
     pin(stream, "c1", 2)
     report = stream.maintain(grace=DAY)
     assert report.deleted == ()
-    assert report.kept[0].why == f"{TRUNCATED}: the clone 'c1' still needs it"
+    held = report.kept[0]
+    assert (held.why, held.waits_for) == (TRUNCATED, "the clone 'c1' still needs it")
+    assert held.until is None
     pin(stream, "c1", 4)
     assert paths(stream.maintain(grace=DAY)) == {first}
 
@@ -435,7 +439,7 @@ def test_what_another_copy_staged_is_as_old_as_the_newest_of_it():
     report = stream.maintain(grace=DAY)
     staged = [f"segments/copy-x/{n}-a.arrow" for n in range(2)]
     assert sorted(entry.path for entry in report.kept) == staged
-    assert "within the grace" in report.kept[0].why
+    assert "within the grace" in report.kept[0].waits_for
     wait(storage, 2 * DAY)
     report = stream.maintain(grace=DAY)
     assert [entry.path for entry in report.deleted] == staged
@@ -461,8 +465,8 @@ def test_vacuum_keeps_names_that_no_writer_builds():
     report = stream.maintain(grace=DAY)
     assert [entry.path for entry in report.deleted if job.token in entry.path] != []
     assert {entry.path for entry in report.kept} == foreign
-    assert {entry.why for entry in report.kept} == {
-        "not the name of a stream's object: segstore did not create it"
+    assert {(entry.why, entry.waits_for) for entry in report.kept} == {
+        ("not the name of a stream's object", "segstore did not create it")
     }
     assert foreign <= objects(storage)
 

@@ -1,30 +1,57 @@
-"""The report of a deletion, and which objects it deletes. Pure: it reads nothing."""
+"""What `retain` and `maintain` report: what went, and what keeps the rest."""
 
-from collections.abc import Iterable, Mapping
+import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from segstore_ds.format import names
-from segstore_ds.status.deletable import Horizon, find_deletable
-from segstore_ds.status.references import References
-from segstore_ds.storage import ObjectInfo
+from segstore_ds.status.deletable import Item
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An object that no current version lists.
+class Blocker:
+    """What keeps `retain` from dropping the events from an offset on.
 
     Attributes:
-        path: Its name in the stream's folder.
-        bytes: Its size; None if a round of upkeep deleted it, which asks for no sizes.
-        why: Why it may go: what the commit that dropped it did. If it stays, what it waits for.
-        dropped: The version that dropped it; None if no commit ever listed it.
+        kind: `reader`, `tag`, `min_bytes`, `min_age`; or why there is nothing to drop: `max_bytes`,
+            `max_age` and `max_event_age` are not exceeded, there are `no readers` to wait for,
+            `no events`.
+        offset: The first event that is kept for it.
+        why: The same as a sentence.
+        name: The reader's or the tag's.
+        owner: The reader's.
+        until: When it ends if nothing changes, by the store's clock (UTC): a reader lapses, an age
+            is reached. None if that is unknown, or never.
     """
 
-    path: str
-    bytes: int | None
+    kind: str
+    offset: int
     why: str
-    dropped: int | None = None
+    name: str = ""
+    owner: str = ""
+    until: dt.datetime | None = None
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What `Stream.retain` did.
+
+    Attributes:
+        head: The offset of the oldest event kept.
+        dropped: How many events were dropped.
+        blocked_by: What kept it from dropping more, the lowest offset first and at most 20; empty
+            if it dropped all that exceeds a maximum (without one: all that readers are done with).
+    """
+
+    head: int
+    dropped: int
+    blocked_by: tuple[Blocker, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"dropped {self.dropped} events, the head is {self.head}"]
+        return "\n".join([*lines, *(f"kept: {blocker}" for blocker in self.blocked_by)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +85,7 @@ class Maintenance:
     kept: tuple[Item, ...] = ()
     log_files: int = 0
     log_bytes: int = 0
-    until: datetime | None = None
+    until: dt.datetime | None = None
     mirrors: Mapping[str, tuple[Item, ...] | None] = field(default_factory=dict)
 
     @property
@@ -77,7 +104,8 @@ class Maintenance:
         for verb, items in ((deleted, self.deleted), ("kept for now", self.kept)):
             totals: dict[str, list[int]] = {}
             for item in items:
-                totals.setdefault(item.why, []).append(item.bytes or 0)
+                text = f"{item.why}: {item.waits_for}" if item.waits_for else item.why
+                totals.setdefault(text, []).append(item.bytes or 0)
             lines += [
                 f"{verb}: {len(sizes)} objects, {sum(sizes)} bytes: {why}"
                 for why, sizes in sorted(totals.items())
@@ -88,34 +116,3 @@ class Maintenance:
             at = f"{self.until:%Y-%m-%dT%H:%M:%SZ}"
             lines += [f"all of that may go at {at}, if nothing is committed meanwhile"]
         return "\n".join(lines)
-
-
-def plan_objects(
-    refs: References,
-    horizon: Horizon,
-    objects: Iterable[ObjectInfo],
-    operations: Mapping[int, str] | None = None,
-) -> tuple[list[Item], list[Item]]:
-    """Return which of some objects to delete, segments first, and the unlisted ones to keep."""
-    deleted: list[Item] = []
-    kept: list[Item] = []
-    for found in find_deletable(refs, horizon, objects, operations):
-        text = f"{found.why}: {found.held}" if found.held else found.why
-        dropped = found.retired.version if found.retired else None
-        item = Item(found.info.path, found.info.size, text, dropped)
-        (kept if found.held else deleted).append(item)
-    deleted.sort(key=lambda item: (item.path.startswith(names.STATUS_FOLDER), item.path))
-    return deleted, kept
-
-
-def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Item]:
-    """Return the temporary objects that interrupted calls left before a time.
-
-    No commit can name one, so their age is that of the object. If the process of one is still
-    running, it finds the temporary gone and tries again.
-    """
-    return [
-        Item(info.path, info.size, "temporary file of an interrupted call")
-        for info in objects
-        if info.modified_us <= until_us and names.is_temporary(info.path)
-    ]
