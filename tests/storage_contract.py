@@ -164,6 +164,8 @@ class StorageContract:
             for path in ("nothing", "no/folder/either", "folder"):
                 with pytest.raises(MissingObjectError):
                     read(path)
+                assert storage.find(path) is None
+                assert not storage.exists(path)
 
     def test_limit_is_kept(self, storage: Storage) -> None:
         storage.create("log/1", b"0123456789")
@@ -189,6 +191,8 @@ class StorageContract:
     def test_info_is_fresh(self, storage: Storage) -> None:
         storage.put("hint", b"1")
         assert storage.info("hint").size == 1
+        assert storage.exists("hint")
+        assert storage.find("hint", limit_bytes=1) == b"1"
         list(storage.list(""))
         other = pickle.loads(pickle.dumps(storage))  # noqa: S301
         other.put("hint", b"22")

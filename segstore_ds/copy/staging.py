@@ -69,9 +69,8 @@ def open_plan(target: Storage, copy_id: str, propose: Callable[[], CopyPlan]) ->
 
 
 def _read_plan(target: Storage, path: str) -> CopyPlan | None:
-    try:
-        data = target.get(path)
-    except MissingObjectError:
+    data = target.find(path)
+    if data is None:
         return None
     where = target.describe(path)
     value = parse_json(decode_envelope(data, where=where), where=where)

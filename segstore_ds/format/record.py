@@ -16,7 +16,7 @@ worked out once.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from itertools import compress
@@ -387,26 +387,32 @@ def _text(most: int, name: str) -> _Load:
 
 
 def _items(kind: Any, each: Any, name: str) -> _Load:
-    whole = _tested(lambda value: type(value) is list, "a list", name)
     item = _loader(each, name)
-    return lambda value, where: kind([item(each, where) for each in whole(value, where)])
+
+    def load(value: Any, where: str) -> Any:
+        if type(value) is not list:
+            raise _wrong(where, name, "a list")
+        return kind([item(each, where) for each in value]) if value else kind()
+
+    return load
 
 
 def _values(kind: Any, name: str) -> _Load:
-    whole = _tested(lambda value: type(value) is dict, "an object", name)
-    if kind is Any:
-        return whole
-    item = _loader(kind, name)
-    return lambda value, where: {
-        key: item(each, where) for key, each in whole(value, where).items()
-    }
+    item = None if kind is Any else _loader(kind, name)
+
+    def load(value: Any, where: str) -> Any:
+        if type(value) is not dict:
+            raise _wrong(where, name, "an object")
+        return {key: item(each, where) for key, each in value.items()} if item and value else value
+
+    return load
 
 
 def _row(kind: Any) -> _Load:
     stored = stored_fields(kind)
     columns, loads = tuple(stored), [*_loaders(kind).values()]
-    tests = [_plain_test(each, f"c{place}") for place, each in enumerate(stored.values())]
-    are_plain = _plain_cells(tests)
+    tests = [_plain_test(each, f"row[{place}]") for place, each in enumerate(stored.values())]
+    are_plain = _all_of(filter(None, tests))
     checks = [
         (place, check)
         for place, each in enumerate(stored.values())
@@ -437,17 +443,13 @@ def _checks_of(kind: Any) -> list[Callable[..., Any]]:
     return [*filter(callable, notes), *inner]
 
 
-def _plain_cells(tests: Sequence[str | None]) -> Callable[[list[Any]], bool]:
-    """Return what tells whether all cells of a row are sound whose types are plain ones.
+def _all_of(tests: Iterable[str]) -> Callable[[Any], bool]:
+    """Return what tells whether all cells of a `row` pass tests of their plain types.
 
     It is one expression, since roots have hundreds of cells and a call for each takes longer.
     """
-    cells = "".join(f"c{place}, " for place in range(len(tests)))
-    whole = " and ".join(filter(None, tests)) or "True"
-    made: dict[str, Any] = {}
-    # Of the types of our own fields, as dataclasses do.
-    exec(f"def are_plain(row):\n {cells}*_ = row\n return {whole}", made)  # noqa: S102
-    found: Callable[[list[Any]], bool] = made["are_plain"]
+    # Code of the types of our own fields, as dataclasses make it.
+    found: Callable[[Any], bool] = eval(f"lambda row: {' and '.join(tests) or True}")  # noqa: S307
     return found
 
 
@@ -469,13 +471,24 @@ def _plain_test(kind: Any, cell: str) -> str | None:
 def _object(kind: Any) -> _Load:
     stored = stored_fields(kind)
     loads = [(name, *_absence(each, name)) for name, each in stored.items()]
+    tests = {
+        name: test
+        for name, each in stored.items()
+        if not (_checks_of(each) or ABSENT in _notes(each)[1])
+        and (test := _plain_test(each, f"row[{name!r}]"))
+    }
+    are_plain = _all_of(tests.values())
+    others = [each for each in loads if each[0] not in tests]
     is_open = _is_open(kind)
 
     def load(value: Any, where: str, given: Mapping[str, Any] = _NOTHING) -> Any:
         if type(value) is not dict:
             raise CorruptionError("not an object", where=where)
-        found = dict(given)
-        for name, check, empty in loads:
+        found, left = dict(given), loads
+        if not given and value.keys() >= tests.keys() and are_plain(value):
+            found.update(zip(tests, map(value.__getitem__, tests), strict=True))
+            left = others
+        for name, check, empty in left:
             if name in given:
                 continue
             if name in value:

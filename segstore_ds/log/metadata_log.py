@@ -380,19 +380,15 @@ class MetadataLog(Generic[T]):
 
     def exists(self, number: int) -> bool:
         """Tell whether a batch exists, without opening it."""
-        try:
-            self.storage.info(self.path(number))
-        except MissingObjectError:
-            return False
-        return True
+        return self.storage.exists(self.path(number))
 
     def read_hint(self) -> names.Hint | None:
         """Return the hint; None where it is missing, unreadable or no number."""
         try:
-            content = self.storage.get(self.hint_path, limit_bytes=256)
-        except (MissingObjectError, CorruptionError, StorageError):
+            content = self.storage.find(self.hint_path, limit_bytes=256)
+        except (CorruptionError, StorageError):
             return None
-        return names.parse_hint(content)
+        return None if content is None else names.parse_hint(content)
 
     def _missing(self, number: int) -> MissingObjectError:
         return MissingObjectError(
@@ -423,10 +419,7 @@ class MetadataLog(Generic[T]):
         return body
 
     def _read(self, path: str) -> bytes | None:
-        try:
-            return self.storage.get(path, limit_bytes=FILE_LIMIT_BYTES)
-        except MissingObjectError:
-            return None
+        return self.storage.find(path, limit_bytes=FILE_LIMIT_BYTES)
 
     def _decode(self, data: bytes, path: str) -> T:
         return self._codec.decode_file(data, f"{self.storage.url}/{path}")

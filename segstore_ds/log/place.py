@@ -14,7 +14,6 @@ from segstore_ds.errors import (
     CorruptionError,
     FormatError,
     InvalidInputError,
-    MissingObjectError,
     NotFoundError,
     SegstoreError,
     StorageError,
@@ -179,14 +178,11 @@ def _refuse_inside(files: MetadataLog[Root]) -> None:
 
 def _holds_hint(storage: Storage) -> bool:
     try:
-        storage.info(names.HINT_PATH)
-    except MissingObjectError:
-        return False
+        return storage.exists(names.HINT_PATH)
     except StorageError as error:
         if not error.denied:
             raise
         return False
-    return True
 
 
 def _holds_log(storage: Storage, folder: str = "") -> bool:

@@ -139,6 +139,8 @@ class Reading:
             SchemaMismatchError: A column was renamed, dropped or replaced; names them.
         """
         now = later.needed_schema
+        if self.stored == later.stored and self.needed_schema.equals(now, check_metadata=True):
+            return
         known = {*now.names}
         changed = [
             mine.name

@@ -198,6 +198,20 @@ class Storage(ABC):
             CorruptionError: It is larger than `limit_bytes`; not all of it was read.
         """
 
+    def find(self, path: str, *, limit_bytes: int | None = None) -> bytes | None:
+        """Read a whole object, or return None where there is none; raises as `get`."""
+        try:
+            return self.get(path, limit_bytes=limit_bytes)
+        except MissingObjectError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Ask the store whether there is an object, as `info` does."""
+        try:
+            return bool(self.info(path))
+        except MissingObjectError:
+            return False
+
     @abstractmethod
     def get_range(self, path: str, start: int, end: int) -> bytes:
         """Read exactly the bytes `[start, end)` of an object.

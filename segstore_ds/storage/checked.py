@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 Opener = Callable[..., Storage]
 
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 FOUND_FOLDERS = 10_000  # of a shared root; one more costs each of them a request again
 
 
@@ -143,8 +144,36 @@ class CheckedStorage(Storage):
         )
 
     def _get_here(self, path: str, limit_bytes: int | None) -> bytes:
-        full = self._full(path)
-        data = self.run("get", path, self._get, full, limit_bytes)
+        data = self.run("get", path, self._get, self._full(path), limit_bytes)
+        return self._within(data, path, limit_bytes)
+
+    def find(self, path: str, *, limit_bytes: int | None = None) -> bytes | None:  # noqa: D102
+        if self._shared:
+            return super().find(path, limit_bytes=limit_bytes)
+        data = self._if_there("get", path, self._get, self._full(path), limit_bytes)
+        return None if data is None else self._within(data, path, limit_bytes)
+
+    def exists(self, path: str) -> bool:  # noqa: D102
+        if self._shared:
+            return super().exists(path)
+        return self._if_there("info", path, self._info, self._full(path)) is not None
+
+    def _if_there(
+        self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs
+    ) -> T | None:
+        """Make a call as `run` does, to which None is the answer where there is no such object."""
+
+        def ask() -> T | None:
+            try:
+                return work(*args, **kw)
+            except _ABSENT:
+                if self._root_is_missing():
+                    raise
+                return None
+
+        return self.run(verb, path, ask)
+
+    def _within(self, data: bytes, path: str, limit_bytes: int | None) -> bytes:
         self.stats.add_read(len(data))
         if limit_bytes is not None and len(data) > limit_bytes:
             raise CorruptionError(
@@ -383,7 +412,7 @@ class CheckedStorage(Storage):
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
         failure: SegstoreError
-        absent = isinstance(cause, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        absent = isinstance(cause, _ABSENT)
         lost = absent and self._root_is_missing()
         if absent and not lost and verb in ("get", "get_range", "info"):
             failure = MissingObjectError("no such object", storage=self.url, path=path)
