@@ -4,10 +4,10 @@ Only the needed columns are decoded. Nothing here knows threads, other folders o
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import chain, count
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
@@ -73,40 +73,28 @@ class _Epoch:
     share: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
     """What all slices of a reading are decoded by, derived once instead of per frame.
 
     `needed` are the columns to decode, `stored` the same as segments have them, and `pruning` the
-    filters by these names.
+    filters by these names. `fetches` counts those that have begun.
     """
 
-    reading: Reading
-    needed: pa.Schema
-    stored: pa.Schema
-    pruning: Filters
-    looks_up: bool
-    names: list[str]
-    cache: ScanCache | None
-    engine: Engine | None
-    fetches: Iterator[int] = field(default_factory=count)  # how many have begun
-    _epochs: dict[int, _Epoch] = field(default_factory=dict)
-    _keys: dict[int, tuple[Key, ...]] = field(default_factory=dict)
+    def __init__(self, reading: Reading, engine: Engine | None) -> None:
+        self.reading, self.engine = reading, engine
+        self.needed = reading.needed_schema
+        self.stored = reading.as_stored(self.needed)
+        self.pruning, self.looks_up = reading.pruning, reading.looks_up
+        self.names = reading.result_schema.names
+        self.fetches: Iterator[int] = count()
+        self._epochs: dict[int, _Epoch] = {}
+        self._keys: dict[int, tuple[Key, ...]] = {}
 
-    @classmethod
-    def of(cls, reading: Reading, engine: Engine | None) -> Self:
-        """Return the decoder of a plan's slices."""
-        needed = reading.needed_schema
-        return cls(
-            reading,
-            needed,
-            reading.as_stored(needed),
-            reading.pruning,
-            reading.looks_up,
-            reading.result_schema.names,
-            ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes),
-            engine,
-        )
+    @cached_property
+    def cache(self) -> ScanCache | None:
+        """What is shared with other scans; inline segments don't ask for it."""
+        reading = self.reading
+        return ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
 
     def epoch(self, number: int) -> _Epoch:
         """Return the expected schema of an epoch's segments, and the columns to decode."""
@@ -244,8 +232,10 @@ class SliceDecoder:
         decoder = self.decoder
         # Only what the stream's own folder holds: a copy elsewhere has another location.
         own = storage is decoder.reading.storage
-        kept = decoder.cache.object(self.slice.entry) if own and decoder.cache else None
-        place = names.segment_place(self.slice.entry.path, decoder.reading.version)
+        entry = self.slice.entry
+        shared = decoder.cache if own and entry.frame is None else None
+        kept = shared.object(entry) if shared else None
+        place = names.segment_place(entry.path, decoder.reading.version)
         return _open(
             storage,
             self.slice,

@@ -8,7 +8,7 @@ log is opened only then.
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +37,7 @@ from segstore_ds.storage import Storage
 _LOG = logging.getLogger(__name__)
 LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
 OPENED_BYTES = 32 << 20  # of segments that are opened ahead
+_FEW = 16  # slices that are looked at before threads are started
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
@@ -100,10 +101,10 @@ def run_tasks(
         NotFoundError: A segment is missing because the stream was dropped.
         FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
-    decoder = Decoder.of(reading, engine)
+    decoder = Decoder(reading, engine)
     rest = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)
-    first = [*islice(rest, 2)]
-    if len(first) == 1 and _is_small(first[0]):
+    first = [*islice(rest, _FEW)]
+    if len(first) < _FEW and _is_small(*first) and _waits_once(first):
         threads = 1  # to start one takes as long as to read a few events
     slices: Generator[SliceDecoder] = (each for each in chain(first, rest))
     far = threads > 1 and reading.needs_data and reading.storage.profile.is_far
@@ -141,9 +142,18 @@ def _units(slice_: SliceDecoder, storage: Storage, *, far: bool) -> Iterator[_Un
         yield _Unit(slice_, [(0, partial(_fail, error))], 0)
 
 
-def _is_small(slice_: SliceDecoder) -> bool:
-    entry = slice_.slice.entry
-    return entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS
+def _is_small(*slices: SliceDecoder) -> bool:
+    entries = [slice_.slice.entry for slice_ in slices]
+    return (
+        sum([entry.bytes for entry in entries]) <= WHOLE_OBJECT_BYTES
+        and sum([entry.rows for entry in entries]) <= _SMALL_ROWS
+    )
+
+
+def _waits_once(slices: Sequence[SliceDecoder]) -> bool:
+    """Tell whether slices take one answer of the storage at most, or its answers take no time."""
+    objects = [slice_ for slice_ in slices if slice_.slice.entry.frame is None]
+    return len(objects) < 2 or not objects[0].decoder.reading.storage.profile.is_far
 
 
 def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:

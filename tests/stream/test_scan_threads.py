@@ -103,6 +103,15 @@ def test_a_lone_small_segment_needs_no_thread(
 
 
 @pytest.mark.usefixtures("near")
+def test_few_small_segments_need_no_thread_where_answers_take_no_time(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads would wait for each other more than they decode."""
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
+    assert stream.read(95, 105).read_all() == table(95, 105)
+
+
+@pytest.mark.usefixtures("near")
 def test_the_next_segment_is_fetched_while_this_one_is_used(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
