@@ -17,6 +17,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
 )
+from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish import delta, paths
@@ -34,13 +35,13 @@ def damaged_tables(context: StreamContext) -> Iterator[tuple[str, FormatError]]:
     Objects of the table of newest events are named by their locations.
     """
     for codec in CODECS.values():
-        yield from _damaged(context.storage, codec)
+        yield from _damaged(context, codec)
     beside, error = _beside(context)
     if error is not None:
         yield latest_storage(context.storage).url, error
     if beside is not None:
         for codec in CODECS.values():
-            for path, wrong in _damaged(beside.storage, codec):
+            for path, wrong in _damaged(beside, codec):
                 yield f"{beside.storage.url}/{path}", wrong
 
 
@@ -62,10 +63,12 @@ def _beside(context: StreamContext) -> tuple[StreamContext | None, FormatError |
     return found, None if found else MissingObjectError("the table of newest events is missing")
 
 
-def _damaged(storage: Storage, codec: Codec) -> Iterator[tuple[str, FormatError]]:
+def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, FormatError]]:
+    storage = context.storage
     listed = list_table(storage, codec)
     objects = {info.path: info for info in listed if paths.is_published(info.path)}
-    reads = [*codec.reads(storage, objects)]
+    # Upkeep deletes by the store's clock, also when nothing was published since.
+    reads = [*codec.reads(storage, objects, context.clock.wall_us() + CLOCK_LIMIT_US)]
     reads.append((paths.build_marks_path(codec.KIND), partial(read_marks, storage, codec)))
     damage = [each for path, read in reads for each in _try(path, read)]
     yield from damage
@@ -86,7 +89,7 @@ def mend_tables(context: StreamContext) -> Iterator[str]:
     """
     storage = context.storage
     for kind, codec in CODECS.items():
-        wrong = dict(_damaged(storage, codec))
+        wrong = dict(_damaged(context, codec))
         marks = paths.build_marks_path(codec.KIND)
         signs = {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}
         if wrong and wrong.keys() <= signs:

@@ -452,12 +452,15 @@ def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: st
 
 def superseded(objects: Collection[ObjectInfo], table: Table) -> Mapping[str, int]:  # noqa: ARG001
     """Return since when commits and checkpoints have been below a checkpoint."""
+    # A checkpoint that `_last_checkpoint` names stays, also where the put of a newer name failed.
+    named_us = max((i.modified_us for i in objects if i.path == LAST_CHECKPOINT), default=None)
     checkpoints = _versions(objects, CHECKPOINT)
     found: dict[str, int] = {}
     for info in objects:
         entry = paths.parse_delta_path(info.path)
         if entry is not None:
-            later = [c.modified_us for n, c in checkpoints.items() if n > entry[0]]
+            times = [c.modified_us for n, c in checkpoints.items() if n > entry[0]]
+            later = [us for us in times if named_us is None or us <= named_us]
             found |= {info.path: min(later)} if later else {}
     return found
 
@@ -487,7 +490,11 @@ def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]: 
     return ()
 
 
-def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, Read]]:
+def reads(
+    storage: Storage,
+    objects: Mapping[str, ObjectInfo],
+    now_us: int,  # noqa: ARG001 - see Codec
+) -> Iterator[tuple[str, Read]]:
     """Yield each object of the log with what reads it, and commits that are missing."""
     commits = _versions(objects.values(), COMMIT)
     checkpoints = _versions(objects.values(), CHECKPOINT)

@@ -403,7 +403,9 @@ def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
     return found
 
 
-def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, Read]]:
+def reads(
+    storage: Storage, objects: Mapping[str, ObjectInfo], now_us: int
+) -> Iterator[tuple[str, Read]]:
     """Yield each object of the metadata with what reads it, and those that are only named."""
     versions = {n for path in objects if (n := paths.parse_iceberg_path(path)) is not None}
     for version in versions:
@@ -416,7 +418,7 @@ def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple
         for path in _lists(table):
             avro.add(path)
             avro |= {m.path for m in decode_list(read_sealed(storage, path), form)}
-        for number in _kept_versions(metadata, objects) - versions:
+        for number in _kept_versions(metadata, now_us) - versions:
             yield commit_path(number), partial(storage.info, commit_path(number))
     for path in avro:
         yield path, partial(read_sealed, storage, path)
@@ -429,10 +431,9 @@ def reads(storage: Storage, objects: Mapping[str, ObjectInfo]) -> Iterator[tuple
         yield HINT, partial(_check_hint, storage, versions)
 
 
-def _kept_versions(metadata: Mapping[str, Any], objects: Mapping[str, ObjectInfo]) -> set[int]:
+def _kept_versions(metadata: Mapping[str, Any], now_us: int) -> set[int]:
     """Return the versions that metadata names and whose grace is not over, by their successors."""
     log, form = metadata.get("metadata-log", ()), Form("", metadata.get("location", ""))
-    now_us = max((info.modified_us for info in objects.values()), default=0)
     times = [*(each["timestamp-ms"] for each in log[1:]), metadata.get("last-updated-ms", 0)]
     found = (
         paths.parse_iceberg_path(form.path(each["metadata-file"]))

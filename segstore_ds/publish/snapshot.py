@@ -198,6 +198,6 @@ class Codec(Protocol):
         """Return the ids of named snapshots that are not clean."""
 
     def reads(
-        self, storage: Storage, objects: Mapping[str, ObjectInfo]
+        self, storage: Storage, objects: Mapping[str, ObjectInfo], now_us: int
     ) -> Iterator[tuple[str, Read]]:
-        """Yield each object of the metadata with what reads it, and those that are missing."""
+        """Yield each object of the metadata with what reads it, and those missing before now."""

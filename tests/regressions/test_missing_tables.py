@@ -4,10 +4,14 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from publish_kit import TABLES, Table
+from publish_kit import ICEBERG, TABLES, Table
+from stream_kit import DAY, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from segstore_ds.storage import open_storage
+from segstore_ds.publish.delta import CHECKPOINT, COMMIT, LAST_CHECKPOINT, superseded
+from segstore_ds.publish.paths import build_delta_path
+from segstore_ds.publish.snapshot import Table as Shown
+from segstore_ds.storage import ObjectInfo, open_storage
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
 
@@ -88,3 +92,25 @@ def test_table_of_newest_events_that_is_missing_is_made_again(lost: str) -> None
     assert stream.published.latest["delta"].lag == 0
     stream.published.remove_latest()
     stream.verify().check()
+
+
+def test_metadata_that_upkeep_deleted_is_not_missed() -> None:
+    """Nothing is published meanwhile (seed 3 of the simulation's lapsing stream)."""
+    stream, storage = make_stream(2)
+    ICEBERG.publish(stream, settle=True)
+    stream.append(numbers(20, 30))
+    ICEBERG.publish(stream, settle=True)
+    before = len(ICEBERG.objects(storage))
+    wait(storage, 8 * DAY)
+    stream.maintain()
+    assert len(ICEBERG.objects(storage)) < before
+    stream.verify().check()
+
+
+def test_checkpoint_that_is_named_stays() -> None:
+    """The put of a newer name had failed (seed 93134 of the simulation)."""
+    paths = [build_delta_path(n, kind) for n in (10, 11) for kind in (CHECKPOINT, COMMIT)]
+    objects = [ObjectInfo(path, 9, us) for path, us in zip(paths, (100, 99, 200, 199), strict=True)]
+    for named_us, gone in ((101, set()), (201, {*paths[:2]})):
+        named = ObjectInfo(LAST_CHECKPOINT, 9, named_us)
+        assert superseded([*objects, named], Shown(11)).keys() == gone
