@@ -32,7 +32,8 @@ def _frames(data: bytes) -> Iterator[bytes]:
         source.seek(-(-source.tell() // 64) * 64)
 
 
-def _decoded(path: str, data: bytes) -> Iterator[bytes]:
+def decoded(path: str, data: bytes) -> Iterator[bytes]:
+    """Yield an object as it is stored, and what it says decoded."""
     yield data
     if path.endswith(".parquet") and data.endswith(b"PAR1"):  # a crash may leave the beginning
         file = pq.ParquetFile(io.BytesIO(data))
@@ -56,5 +57,5 @@ def holders(url: str, needle: str = NEEDLE) -> list[str]:
     return sorted(
         path
         for path, data in found.items()
-        if any(needle.encode() in text for text in _decoded(path, data))
+        if any(needle.encode() in text for text in decoded(path, data))
     )

@@ -242,7 +242,14 @@ class Publisher(_Shaped):
     def publish(self, *, settle: bool) -> None:
         table = self.chance.choice(TABLES)
         done = self.stream.publish(table.kind, settle=settle)
-        version, rows = table.shown(self.storage())
+        assert self.process is not None
+        spoiled = self.process.spoiled
+        try:
+            version, rows = table.shown(self.storage())
+        except (ValueError, OSError, AssertionError):
+            if self.process.spoiled == spoiled:
+                raise
+            return  # other engines check no sums
         if version < max(done.version, self.shape.shown.get(table.kind, 0)):
             raise Violation(f"{table.kind} shows version {version} after {done.version}")
         self.shape.shown[table.kind] = version

@@ -1,11 +1,17 @@
 """Actors that look after a stream: compaction, maintenance, retention, truncation, redaction."""
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from sim_actor import KEYS, Actor
 from sim_ledger import Violation
 
-from segstore_ds.errors import NotFoundError, TruncatedError
+from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError, TruncatedError
+
+if TYPE_CHECKING:
+    from simulation import Life
+
+ROOTS = ("/stream", "/shape", "/bucket/lapse", "/pair-0")
 
 
 class Keeper(Actor):
@@ -72,6 +78,90 @@ class Redactor(Actor):
         bound = max(self.ledger.redacted.get(key, 0), done.tail)
         self.ledger.redacted[key], self.asked = bound, None
 
+    def expects(self, error: SegstoreError) -> bool:
+        return isinstance(error, InvalidInputError) and "tags keep versions" in error.fact
+
     def finish(self) -> None:
         if self.asked is not None:
             self.step()
+
+
+class Curator(Actor):
+    """Has tags keep versions: what these held is read from them whatever happens later."""
+
+    pace = 8.0
+    number = 0
+    asked = left = ""
+
+    def __init__(self, life: "Life", name: str) -> None:
+        super().__init__(life, name)
+        self.kept: dict[str, list[dict[str, object]]] = {}
+
+    def step(self) -> None:
+        self.stream.refresh()
+        if self.asked or (not self.kept and self.chance.random() < 0.5):
+            self.keep()
+        elif self.kept:
+            name = self.chance.choice([*self.kept])
+            if name != self.left:
+                self.look(name)
+            if name == self.left or self.chance.random() < 0.4:
+                self.give_up(name)
+
+    def keep(self) -> None:
+        """Keep the newest version; after an error, look whether the tag is there."""
+        if not self.asked:
+            self.number += 1
+            self.asked = f"kept-{self.number}"
+        floor = self.ledger.floor
+        if self.asked not in self.stream.tags:
+            self.stream.tags.set(self.asked, keep=True)
+            self.ledger.check_tail(floor, self.stream.refresh().tags[self.asked].offset)
+        self.kept[self.asked] = self.read(self.asked)
+        self.asked = ""
+
+    def read(self, name: str) -> list[dict[str, object]]:
+        """Return what a tag keeps."""
+        columns = ["id", "key", "email"]
+        scan = self.stream.scan(as_of=f"tag:{name}", columns=columns, offset_column="offset")
+        rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
+        self.ledger.read((int(str(row["offset"])), str(row["id"])) for row in rows)
+        return rows
+
+    def look(self, name: str) -> None:
+        """Hold what a tag keeps against what it kept at first; raises Violation."""
+        if (rows := self.read(name)) != self.kept[name]:
+            raise Violation(f"the tag {name} kept {self.kept[name][:3]}, and shows {rows[:3]}")
+
+    def give_up(self, name: str) -> None:
+        self.left = name  # perhaps, until it is repeated
+        with suppress(NotFoundError):
+            self.stream.tags.delete(name)
+        del self.kept[name]
+
+    def expects(self, error: SegstoreError) -> bool:
+        return isinstance(error, InvalidInputError) and "values of the stream expire" in error.fact
+
+    def finish(self) -> None:
+        """Give up what is kept: redactions wait for that."""
+        self.stream.refresh()
+        if self.asked in self.stream.tags:
+            self.kept[self.asked] = self.read(self.asked)
+        self.asked = ""
+        for name in [*self.kept]:
+            if name != self.left:
+                self.look(name)
+            self.give_up(name)
+
+
+class Stranger(Actor):
+    """Puts objects of nobody into the folders of streams."""
+
+    pace = 20.0
+
+    def begin(self) -> None:
+        """Open nothing."""
+
+    def step(self) -> None:
+        roots = [root for root in ROOTS if f"{root}/log/{0:020d}" in self.life.store.objects]
+        self.life.foreign.plant(self.chance.choice([*roots, "/stream"]), self.chance)

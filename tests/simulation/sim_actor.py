@@ -36,6 +36,11 @@ LAYOUTS = (
 )
 
 
+def key_of(event: str) -> str:
+    """Return the key that an event has."""
+    return KEYS[sum(event.encode()) % len(KEYS)]
+
+
 def table_of(ids: tuple[str, ...], chance: Any = None) -> pa.Table:
     """Return events: each id has a key, a number, and a value that a redaction takes.
 
@@ -43,7 +48,7 @@ def table_of(ids: tuple[str, ...], chance: Any = None) -> pa.Table:
     """
     columns = [
         list(ids),
-        [KEYS[sum(each.encode()) % len(KEYS)] for each in ids],
+        [key_of(each) for each in ids],
         [7 if chance is None else chance.randrange(1000) for _ in ids],
         [f"mail-of-{each}" for each in ids],
     ]

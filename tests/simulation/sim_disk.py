@@ -112,6 +112,16 @@ class Disk(MutableMapping[str, tuple[bytes, int]]):
         if node is not None:
             folder.names[name] = node
 
+    def plant(self, path: str) -> None:
+        """Make an empty file, and the folders above it, that a power cut leaves."""
+        node, names = self.root, path.strip("/").split("/")
+        for depth, name in enumerate(names, 1):
+            assert node.names is not None
+            if name not in node.names:
+                node.names[name] = self.new(folder=depth < len(names))
+            node.was.pop(name, None)
+            node = node.names[name]
+
     def new(self, *, folder: bool = False) -> Node:
         """Return a node without a name."""
         return Node(next(self.numbers), self.world.now_us, folder=folder)
@@ -424,8 +434,9 @@ class SimFiles(LocalStorage):
     def sibling(self, url: str) -> CheckedStorage:
         return self.store.connect(self.process, url)
 
-    def outer(self) -> None:
-        return None
+    def outer(self) -> CheckedStorage | None:
+        outer, _, _ = self.location.url.rpartition("/")
+        return None if outer.endswith("/") else self.sibling(outer)
 
     def rights(self) -> None:
         return None  # the read cache is the real process's, and would be shared by all actors

@@ -136,6 +136,12 @@ class Store:
         """Have an object now, in place of what had its name."""
         self.objects[full] = data, self.world.now_us
 
+    def plant(self, full: str, data: bytes) -> None:
+        """Have an object that no process of ours put."""
+        if self.disk is not None:
+            self.disk.plant(full)
+        self.objects[full] = data, self.world.now_us
+
     def latency_s(self, chance: Random, verb: str) -> float:
         """Draw how long a request takes."""
         table = FAR if self.far else NEAR
@@ -218,7 +224,8 @@ class SimStorage(GatheringStorage):
         return self.store.connect(self.process, url)
 
     def outer(self) -> Storage | None:
-        return None
+        outer, _, _ = self.location.url.rpartition("/")
+        return None if outer.endswith("/") else self.sibling(outer)
 
     def rights(self) -> str | None:
         return None  # the read cache is the real process's, and would be shared by all actors

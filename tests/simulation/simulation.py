@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import actors_damage
+import actors_lapse
 import actors_promote
 import actors_shape
 from actors_copy import Copier, Home, Operator, Tenant
 from actors_read import Consumer, Member, Reader
-from actors_upkeep import Keeper, Redactor, Truncater
+from actors_upkeep import Curator, Keeper, Redactor, Stranger, Truncater
 from actors_write import Appender, Job, Overwriter, Sink, Writer
-from sim_actor import SCHEMA, Actor, read_rows
+from sim_actor import SCHEMA, Actor, key_of, read_rows
+from sim_bounds import Foreign, judge_stored
 from sim_ledger import Ledger, Violation
 from sim_store import KINDS, Faults, Store, open_sim
 from sim_threads import engine_in
@@ -45,6 +47,7 @@ from segstore_ds.write import known_encodings
 
 T = TypeVar("T")
 END_S = 4 * 86_400.0  # within which every actor ends once all is calm
+JUDGE_S = 40 * 86_400.0  # while upkeep waits until it may delete
 
 CAST: Mapping[str, type[Actor]] = {
     "append-1": Appender,
@@ -70,9 +73,12 @@ CAST: Mapping[str, type[Actor]] = {
     **actors_damage.CAST,
     **actors_shape.CAST,
     "sink": Sink,
+    **actors_lapse.CAST,
+    "curate": Curator,
+    "stranger": Stranger,
 }
 # The chance that those who share another stream are in a life.
-TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25}
+TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25, "lapse": 0.25}
 
 
 @dataclass
@@ -135,6 +141,7 @@ class Life:
         self.confirmed: dict[int, int] = {}  # offset -> when a member had done it
         self.skipped, self.anew = 0, True  # what was dropped before; whether they begin anew
         self.home = Home(Ledger("let"))
+        self.foreign = Foreign(self.store)
         self.states: dict[type, Any] = {}
         here = {name: self.world.chance_of(name).random() < TROUPES[name] for name in TROUPES}
         drawn = [name for name in CAST if chance.random() < CAST[name].share]
@@ -199,7 +206,7 @@ class Life:
             raise Stuck(f"actors did not end: {left}")
         judge = world.process("judge")
         world.spawn(judge, lambda: self._judge(judge), "judge")
-        world.run(world.now_us + int(END_S * 1e6))
+        world.run(world.now_us + int(JUDGE_S * 1e6))
 
     def _create(self, process: Process) -> None:
         create_on(open_sim(self.store, process, self.url), SCHEMA, clock=process.clock)
@@ -209,6 +216,12 @@ class Life:
         self._judge_home(process)
         for actor in self.actors:
             actor.judge(process)
+        bounds = self.ledger.redacted
+        places = {**self.ledger.seen, **self.ledger.placed}.items()
+        gone = {event for offset, event in places if offset < bounds.get(key_of(event), 0)}
+        judge_stored(self, process, self.url, gone)
+        self.judge_stream(process, self.url, self.ledger)
+        self.foreign.judge()
         self.operations += 3
 
     def judge_stream(self, process: Process, url: str, ledger: Ledger) -> None:
