@@ -48,8 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Register a table."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         tables = self.server.tables  # type: ignore[attr-defined]
-        swaps = self.server.swaps and asked.get("overwrite")  # type: ignore[attr-defined]
-        if asked["name"] in tables and not swaps:
+        if asked["name"] in tables:
             error = {"message": "exists", "type": "AlreadyExistsException", "code": 409}
             self._answer(409, {"error": error})
             return
@@ -58,7 +57,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         """Forget a table."""
-        self.server.calls.append("DELETE")  # type: ignore[attr-defined]
         del self.server.tables[self.path.rpartition("/")[2].partition("?")[0]]  # type: ignore[attr-defined]
         self._answer(204)
 
@@ -67,17 +65,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def rest_catalog(*, swaps: bool) -> Iterator[tuple[RestCatalog, list[str]]]:
-    """Yield pyiceberg's client of a catalog, and what was deleted there.
-
-    With `swaps` it takes `overwrite` of a registration, as newer catalogs do.
-    """
+def rest_catalog() -> Iterator[RestCatalog]:
+    """Yield pyiceberg's client of a catalog."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.tables, server.swaps, server.calls = {}, swaps, []  # type: ignore[attr-defined]
+    server.tables = {}  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        catalog = RestCatalog("rest", uri=f"http://127.0.0.1:{server.server_port}")
-        yield catalog, server.calls  # type: ignore[attr-defined]
+        yield RestCatalog("rest", uri=f"http://127.0.0.1:{server.server_port}")
     finally:
         server.shutdown()
         server.server_close()

@@ -228,10 +228,6 @@ def publish(
         bool | None,
         typer.Option("--auto/--no-auto", help="From now on, publish after commits too."),
     ] = None,
-    catalog: Annotated[
-        str | None, "NAME: Update this catalog of pyiceberg's configuration."
-    ] = None,
-    table: Annotated[str | None, "NAME: namespace.name in that catalog."] = None,
     remove: Annotated[bool, "Remove the table."] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -258,16 +254,10 @@ def publish(
             settle=settle,
             strict=strict,
             auto=auto,
-            catalog=catalog,
-            table=table,
         )
         text = f"{done.url} shows offsets [{done.head}, {done.tail})"
         text += f"; {done.reason}" if done.lag else ""
         text += f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
-        if done.registered:
-            text += f"; {table} points to {done.registered}"
-        elif catalog:
-            text += "; THE CATALOG WAS NOT UPDATED: see the log"
         run.report(done, text)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +30,6 @@ from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.seams import best_effort
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
@@ -48,7 +46,6 @@ from segstore_ds.publish.listing import (
     plan_listing,
     shared_parts,
 )
-from segstore_ds.publish.register import open_catalog, register
 from segstore_ds.publish.snapshot import (
     Change,
     Codec,
@@ -57,7 +54,6 @@ from segstore_ds.publish.snapshot import (
     Note,
     Published,
     Table,
-    table_uuid,
 )
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
@@ -102,34 +98,16 @@ def run_publish(
     *,
     settle: bool = False,
     strict: bool = False,
-    catalog: Any = None,
-    table: str | None = None,
     since: int = 0,
     upto: int = 0,
 ) -> Published:
     """Bring the stream's table up to its newest version; make the table if there is none.
 
-    With `settle` all events are published, and with `strict` no column may be left out. The table
-    `table` of a catalog is told. Versions below `since` had values that the stream has no more.
-    Events below `upto` are published, too.
+    With `settle` all events are published, and with `strict` no column may be left out. Versions
+    below `since` had values that the stream has no more. Events below `upto` are published, too.
     """
-    codec, order = codec_of(kind), _Order(settle=settle, strict=strict, since=since, upto=upto)
-    if catalog is None and table is None:
-        return _publish(context, codec, order)
-    if not codec.POINTED:
-        raise InvalidInputError(
-            f"a catalog has no pointer to keep up to date for a table of {codec.TITLE}",
-            remedy="register the stream's location in the catalog once",
-            table=table,
-        )
-    opened, name = open_catalog(catalog, table)
-    done = _publish(context, codec, order)
-    place = paths.location_of(context.storage.url)
-    metadata = f"{place}/{codec.commit_path(done.table_version)}"
-    with best_effort(f"telling the catalog of {name}"):
-        register(opened, name, metadata, table_uuid(context.log.root.stream_id))
-        return replace(done, registered=metadata)
-    return done
+    order = _Order(settle=settle, strict=strict, since=since, upto=upto)
+    return _publish(context, codec_of(kind), order)
 
 
 def run_unpublish(context: StreamContext, kind: str) -> int:
@@ -425,6 +403,7 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
     elif lag:
         reason += "the first of them is in no Parquet file yet; settle=True merges them"
     left_out = codec.columns(epoch_schema(context.status, root.epoch), root.epoch.names).left_out
+    metadata = f"{paths.location_of(context.storage.url)}/{codec.commit_path(table.version)}"
     return Published(
         codec.KIND,
         context.storage.url,
@@ -435,6 +414,7 @@ def _describe(context: StreamContext, codec: Codec, table: Table) -> Published:
         lag,
         reason,
         left_out,
+        metadata if codec.POINTED else None,
     )
 
 

@@ -30,7 +30,7 @@ class Published:
         lag: How many events of the stream's newest version the table lacks.
         reason: Why it lacks them, and what to call; empty without a lag.
         left_out: Columns that the table lacks as its format has no such type, with their types.
-        registered: The metadata that a catalog was told of; None if none was.
+        metadata: The newest metadata of Iceberg, for a catalog; None of Delta, which needs none.
         latest_by: The columns of the key, if it shows the newest event of each alone; then the
             location is that of the stream beside, and versions and offsets are this stream's.
     """
@@ -44,7 +44,7 @@ class Published:
     lag: int
     reason: str
     left_out: dict[str, str]
-    registered: str | None = None
+    metadata: str | None = None
     latest_by: tuple[str, ...] = ()
 
 

@@ -7,7 +7,6 @@ stream beside; who makes that stream looks for the property again before it puts
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -46,7 +45,7 @@ def publish_latest(
     tombstone: str | None,
     *,
     auto: bool | None = None,
-    **how: Any,
+    strict: bool = False,
 ) -> Published:
     """Publish the newest event of each key in a format, or bring that up to date."""
     codec_of(kind)
@@ -62,7 +61,7 @@ def publish_latest(
     check_key(stream_schema(context.status, root), key, tombstone)
     find_latest(context)  # or another stream is in its place
     rule = _set_rule(context, LatestRule(key, tombstone))
-    done = _publish(context, rule, kind, **how)
+    done = _publish(context, rule, kind, strict=strict)
     if auto is not None:
         _set_rule(context, rule, **{"add" if auto else "without": kind})
     return done
@@ -87,12 +86,14 @@ def _set_rule(
     return rule
 
 
-def _publish(context: StreamContext, rule: LatestRule, kind: str, **how: Any) -> Published:
+def _publish(
+    context: StreamContext, rule: LatestRule, kind: str, *, strict: bool = False
+) -> Published:
     beside = _beside(context)
     bring_up(context, beside, rule)
     since = redacted_since(context.log.root)
     clean = _clean_from(beside, beside.log.refresh(), since) if since else 0
-    done = run_publish(beside, kind, settle=True, since=clean, **how)
+    done = run_publish(beside, kind, settle=True, strict=strict, since=clean)
     if since:
         clean_tables(beside)
     _keep_up(beside)

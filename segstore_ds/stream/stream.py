@@ -556,8 +556,6 @@ class Stream(Writes):
         settle: bool = False,
         strict: bool = False,
         auto: bool | None = None,
-        catalog: Any = None,
-        table: str | None = None,
     ) -> Published:
         """Publish the stream as a table over its own Parquet files, or bring that up to date.
 
@@ -590,11 +588,6 @@ class Stream(Writes):
                 logged, no commit waits for it or fails, and a later commit publishes what is
                 missing. If writing stops, the last minute is published by `maintain`. False ends
                 it; None leaves it as it is.
-            catalog: A catalog that keeps a pointer to the newest metadata of Iceberg tables, and is
-                updated after the commit: its name in pyiceberg's configuration, its properties, or
-                pyiceberg's object. It needs the extra `[catalog]`. Best effort: a failure is
-                logged, and `registered` of the answer is None.
-            table: `namespace.name` of the table in that catalog; made if there is none.
 
         Returns:
             What the table shows now.
@@ -611,13 +604,12 @@ class Stream(Writes):
             0
         """
         if latest_by is not None:
-            how: dict[str, Any] = {"strict": strict, "catalog": catalog, "table": table}
-            return publish_latest(self._context, format, latest_by, tombstone, auto=auto, **how)
+            return publish_latest(
+                self._context, format, latest_by, tombstone, auto=auto, strict=strict
+            )
         if tombstone is not None:
             raise InvalidInputError("a tombstone needs a key", remedy="give latest_by as well")
-        done = run_publish(
-            self._context, format, settle=settle, strict=strict, catalog=catalog, table=table
-        )
+        done = run_publish(self._context, format, settle=settle, strict=strict)
         if auto is not None:
             run_set_auto_publish(self._context, format, on=auto)
         return done

@@ -12,7 +12,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from publish_kit import iceberg_entries
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
 import segstore_ds as segstore
@@ -189,18 +188,6 @@ def test_integers_that_became_doubles_are_a_new_column_of_iceberg(stream: Stream
         assert table_of(stream).scan(row_filter="x > 0.7").count() == stream.tail
         ids.append(table_of(stream).schema().find_field("x").field_id)
     assert ids[0] != ids[1] == ids[2]
-
-
-def test_catalog_of_pyiceberg_takes_the_table(stream: Stream, tmp_path: Path) -> None:
-    """A catalog needs one call, with the location of the newest metadata."""
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.publish("iceberg")
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("db")
-    metadata = table_of(stream).metadata_location
-    table = catalog.register_table("db.clicks", metadata)
-    assert table.scan(row_filter="n < 5").to_arrow().num_rows == 5
-    catalog.close()
 
 
 def test_moved_stream_is_published_again(stream: Stream, tmp_path: Path) -> None:
