@@ -10,8 +10,8 @@ from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns, from_columns
-from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
+from segstore_ds.format.statistics import Stats
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -69,7 +69,7 @@ def fill(storage: Storage, size: int, form: str = "arrow") -> None:
         first = start = 0
         for count in part_sizes(size):
             made = columns(first, count, form)
-            parts.append(status.table.put(root.version, start, made, StatsColumns(count, {})))
+            parts.append(status.table.put(root.version, start, made, Stats(count, {})))
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
         return Change(status.tidy(replace(filled, operation="append"), slot))

@@ -23,11 +23,10 @@ from benchmarks.datasets import EVENTS, START_US, events
 from benchmarks.entries import FINAL, columns, commit_entry, commit_staged
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, rounded, workload
+from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.names import build_token
-from segstore_ds.format.parts.stats import StatsColumns
-from segstore_ds.format.record import build_json
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
-from segstore_ds.format.statistics import ColumnStats, to_json
+from segstore_ds.format.statistics import Column, Stats, build_text
 from segstore_ds.log.commit import Change
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -188,19 +187,18 @@ def _put(status: TableStatus, version: int, number: int, start: int) -> PartRef:
     ends = start + np.cumsum(made.rows)
     lows = START_US + (ends - made.rows) * STEP_US
     bounds = [pa.array(lows), pa.array(START_US + ends * STEP_US), pa.array(made.rows * 0)]
-    stats = pa.StructArray.from_arrays(bounds, names=["min", "max", "nulls"])
-    ref = status.table.put(version, start, made, StatsColumns(FINAL, {LABEL: stats}))
+    ref = status.table.put(version, start, made, Stats(FINAL, {LABEL: Column(*bounds)}))
     return replace(ref, stats=_bounds(start, ref.end))
 
 
-def _bounds(start: int, end: int) -> str:
+def _bounds(start: int, end: int) -> str | None:
     low, high = (START_US + offset * STEP_US for offset in (start, end))
-    return build_json(to_json({LABEL: ColumnStats(low, high, 0)})).decode()
+    return build_text({LABEL: Bounds(low, high, 0)})
 
 
 def _commit_of_many(tasks: int, each: int) -> dict[str, Any]:
     """Commit what a cluster's tasks have staged, as the driver of one write does."""
-    text = build_json(to_json({"at": ColumnStats(0, 1, 0), "id": ColumnStats(0, 1, 0)})).decode()
+    text = build_text({"timestamp:at": Bounds(0, 1, 0), "int:id": Bounds(0, 1, 0)})
 
     def run() -> tuple[int, int]:
         storage = open_storage(f"memory://{uuid.uuid4().hex}/stream")

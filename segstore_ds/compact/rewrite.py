@@ -326,7 +326,7 @@ def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Fr
         schema = decode_schema(job.epochs[part.entry.epoch])
         expected = fingerprint(schema)
         where = job.storage.describe(names.segment_place(part.entry.path, job.version))
-        for entry, data in read_frames(job.storage, part, where=where):
+        for entry, stats, data in read_frames(job.storage, part, where=where):
             if entry.fingerprint != expected:
                 raise CorruptionError(
                     "frame has a different schema than its epoch", where=where, start=entry.start
@@ -335,7 +335,7 @@ def _raw_frames(job: CompactJob, slices: Sequence[PlacedSegment]) -> Iterator[Fr
                 data=pa.py_buffer(data),
                 rows=entry.rows,
                 crc=entry.crc,
-                stats=entry.stats,
+                stats=stats,
                 fingerprint=entry.fingerprint,
                 raw_bytes=entry.raw_bytes,
                 filters=entry.filters,

@@ -19,59 +19,25 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.schema.codec import kind_of
-from segstore_ds.format.statistics import Bound, ColumnStats, Stats, compute, merge
+from segstore_ds.format.bounds import Bound, Bounds, Piece, compute, merge
 
 COLUMNS_MOST = 32  # On disk: the most that this version writes; a reader accepts any number.
 _CELL = struct.Struct(">4sI")  # On disk: a column's key and its digest.
 _LOW, _HIGH = 1, 2  # On disk: which bounds are known, in the lowest bits of the digest.
 _NO_BOUND = 0xFFFFFFFF  # On disk: replaces the length of an unknown bound.
 
-_UNBOUNDED = frozenset(("null", "struct", "map", "list"))
-
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What is known about the rows of a batch or of one task.
-
-    `stats` is keyed by the label of the column, `kind:name`.
-    """
+    """What is known about the rows of a batch or of one task."""
 
     rows: int = 0
-    stats: Stats = field(default_factory=dict)
+    stats: Piece = field(default_factory=dict)
 
 
 def batch_facts(batch: pa.RecordBatch, columns: Sequence[str]) -> BatchFacts:
     """Return the facts of rows whose schema is in normal form, with statistics of `columns`."""
-    return BatchFacts(batch.num_rows, label_stats(compute(batch, columns), batch.schema))
-
-
-def label_of(field: pa.Field) -> str | None:
-    """Return the label of a column; None if its type has no bounds.
-
-    >>> label_of(pa.field("ts", pa.timestamp("us", "UTC")))
-    'timestamp:ts'
-    """
-    kind = kind_of(field.type)
-    return None if kind in _UNBOUNDED else f"{kind}:{field.name}"
-
-
-def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
-    """Return statistics by label, for the columns that fit in a fingerprint of the schema.
-
-    >>> schema = pa.schema([("n", pa.int32()), ("s", pa.struct([]))])
-    >>> list(label_stats({"n": ColumnStats(1, 2, 0)}, schema))
-    ['int:n']
-    """
-    found = {}
-    for name, column in stats.items():
-        place = schema.get_field_index(name)
-        label = label_of(schema.field(place)) if place >= 0 else None
-        if label is not None:
-            found[label] = column
-    if len(found) <= COLUMNS_MOST:
-        return found
-    return {label: found[label] for label in sorted(found, key=_key)[:COLUMNS_MOST]}
+    return BatchFacts(batch.num_rows, compute(batch, columns))
 
 
 def gather_facts(parts: Sequence[BatchFacts]) -> BatchFacts:
@@ -84,8 +50,8 @@ def gather_facts(parts: Sequence[BatchFacts]) -> BatchFacts:
 
 def encode_fingerprint(facts: BatchFacts) -> str:
     """Return the text that the root stores for a batch; empty without statistics."""
-    cells = {_key(label): _digest(stats, facts.rows) for label, stats in facts.stats.items()}
-    packed = b"".join(_CELL.pack(key, digest) for key, digest in sorted(cells.items()))
+    cells = {_key(label): _digest(bounds, facts.rows) for label, bounds in facts.stats.items()}
+    packed = b"".join(_CELL.pack(*cell) for cell in sorted(cells.items())[:COLUMNS_MOST])
     return base64.b64encode(packed).decode()
 
 
@@ -118,7 +84,7 @@ def _key(label: str) -> bytes:
     return blake2b(label.encode("utf-8", "surrogatepass"), digest_size=4).digest()
 
 
-def _digest(stats: ColumnStats, rows: int) -> int:
+def _digest(stats: Bounds, rows: int) -> int:
     """Digest null count and bounds into 30 bits; the two lowest tell which bounds are known."""
     message, known = struct.pack("<Q", stats.nulls), 0
     empty = stats.nulls == rows  # without values, both bounds count as known

@@ -18,11 +18,12 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.arrow.segment import ArrowEncoder, ArrowIndex
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
-from segstore_ds.format.statistics import entry_stats, parse_stats
+from segstore_ds.format.statistics import Stats, entry_stats, parse_piece
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
 SHARE_BYTES = 10 << 10  # of the commit file: more would write each event's bytes too often
 SHARE_HARD_BYTES = 24 << 10  # after a lost race
+_NO_STATS = Stats(1, {})
 
 
 def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
@@ -90,22 +91,23 @@ def same_frame(root: Root, entry: SegmentEntry) -> InlineFrame | None:
     return next((other.frame for other in root.entries if facts(other) == wanted), None)
 
 
-def index_of(entry: SegmentEntry, frame: InlineFrame, *, with_stats: bool) -> ArrowIndex:
-    """Return the index of an inline segment: its frame, whose bytes begin at 0."""
-    stats = parse_stats(entry.stats, where=entry.path) if with_stats and entry.stats else {}
-    facts = (entry.rows, frame.crc, frame.fingerprint, stats, frame.raw_bytes)
-    return ArrowIndex((FrameEntry(0, frame.size, *facts),), frame.batch)
+def index_of(entry: SegmentEntry, frame: InlineFrame) -> ArrowIndex:
+    """Return the index of an inline segment: its frame, whose bytes begin at 0.
+
+    A reader has gone by the entry's statistics: the frame has none of its own.
+    """
+    facts = (entry.rows, frame.crc, frame.fingerprint, frame.raw_bytes)
+    return ArrowIndex((FrameEntry(0, frame.size, *facts),), _NO_STATS, frame.batch)
 
 
 def stored_frame(entry: SegmentEntry, frame: InlineFrame) -> Frame:
     """Return the frame of an inline segment; its checksum may be wrong."""
-    (found,) = index_of(entry, frame, with_stats=True).frames
     return Frame(
         data=pa.py_buffer(frame.data),
-        rows=found.rows,
-        crc=found.crc,
-        stats=found.stats,
-        fingerprint=found.fingerprint,
-        raw_bytes=found.raw_bytes,
+        rows=entry.rows,
+        crc=frame.crc,
+        stats=parse_piece(entry.stats, where=entry.path),
+        fingerprint=frame.fingerprint,
+        raw_bytes=frame.raw_bytes,
         batch=frame.batch,
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry
+from segstore_ds.format.statistics import Stats
 
 ARROW, PARQUET = "arrow", "parquet"  # On disk, also as endings. Never change; add a new one.
 LAST_BYTES = 40  # enough to tell the length of the end of an object, in any format
@@ -26,6 +27,10 @@ class SegmentIndex(Protocol):
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
         """The frames in order; together they fill the object between its head and its end."""
+
+    @property
+    def stats(self) -> Stats:
+        """The statistics of the frames."""
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return the ``[start, end)`` ranges of the object that `check` and `decode` need.

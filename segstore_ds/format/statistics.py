@@ -1,396 +1,415 @@
-"""Column statistics: bounds and null counts that let a reader skip frames and segments.
+"""Statistics: the bounds of frames, segments and parts, and the two ways in which they are stored.
 
-Bounds must always hold: a column that cannot be bounded has none. NaN gives no bounds, long strings
-and binaries are cut so that the bounds only move outwards, and zero is stored with the sign that
-covers both zeros. Bounds are stored in the form in which they are compared, so dates, times,
-timestamps and durations are integers in the unit of the column: Arrow's range is wider than
-Python's.
+Few pieces are JSON, of each an object of `[min, max, nulls]` by label: in entries, rows of parts
+and footers. The segments of a part are Arrow, a column of structs for each label. What a piece does
+not say of a column is unknown. All bytes are untrusted.
 """
 
 import base64
 import binascii
-import codecs
 import math
-import struct
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import lib
-from pyarrow import types as t
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import compute as pc
+from segstore_ds.format.bounds import (
+    EXACT_FLOAT,
+    Bound,
+    Bounds,
+    Piece,
+    as_floats,
+    labels_of,
+)
+from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
-BOUND_LENGTH = 32  # chars of a string, bytes of a binary
-_FEW = 64  # values, of which Python finds bounds faster than a call of Arrow
-_MAX_CHAR = 0x10FFFF
-_BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
+_PLAIN = frozenset((type(None), bool, int, str))  # types of bounds that JSON has as they are
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_ERRORS = (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error)
 
-_NOTHING: Mapping[str, pa.Array] = MappingProxyType({})
-# By a type's id: asking one question after the other takes longer than a small column.
-_NESTED = frozenset(
-    (
-        *(lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_FIXED_SIZE_LIST, lib.Type_MAP),
-        *(lib.Type_LIST_VIEW, lib.Type_LARGE_LIST_VIEW, lib.Type_STRUCT),
-        *(lib.Type_SPARSE_UNION, lib.Type_DENSE_UNION),
-    )
-)
-_TEXT, _BINARY = lib.Type_STRING, lib.Type_BINARY
-_FLOATS = frozenset((lib.Type_FLOAT, lib.Type_DOUBLE, lib.Type_HALF_FLOAT))
-_PLAIN = frozenset((type(None), bool, int))  # types of JSON that are bounds as they are
-
-Bound = bool | int | float | str | bytes | Decimal
+# --- JSON -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnStats:
-    """Bounds and null count of one column over some rows.
-
-    No value is below `min` or above `max`, and `nulls` is exact. A bound of None is unknown, unless
-    `nulls` equals the number of rows: then there are no values.
-    """
-
-    min: Bound | None
-    max: Bound | None
-    nulls: int
-
-
-Stats = Mapping[str, ColumnStats]
-
-EXACT_FLOAT = 1 << 53  # up to it a double holds every whole number
+def encode_piece(piece: Piece) -> dict[str, list[Any]]:
+    """Return statistics as JSON values: ``{label: [min, max, nulls]}``."""
+    return {
+        label: [
+            low if type(low) in _PLAIN else encode_bound(low),
+            high if type(high) in _PLAIN else encode_bound(high),
+            nulls,
+        ]
+        for label, (low, high, nulls) in piece.items()
+    }
 
 
-def in_type(stats: ColumnStats, data_type: pa.DataType) -> ColumnStats:
-    """Return a column's statistics as of the type that it was widened to.
-
-    >>> in_type(ColumnStats(-3, 1 << 60, 0), pa.float64())
-    ColumnStats(min=-3.0, max=None, nulls=0)
-    """
-    if type(stats.min) is not int is not type(stats.max) or not t.is_floating(data_type):
-        return stats
-    low, high = (
-        float(bound) if type(bound) is int and abs(bound) <= EXACT_FLOAT else None
-        for bound in (stats.min, stats.max)
-    )
-    return ColumnStats(low, high, stats.nulls)
+def encode_bound(bound: Bound | None) -> Any:
+    """Return a bound, never NaN, as a JSON value: bytes as base64, decimals as text."""
+    if isinstance(bound, bytes):
+        return base64.b64encode(bound).decode("ascii")
+    if isinstance(bound, Decimal) or (isinstance(bound, float) and math.isinf(bound)):
+        return str(bound)
+    return bound
 
 
-def columns_with_stats(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns that get statistics: all but those of nested types."""
-    return [field.name for field in schema if field.type.id not in _NESTED]
+def build_text(piece: Piece) -> str | None:
+    """Return statistics as JSON text; None for those of no column."""
+    return build_json(encode_piece(piece)).decode() if piece else None
 
 
-def compute(
-    batch: pa.RecordBatch,
-    columns: Sequence[str],
-    *,
-    distinct: Mapping[str, pa.Array] = _NOTHING,
-    unbounded: Container[str] = (),
-) -> dict[str, ColumnStats]:
-    """Return the statistics of the named columns, in the order given.
-
-    Nested columns are skipped; an unknown column is an InvalidInputError. `distinct` has the
-    distinct values of some texts and binaries, which are faster to go through. Bounds of columns
-    in `unbounded` are left unknown.
-    """
-    schema = batch.schema
-    result: dict[str, ColumnStats] = {}
-    for name in columns:
-        index = schema.get_field_index(name)
-        if index < 0:
-            raise InvalidInputError(
-                "no such column for statistics", column=name, columns=schema.names
-            )
-        array = batch.column(index)
-        if array.type.id not in _NESTED:
-            nulls, low, high = array.null_count, None, None
-            if nulls < len(array) and name not in unbounded:
-                low, high = _bounds_of(array, distinct.get(name, array))
-            result[name] = ColumnStats(low, high, nulls)
-    return result
-
-
-def _bounds_of(array: pa.Array, values: pa.Array) -> tuple[Bound | None, Bound | None]:
-    data_type = array.type
-    kind = data_type.id
-    if kind in _FLOATS:
-        return _float_bounds(array)
-    if kind in (_TEXT, _BINARY):
-        return _bytes_bounds(values, text=kind == _TEXT)
-    if t.is_temporal(data_type):
-        array = array.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
-    return _min_max(array)
-
-
-def _min_max(array: pa.Array) -> tuple[Any, Any]:
-    if len(array) <= _FEW:
-        values = (array.drop_null() if array.null_count else array).to_pylist()
-        return min(values), max(values)
-    bounds = pc.min_max(array)
-    return bounds["min"].as_py(), bounds["max"].as_py()
-
-
-def _float_bounds(array: pa.Array) -> tuple[float | None, float | None]:
-    # Read as integers, positive floats sort upwards and negative floats downwards, and Arrow finds
-    # bounds of integers ten times faster than bounds of floats. NaN lies beyond the infinity of
-    # its sign, so if there is a NaN, one of the two bounds is NaN.
-    wide = t.is_float64(array.type)
-    signed, unsigned = (pa.int64(), pa.uint64()) if wide else (pa.int32(), pa.uint32())
-    low, high = _min_max(array.view(signed))
-    if low < 0:
-        most_negative = pc.max(array.view(unsigned)).as_py() - (1 << signed.bit_width)
-        low, high = most_negative, (high if high >= 0 else low)
-    pack, unpack = ("<qq", "<dd") if wide else ("<ii", "<ff")
-    least, most = struct.unpack(unpack, struct.pack(pack, low, high))
-    if math.isnan(least) or math.isnan(most):
-        return None, None
-    return (-0.0 if least == 0 else least), (0.0 if most == 0 else most)
-
-
-def _bytes_bounds(array: pa.Array, *, text: bool) -> tuple[Bound | None, Bound | None]:
-    array = array.view(pa.binary())
-    if array.null_count or len(array) <= _FEW:
-        low, high = _min_max(array)
-    else:
-        # Selecting the top value is twice as fast as min_max, but only if there are no nulls.
-        low, high = (
-            array[pc.select_k_unstable(array, 1, [("", order)])[0].as_py()].as_py()
-            for order in ("ascending", "descending")
-        )
-    return cut_bounds(low, high, text=text)
-
-
-def cut_bounds(low: bytes, high: bytes, *, text: bool) -> tuple[Bound | None, Bound | None]:
-    """Return the bounds of texts or binaries whose least and greatest bytes are given."""
-    return (_text_bounds if text else _binary_bounds)(low, high)
-
-
-def _text_bounds(low: bytes, high: bytes) -> tuple[str | None, str | None]:
-    floor, _ = _text_prefix(low)
-    ceiling, cut = _text_prefix(high)
-    return floor, _next_text(ceiling) if cut and ceiling is not None else ceiling
-
-
-def _text_prefix(value: bytes) -> tuple[str | None, bool]:
-    """Return the first characters and whether more follow; None if they are not UTF-8."""
-    if value.isascii():
-        return value[:BOUND_LENGTH].decode(), len(value) > BOUND_LENGTH
-    head = value[: 4 * BOUND_LENGTH]
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        prefix = decoder.decode(head, final=len(head) == len(value))[:BOUND_LENGTH]
-    except UnicodeDecodeError:
-        return None, False
-    return prefix, len(prefix.encode()) < len(value)
-
-
-def _next_text(prefix: str) -> str | None:
-    for place in range(len(prefix) - 1, -1, -1):
-        char = ord(prefix[place])
-        if char < _MAX_CHAR:
-            after = _AFTER_SURROGATES if char == _BEFORE_SURROGATES else char + 1
-            return prefix[:place] + chr(after)
-    return None
-
-
-def _binary_bounds(low: bytes, high: bytes) -> tuple[bytes, bytes | None]:
-    if len(high) <= BOUND_LENGTH:
-        return low[:BOUND_LENGTH], high
-    ceiling = high[:BOUND_LENGTH].rstrip(b"\xff")
-    if not ceiling:
-        return low[:BOUND_LENGTH], None
-    return low[:BOUND_LENGTH], ceiling[:-1] + bytes([ceiling[-1] + 1])
-
-
-def merge(parts: Iterable[tuple[int, Stats]]) -> dict[str, ColumnStats]:
-    """Merge the statistics of adjacent rows, given as pairs of row count and statistics.
-
-    The result has the columns that every part with rows has.
-    """
-    filled = [(rows, stats) for rows, stats in parts if rows]
-    if len(filled) < 2:
-        return dict(filled[0][1]) if filled else {}
-    names = [name for name in filled[0][1] if all(name in stats for _, stats in filled)]
-    return {name: _merge_column([(rows, s[name]) for rows, s in filled]) for name in names}
-
-
-def _merge_column(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
-    nulls = sum(stats.nulls for _, stats in parts)
-    valued = [stats for rows, stats in parts if stats.nulls < rows]
-    if not valued:
-        return ColumnStats(None, None, nulls)
-    lows: list[Any] = [stats.min for stats in valued]
-    highs: list[Any] = [stats.max for stats in valued]
-    return ColumnStats(
-        None if None in lows else min(lows), None if None in highs else max(highs), nulls
-    )
-
-
-def to_json(stats: Stats) -> dict[str, list[Any]]:
-    """Return statistics as JSON values: ``{column: [min, max, nulls]}``."""
-    return {name: encode_column(column) for name, column in stats.items()}
-
-
-def encode_column(column: ColumnStats) -> list[Any]:
-    """Return the statistics of a column as JSON values: ``[min, max, nulls]``."""
-    return [
-        low if type(low := column.min) in _PLAIN else encode_bound(low),
-        high if type(high := column.max) in _PLAIN else encode_bound(high),
-        column.nulls,
-    ]
-
-
-def entry_stats(stats: Stats) -> str | None:
-    """Return a segment's statistics as JSON, for as many columns as `ENTRY_STATS_BYTES` allows."""
-    found = to_json(stats)
+def entry_stats(piece: Piece) -> str | None:
+    """Return a segment's statistics as JSON text, of as many columns as an entry has room for."""
+    found = encode_piece(piece)
     whole = build_json(found)
     if len(whole) + len(found) < ENTRY_STATS_BYTES:  # as counted below, and all of them fit
         return whole.decode() if found else None
     kept: dict[str, Any] = {}
     used = 2
-    for name, value in found.items():
-        used += len(build_json({name: value}))
+    for label, value in found.items():
+        used += len(build_json({label: value}))
         if used > ENTRY_STATS_BYTES:
             break
-        kept[name] = value
+        kept[label] = value
     return build_json(kept).decode() if kept else None
 
 
-def parse_stats(
-    text: str,
-    *,
-    where: str,
-    schema: pa.Schema | None = None,
-    only: Collection[str] | None = None,
-) -> dict[str, ColumnStats]:
-    """Parse statistics as an entry has them: the JSON text of what `to_json` returned."""
-    # A lone surrogate, which UTF-8 can't hold, is for `from_json` to judge.
-    value = parse_json(text.encode("utf-8", "surrogatepass"), where=where)
-    return from_json(value, where=where, schema=schema, only=only)
+def parse_piece(text: str | None, *, where: str) -> dict[str, Bounds]:
+    """Parse statistics as an entry or the row of a part has them."""
+    if text is None:
+        return {}
+    # A lone surrogate, which UTF-8 can't hold, is for `decode_piece` to judge.
+    return decode_piece(parse_json(text.encode("utf-8", "surrogatepass"), where=where), where=where)
 
 
-def from_json(
-    value: Any,
-    *,
-    where: str,
-    schema: pa.Schema | None = None,
-    only: Collection[str] | None = None,
-) -> dict[str, ColumnStats]:
-    """Parse what `to_json` returned; the value is untrusted.
-
-    If `schema` is given, columns and the types of bounds are checked against it. `only` names the
-    columns to parse; None means all.
-    """
-    if not isinstance(value, dict):
-        raise _not_stats(where)
-    result = {}
-    for name, parts in value.items():
-        if only is not None and name not in only:
-            continue
-        if not is_text(name) or not isinstance(parts, list) or len(parts) != 3:
-            raise _not_stats(where)
-        result[name] = decode_column(*parts, where=where)
-    if schema is not None:
-        check_types(result, schema, where=where)
-    return result
+def decode_piece(value: Any, *, where: str) -> dict[str, Bounds]:
+    """Parse what `encode_piece` returned; columns of unknown kinds are passed over."""
+    if type(value) is not dict:
+        raise CorruptionError("stored statistics cannot be read", where=where)
+    found = {label: _decode(label, cell, where=where) for label, cell in value.items()}
+    return {label: bounds for label, bounds in found.items() if bounds is not None}
 
 
-def decode_column(low: Any, high: Any, nulls: Any, *, where: str) -> ColumnStats:
-    """Parse what `encode_column` returned; the values are untrusted."""
-    if type(nulls) is not int or nulls < 0:
-        raise _not_stats(where)
-    return ColumnStats(
-        low if type(low) in _PLAIN else _decode_bound(low, where=where),
-        high if type(high) in _PLAIN else _decode_bound(high, where=where),
-        nulls,
-    )
-
-
-def check_types(stats: Stats, schema: pa.Schema, *, where: str) -> None:
-    """Check that bounds have the types of their columns, so that they can be compared."""
-    for name, column in stats.items():
-        index = schema.get_field_index(name)
-        kind = bound_type(schema.field(index).type) if index >= 0 else None
-        bounds = [bound for bound in (column.min, column.max) if bound is not None]
-        if index < 0 or any(type(bound) is not kind for bound in bounds):
-            raise CorruptionError(
-                "stored statistics do not match their column", where=where, column=name
-            )
-
-
-def bound_type(data_type: pa.DataType) -> type | None:
-    """Return the Python type of a column's bounds; None for types without bounds."""
-    if t.is_integer(data_type) or t.is_temporal(data_type):
-        return int
-    for applies, kind in _BOUND_TYPES:
-        if applies(data_type):
-            return kind
-    return None
-
-
-_BOUND_TYPES: tuple[tuple[Any, type], ...] = (
-    (t.is_floating, float),
-    (t.is_string, str),
-    (t.is_binary, bytes),
-    (t.is_boolean, bool),
-    (t.is_decimal, Decimal),
-)
-
-
-def encode_bound(bound: Bound | None) -> Any:
-    """Return a bound, never NaN, as a JSON value that keeps its type.
-
-    A type that JSON lacks becomes an object with one tag: ``b`` for binary as base64, ``d`` for
-    decimal as text, ``f`` for an infinity.
-    """
-    if isinstance(bound, bytes):
-        return {"b": base64.b64encode(bound).decode("ascii")}
-    if isinstance(bound, Decimal):
-        return {"d": str(bound)}
-    if isinstance(bound, float) and math.isinf(bound):
-        return {"f": str(bound)}
-    return bound
-
-
-def _decode_bound(value: Any, *, where: str) -> Bound | None:
-    """Parse what `encode_bound` returned; the value is untrusted."""
-    if type(value) is str and is_text(value):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
+def _decode(label: str, cell: Any, *, where: str) -> Bounds | None:
+    kind = _KINDS.get(label.partition(":")[0])
+    if kind is None:
+        return None
     try:
-        if isinstance(value, dict) and len(value) == 1:
-            tag, text = next(iter(value.items()))
-            bound: Bound = _TAGS[tag](text)
-            return bound
-    except (KeyError, TypeError, ValueError, InvalidOperation, binascii.Error) as error:
-        raise _not_stats(where) from error
-    raise _not_stats(where)
+        low, high, nulls = cell
+        if type(nulls) is int and 0 <= nulls <= _MOST:
+            load = kind.load
+            low, high = low if low is None else load(low), high if high is None else load(high)
+            return Bounds(low, high, nulls)
+    except _ERRORS:
+        pass
+    raise CorruptionError("stored statistics cannot be read", where=where, column=label)
 
 
-def _decode_decimal(text: str) -> Decimal:
-    number = Decimal(text)
+def _whole_number(value: Any) -> int:
+    if type(value) is not int or not _LEAST <= value <= _MOST:
+        raise TypeError(value)
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) is not float or not math.isfinite(value):
+        return {"inf": math.inf, "-inf": -math.inf}[value]
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if not is_text(value):
+        raise TypeError(value)
+    return str(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    number = Decimal(_text(value))
     if not number.is_finite():
-        raise ValueError(text)
+        raise ValueError(value)
     return number
 
 
-def _decode_infinity(text: str) -> float:
-    return {"inf": math.inf, "-inf": -math.inf}[text]
+class _Kind(NamedTuple):
+    """How bounds of a kind are stored: their Arrow type, and what makes bounds of JSON values."""
+
+    stored: pa.DataType
+    load: Callable[[Any], Bound]
 
 
-_TAGS: Mapping[str, Any] = {
-    "b": lambda text: base64.b64decode(text, validate=True),
-    "d": _decode_decimal,
-    "f": _decode_infinity,
+_NUMBER = _Kind(pa.int64(), _whole_number)
+_KINDS: Mapping[str, _Kind] = {  # On disk, by the kind of a label. Never change; add a new one.
+    **dict.fromkeys(("int", "date", "time", "duration", "timestamp", "timestamp_ntz"), _NUMBER),
+    **dict.fromkeys(("duration_ns", "timestamp_ns", "timestamp_ntz_ns"), _NUMBER),
+    "float": _Kind(pa.float64(), _float),
+    "string": _Kind(pa.string(), _text),
+    "binary": _Kind(pa.binary(), lambda text: base64.b64decode(_text(text), validate=True)),
+    "bool": _Kind(pa.bool_(), _boolean),
+    "decimal": _Kind(pa.string(), _decimal),
 }
 
+# --- many pieces ----------------------------------------------------------------------------------
 
-def _not_stats(where: str) -> CorruptionError:
-    return CorruptionError("stored statistics cannot be read", where=where)
+
+class Column(NamedTuple):
+    """Bounds of one column over several pieces; where `nulls` is null, nothing is known."""
+
+    min: pa.Array
+    max: pa.Array
+    nulls: pa.Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stats:
+    """Statistics of several pieces in order: frames of a segment, segments, or parts.
+
+    Attributes:
+        rows: The number of pieces.
+        columns: The column of each label, if they are stored as Arrow.
+        values: What JSON says of each piece, if they are stored as JSON.
+        where: Where the JSON lies; None: what can't be read of it is unknown.
+    """
+
+    rows: int
+    columns: Mapping[str, Column] | None
+    values: Sequence[Any] = ()
+    where: str | None = None
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str | None], *, where: str | None = None) -> Self:
+        """Return statistics that are stored as JSON text."""
+        return cls(len(texts), None, _parse(texts), where)
+
+    def slice(self, start: int, end: int) -> "Stats":
+        """Return the pieces ``[start, end)``."""
+        if self.columns is None:
+            return Stats(end - start, None, self.values[start:end], self.where)
+        columns = {
+            label: Column(*(side.slice(start, end - start) for side in column))
+            for label, column in self.columns.items()
+        }
+        return Stats(end - start, columns)
+
+    def bounds(self, field: pa.Field, rows: Sequence[int]) -> Iterator[Bounds | None]:
+        """Yield the bounds of a column in some pieces, as of its type now; None if unknown."""
+        sides = [self._bounds(label, rows) for label in labels_of(field)] or [[None] * len(rows)]
+        for found in zip(*sides, strict=True):
+            own = found[0]
+            yield as_floats(found[1]) if own is None and found[1:] and found[1] else own
+
+    def _bounds(self, label: str, rows: Sequence[int]) -> list[Bounds | None]:
+        if self.columns is None:
+            return [self._value(row, label) for row in rows]
+        column = self.columns.get(label)
+        if column is None:
+            return [None] * len(rows)
+        sides = [side.take(pa.array(rows, pa.int64())).to_pylist() for side in column]
+        if label.startswith("decimal:"):
+            sides[:2] = ([x if x is None else Decimal(x) for x in side] for side in sides[:2])
+        cells = zip(*sides, strict=True)
+        return [None if nulls is None else Bounds(low, high, nulls) for low, high, nulls in cells]
+
+    def _value(self, row: int, label: str) -> Bounds | None:
+        value = self.values[row]
+        if type(value) is dict and label in value:
+            try:
+                return _decode(label, value[label], where=self.where or "")
+            except CorruptionError:
+                if self.where is not None:
+                    raise
+        elif value is not None and type(value) is not dict and self.where is not None:
+            raise CorruptionError("stored statistics cannot be read", where=self.where)
+        return None
+
+    def _labels(self) -> list[str]:
+        if self.columns is not None:
+            return [*self.columns]
+        found = {label for value in self.values if type(value) is dict for label in value}
+        return sorted(label for label in found if label.partition(":")[0] in _KINDS)
+
+    def pieces(self) -> list[dict[str, Bounds]]:
+        """Return the statistics of each piece."""
+        if self.columns is None and self.where is not None:
+            return [decode_piece(value, where=self.where) for value in self.values]
+        found: list[dict[str, Bounds]] = [{} for _ in range(self.rows)]
+        for label in self._labels():
+            for own, bounds in zip(found, self._bounds(label, range(self.rows)), strict=True):
+                if bounds is not None:
+                    own[label] = bounds
+        return found
+
+    def texts(self) -> list[str | None]:
+        """Return the statistics of each piece as JSON text."""
+        found: list[dict[str, Any]] = [{} for _ in range(self.rows)]
+        for label, column in (self.as_columns().columns or {}).items():
+            lows, highs, nulls = (side.to_pylist() for side in column)
+            if label.startswith(("float:", "binary:")):
+                lows, highs = map(encode_bound, lows), map(encode_bound, highs)
+            for own, *cell in zip(found, lows, highs, nulls, strict=True):
+                if cell[2] is not None:
+                    own[label] = cell
+        return [build_json(own).decode() if own else None for own in found]
+
+    def as_columns(self) -> "Stats":
+        """Return the same as columns."""
+        if self.columns is not None:
+            return self
+        found = {label: self._column(label) for label in self._labels()}
+        return Stats(self.rows, {label: column for label, column in found.items() if column})
+
+    def _column(self, label: str) -> Column | None:
+        if self.columns is not None:
+            return self.columns.get(label)
+        if not any(type(value) is dict and label in value for value in self.values):
+            return None
+        return _as_column(label, self._bounds(label, range(self.rows)))
+
+    def column(self, field: pa.Field) -> Column | None:
+        """Return a column as of its type now, whatever it was in older epochs; None if unknown."""
+        own, *others = [*map(self._column, labels_of(field))] or [None]
+        if not others or others[0] is None:
+            return own
+        numbers = _as_floats(others[0])
+        return numbers if own is None else Column(*map(pc.coalesce, own, numbers))
+
+    def within(self, most_bytes: int) -> "Stats":
+        """Return the columns that most pieces have, as many as fit in memory of a size."""
+        kept, size, columns = dict[str, Column](), 0, self.as_columns().columns or {}
+        for label in sorted(columns, key=lambda label: columns[label].nulls.null_count):
+            size += sum(side.nbytes for side in columns[label])
+            if size <= most_bytes:
+                kept[label] = columns[label]
+        return Stats(self.rows, dict(sorted(kept.items())))
+
+    def joined(self, field: pa.Field, counts: Ints, absent: npt.NDArray[np.bool_]) -> Bounds | None:
+        """Return the bounds of a column of numbers over all pieces; None if unknown.
+
+        `counts` are the pieces' events; `absent` pieces lack the column: its values are null.
+        """
+        column = self.column(field)
+        if column is None:
+            return Bounds(None, None, int(counts.sum())) if absent.all() else None
+        low, high, nulls = column
+        known = np.asarray(nulls.is_valid())
+        empty = np.where(known, np.asarray(nulls.fill_null(0)), counts)
+        bounded = np.asarray(low.is_valid()) & np.asarray(high.is_valid())
+        if not (known | absent).all() or not (bounded | (empty >= counts)).all():
+            return None
+        rows = pa.array((empty < counts) & ~absent)
+        bounds = pc.min(low.filter(rows)).as_py(), pc.max(high.filter(rows)).as_py()
+        return Bounds(*bounds, int(empty.sum()))
+
+
+def _parse(texts: Sequence[str | None]) -> list[Any]:
+    """Parse statistics all at once, which is several times faster; one by one if one is damaged."""
+    try:
+        joined = ",".join("null" if text is None else text for text in texts)
+        values = parse_json(f"[{joined}]", where="")
+        if len(values) == len(texts):
+            return list(values)
+    except CorruptionError:
+        pass
+    return [*map(_parse_one, texts)]
+
+
+def _parse_one(text: str | None) -> Any:
+    try:
+        return text and parse_json(text, where="")
+    except CorruptionError:
+        return text  # is no object either
+
+
+def _as_column(label: str, bounds: Iterable[Bounds | None]) -> Column:
+    stored = _KINDS[label.partition(":")[0]].stored
+    lows, highs, nulls = zip(*[each or (None, None, None) for each in bounds], strict=True)
+    if label.startswith("decimal:"):
+        lows, highs = (tuple(x if x is None else str(x) for x in side) for side in (lows, highs))
+    return Column(pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64()))
+
+
+def _as_floats(column: Column) -> Column:
+    """Return bounds of integers as floats; unknown where not exact."""
+
+    def as_floats(bound: pa.Array) -> pa.Array:
+        least, most = (pc.less_equal(-EXACT_FLOAT, bound), pc.less_equal(bound, EXACT_FLOAT))
+        exact = pc.if_else(pc.and_(least, most), bound, pa.scalar(None, bound.type))
+        return exact.cast(pa.float64())
+
+    return Column(as_floats(column.min), as_floats(column.max), column.nulls)
+
+
+def lacking_epochs(schemas: Mapping[int, pa.Schema], name: str) -> list[int]:
+    """Return the epochs whose schema lacks a column: there its values are null."""
+    return [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
+
+
+# --- Arrow ----------------------------------------------------------------------------------------
+
+
+def concat(parts: Sequence[Stats]) -> Stats:
+    """Join the statistics of several parts in order."""
+    given = [(part.rows, part.as_columns().columns or {}) for part in parts]
+    columns = {}
+    for label in sorted({label for _, each in given for label in each}):
+        stored = _KINDS[label.partition(":")[0]].stored
+        pieces = [
+            each.get(label) or Column(*(pa.nulls(n, kind) for kind in (stored, stored, pa.int64())))
+            for n, each in given
+        ]
+        columns[label] = Column(*map(pa.concat_arrays, zip(*pieces, strict=True)))
+    return Stats(sum(part.rows for part in parts), columns)
+
+
+def encode_stats(stats: Stats) -> bytes:
+    """Return the body of the statistics of a part."""
+    columns = stats.as_columns().columns or {}
+    arrays = [
+        pa.StructArray.from_arrays([*column], [*Column._fields]) for column in columns.values()
+    ]
+    return encode_rows(pa.RecordBatch.from_arrays(arrays, [*columns]))
+
+
+def decode_stats(body: bytes, *, rows: int, where: str) -> Stats:
+    """Decode the statistics of `rows` segments; columns of unknown kinds are passed over."""
+    batch = decode_rows(body, None, where=where)
+    columns = {}
+    for label, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = _KINDS.get(label.partition(":")[0])
+        if kind is not None:
+            stored = pa.struct([("min", kind.stored), ("max", kind.stored), ("nulls", pa.int64())])
+            if not column.type.equals(stored) or len(column) != rows:
+                raise CorruptionError("statistics are of other segments", where=where, column=label)
+            columns[label] = _checked(label, Column(*column.flatten()), where)
+    return Stats(rows, columns)
+
+
+def _checked(label: str, column: Column, where: str) -> Column:
+    """Return a column; CorruptionError for what no writer stores, such as NaN."""
+    wrong = bool((np.asarray(column.nulls.fill_null(0)) < 0).any())
+    for side in column[:2]:
+        if label.startswith("float:"):
+            wrong = wrong or bool(np.isnan(np.asarray(side.fill_null(0.0))).any())
+        elif label.startswith("decimal:"):
+            wrong = wrong or not _are_decimals(side.to_pylist())
+    if wrong:
+        raise CorruptionError("statistics cannot be read", where=where, column=label)
+    return column
+
+
+def _are_decimals(texts: Collection[str | None]) -> bool:
+    try:
+        return all(text is None or _decimal(text).is_finite() for text in texts)
+    except (InvalidOperation, ValueError):
+        return False

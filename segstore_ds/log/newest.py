@@ -27,7 +27,7 @@ from segstore_ds.format.root import (
     decode_root,
     encode_root,
 )
-from segstore_ds.format.statistics import parse_stats
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.log.metadata_log import MARK_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import (
@@ -57,8 +57,7 @@ def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes,
     ):
         raise CorruptionError("entries can't be read back as they were written", where=where)
     for entry in read:
-        if entry.stats is not None:
-            parse_stats(entry.stats, where=where)
+        parse_piece(entry.stats, where=where)
     root.check_stored(where)
     return encoded.body, encoded
 

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from segstore_ds.format.bounds import Bound, label_of
 from segstore_ds.format.schema.column_ids import column_id
 from segstore_ds.format.schema.column_names import Names, named_schema
 from segstore_ds.format.schema.normal_form import children_of, is_variant
-from segstore_ds.format.statistics import Bound, parse_stats
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.publish.snapshot import Columns
 
 MAPPED_ID, MAPPED_NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
@@ -184,16 +185,16 @@ def as_delta_stats(
     text: str | None, rows: int, schema: pa.Schema, columns: Columns
 ) -> dict[str, Any]:
     """Return a file's statistics as Delta has them: bounds of some columns, and null counts."""
-    known = parse_stats(text, where="stats") if text else {}
+    known = parse_piece(text, where="stats")
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for name in columns.names:
-        column = known.get(name)
+        field = schema.field(name)
+        column = known.get(label_of(field) or "")
         if column is None:
             continue
-        nulls[name] = column.nulls
-        kind = schema.field(name).type
+        nulls[name], kind = column.nulls, field.type
         for bounds, bound in ((low, column.min), (high, column.max)):
             value = _delta_bound(bound, kind)
             if value is not None:
@@ -239,14 +240,16 @@ def _moment(bound: int, kind: pa.DataType) -> str | None:
     return f"{text}Z" if kind.tz else text
 
 
-def as_iceberg_stats(text: str | None, rows: int, columns: Columns) -> dict[str, Any]:
+def as_iceberg_stats(
+    text: str | None, rows: int, schema: pa.Schema, columns: Columns
+) -> dict[str, Any]:
     """Return a file's statistics as a manifest has them: counts and bounds by column id."""
-    known = parse_stats(text, where="stats") if text else {}
+    known = parse_piece(text, where="stats")
     found: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     }
     for stored, field in zip(columns.names, columns.form, strict=True):
-        column = known.get(stored)
+        column = known.get(label_of(schema.field(stored)) or "")
         if column is None:
             continue
         kind = field["type"]

@@ -41,7 +41,6 @@ from segstore_ds.publish.paths import location_of
 from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.publish.snapshot import (
     Change,
-    Columns,
     File,
     Note,
     Read,
@@ -170,7 +169,7 @@ def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], s
     kept = table.state.manifests
     form = _form(table, change, location_of(storage.url))
     snapshot = _snapshot(table, change, form, int(new_id()[:15], 16) + 1)
-    added = [_entry(file, snapshot, change.columns) for file, _ in change.added]
+    added = [_entry(file, snapshot, change) for file, _ in change.added]
     # A file that is listed again at other offsets goes and comes.
     gone = {file.key: (file.start, file.end) for file in change.again}
     gone |= {file.key: (file.start, file.end) for file, _ in change.removed}
@@ -230,8 +229,9 @@ def _snapshot(table: Table, change: Change, form: Form, snapshot_id: int) -> dic
     return snapshot
 
 
-def _entry(file: File, snapshot: Mapping[str, Any], columns: Columns) -> Entry:
-    stats = as_iceberg_stats(file.stats, file.end - file.start, columns)
+def _entry(file: File, snapshot: Mapping[str, Any], change: Change) -> Entry:
+    rows = file.end - file.start
+    stats = as_iceberg_stats(file.stats, rows, change.schema, change.columns)
     return Entry(ADDED, snapshot["snapshot-id"], snapshot["sequence-number"], file, stats)
 
 

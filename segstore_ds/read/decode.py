@@ -14,6 +14,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, FormatError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.bounds import Piece
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
@@ -22,7 +23,13 @@ from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import CommitTimes, Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
-from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment, whole_bytes
+from segstore_ds.read.segments import (
+    OpenSegment,
+    fetch_frames,
+    frame_stats,
+    open_segment,
+    whole_bytes,
+)
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -145,7 +152,7 @@ class SliceDecoder:
         segment = self.opened if own and self.opened else self._open(storage, epoch)
         frames = segment.frames
         keys = decoder.keys(number, frames)
-        rows = dict(plan_frames(frames, self.slice, decoder.pruning, keys))
+        rows = dict(plan_frames(segment.index, self.slice, decoder.pruning, decoder.stored, keys))
         engine = self._engine if decoder.engine else None
         groups = segment.plan_fetches([*rows], epoch.columns, decoder.fetches)
         for numbers in [[*rows]] if engine and segment.whole and rows else groups:
@@ -243,7 +250,6 @@ class SliceDecoder:
             whole=not decoder.looks_up,
             columns=epoch.share,
             cache=kept,
-            with_stats=False,  # the plan has gone by them
         )
 
     @property
@@ -311,12 +317,13 @@ def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
 
 def read_frames(
     storage: Storage, slice_: PlacedSegment, *, where: str
-) -> Iterator[tuple[FrameEntry, memoryview]]:
-    """Yield the stored, checked bytes of a slice's frames, each with its index entry."""
+) -> Iterator[tuple[FrameEntry, Piece, memoryview]]:
+    """Yield the stored, checked bytes of a slice's frames, with index entry and statistics."""
     segment = _open(storage, slice_, where=where)
-    numbers = [number for number, _ in plan_frames(segment.frames, slice_, Filters())]
+    pieces = frame_stats(segment, slice_.entry)
+    numbers = [number for number, _ in plan_frames(segment.index, slice_, Filters())]
     for number, (data,) in fetch_frames(segment, numbers):
-        yield segment.frames[number], memoryview(data)
+        yield segment.frames[number], pieces[number], memoryview(data)
 
 
 def _open(storage: Storage, slice_: PlacedSegment, **how: Any) -> OpenSegment:

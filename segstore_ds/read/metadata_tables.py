@@ -20,8 +20,8 @@ from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.parts.rows import Ints, column_values
-from segstore_ds.format.parts.stats import lacking_epochs
 from segstore_ds.format.root import Root
+from segstore_ds.format.statistics import lacking_epochs
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.metadata_rows import (
     BATCH_ROWS,
@@ -223,7 +223,7 @@ def time_bounds(
             low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)
             known = empty = absent
         else:
-            lows, highs, nulls = column.flatten()
+            lows, highs, nulls = column
             low, high = np.array(lows.fill_null(least)), np.array(highs.fill_null(most))
             empty = absent | (np.asarray(nulls.fill_null(0)) >= run.columns.rows)
             known = empty | (np.asarray(lows.is_valid()) & np.asarray(highs.is_valid()))

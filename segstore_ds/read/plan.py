@@ -6,9 +6,9 @@ task decodes each frame. Commit times are looked up in the history, which is nev
 carries those of its own events alone, so a long history does not make tasks large.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Self
 
 import numpy as np
@@ -16,21 +16,26 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError, MissingObjectError, SchemaMismatchError
-from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import with_names
 from segstore_ds.format.schema.widening import is_wider
-from segstore_ds.format.segment import PARQUET
+from segstore_ds.format.segment import PARQUET, SegmentIndex
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version, replaced_stream
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.filters.conditions import Filters
-from segstore_ds.read.prune import Key, looks_up, part_test, segments_to_read
-from segstore_ds.read.prune import may_match as may_hold_keys
+from segstore_ds.read.prune import (
+    Key,
+    looks_up,
+    may_hold_keys,
+    may_match,
+    part_test,
+    segments_to_read,
+)
 from segstore_ds.status.slices import EXACT_LIMIT, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -222,10 +227,10 @@ def _plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable
     schemas: dict[int, pa.Schema] = {}
     if filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
-    span, may_match = (reading.start, reading.end), part_test(filters, schema)
+    span, wanted = (reading.start, reading.end), part_test(filters, schema)
     tables = []
     for run in status.runs(
-        root, *span, with_stats=bool(filters), with_filters=by_key, wanted=may_match
+        root, *span, with_stats=bool(filters), with_filters=by_key, wanted=wanted
     ):
         kept = None
         if filters:
@@ -263,22 +268,26 @@ def plan_tasks(
 
 
 def plan_frames(
-    frames: Sequence[FrameEntry], slice_: PlacedSegment, filters: Filters, keys: Sequence[Key] = ()
+    index: SegmentIndex,
+    slice_: PlacedSegment,
+    filters: Filters,
+    schema: pa.Schema | None = None,
+    keys: Sequence[Key] = (),
 ) -> Iterator[tuple[int, int]]:
     """Yield the number of each frame of a segment to read, and its first row. Pure.
 
-    `keys` is what the filters look up in segments of the slice's epoch.
+    `schema` has the filtered columns, and `keys` is what the filters look up in segments of the
+    slice's epoch.
     """
-    row, filtered = 0, bool(filters)
-    for number, frame in enumerate(frames):
+    row, frames = 0, index.frames
+    kept: Iterable[bool] = repeat(True)
+    if schema is not None and filters:
+        counts = np.array([frame.rows for frame in frames])
+        kept = may_match(filters, schema, lambda: index.stats, counts)
+    for number, (frame, may) in enumerate(zip(frames, kept, strict=False)):
         claimed = slice_.claim[0] <= row < slice_.claim[1]
         wanted = row < slice_.rows[1] and row + frame.rows > slice_.rows[0]
-        if (
-            claimed
-            and wanted
-            and (not filtered or filters.may_match(frame.stats, frame.rows))
-            and (not keys or may_hold_keys(keys, frame.filters))
-        ):
+        if claimed and wanted and may and (not keys or may_hold_keys(keys, frame.filters)):
             yield number, row
         row += frame.rows
 

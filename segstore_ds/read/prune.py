@@ -1,8 +1,8 @@
 """Pruning: which parts, segments and frames may hold a row that passes a filter.
 
-`Filters.may_match` tells it from statistics of some rows, whether these are a frame, a segment or a
-part. Of many segments, conditions on numbers and times are looked at as columns first, and only
-what these leave is looked at one by one. Skipping must never lose a row.
+`may_match` tells it from their statistics, of all three. Conditions on numbers and times are looked
+at as columns where there are such, others in each piece that is left. Skipping must never lose a
+row.
 
 A Bloom filter holds hashes of values in the type in which they are stored, so a key is looked up in
 the type of the segment's own epoch. What that type can't hold is in none of its frames. What has no
@@ -11,6 +11,7 @@ filter may hold everything.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,11 @@ from pyarrow import types as t
 from segstore_ds.format.bloom import Filters as FrameFilters
 from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, may_hold
 from segstore_ds.format.parts.rows import Ints
-from segstore_ds.format.parts.stats import labels_of, lacking_epochs
 from segstore_ds.format.root import PartRef
+from segstore_ds.format.statistics import Column, Stats, lacking_epochs
 from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.literals import Literal, parse_literal, typed_array
 from segstore_ds.status.parts import WHOLE_SEGMENTS
-from segstore_ds.status.table import stats_of
 from segstore_ds.status.table_status import Run
 
 _Flags = npt.NDArray[np.bool_]
@@ -39,17 +39,46 @@ _EDGES: Mapping[str, Callable[[Any, Any, Any], _Flags]] = {
 }
 
 
+def may_match(
+    filters: Filters,
+    schema: pa.Schema,
+    load_stats: Callable[[], Stats],
+    counts: Ints,
+    among: _Flags | None = None,
+) -> _Flags:
+    """Tell of each piece, of so many rows, whether it is `among` some and a row of it may pass.
+
+    `schema` has the filtered columns as they are read. Statistics are loaded if they can tell.
+    """
+    kept: _Flags = counts > 0 if among is None else among
+    if not (filters.conditions or filters.any_of) or not kept.any():
+        return kept
+    stats = load_stats()
+    fields = {name: schema.field(name) for name in filters.columns}
+    alone = bool(filters.any_of)
+    for condition in filters.conditions:
+        if stats.columns is None or not _is_number(condition):
+            alone = True
+        elif (column := stats.column(fields[condition.column])) is not None:
+            kept = kept & _between(condition, column, counts)
+    if alone:
+        kept = kept.copy()
+        rows = np.flatnonzero(kept).tolist()
+        known = [stats.bounds(field, rows) for field in fields.values()]
+        for row, count, *each in zip(rows, counts[rows].tolist(), *known, strict=True):
+            found = {name: own for name, own in zip(fields, each, strict=True) if own is not None}
+            kept[row] = filters.may_match(found, count)
+    return kept
+
+
 def part_test(filters: Filters, schema: pa.Schema) -> Callable[[PartRef], bool]:
     """Return what tells of a part, by its row, whether a row of it may pass. Pure."""
-    names = _names(filters, schema)
 
-    def may_match(part: PartRef) -> bool:
-        if part.stats is None:
-            return True
-        stats = {names[label]: own for label, own in stats_of(part).items() if label in names}
-        return filters.may_match(stats, part.end - part.start)
+    def test(part: PartRef) -> bool:
+        load = partial(Stats.of_texts, [part.stats], where=part.path)
+        return bool(may_match(filters, schema, load, np.array([part.end - part.start]))[0])
 
-    return may_match if names else lambda _part: True
+    return test if filters else lambda _part: True
 
 
 def segments_to_read(
@@ -65,53 +94,34 @@ def segments_to_read(
     `schema` is the one that is read with, `schemas` are those of the epochs. `looks_up` says that
     a filter asks for values of a key column.
     """
-    rows: Ints = np.arange(len(run.columns))
-    rows = rows[_by_numbers(run, filters, schema, schemas)]
-
-    def by_bounds(rows: Ints) -> Ints:
-        return _one_by_one(run, rows, filters, schema)
-
-    def by_keys(rows: Ints) -> Ints:
-        if not looks_up:
-            return rows
-        epochs = np.unique(run.columns.epochs).tolist()
-        keys = {number: find_keys(filters, schemas[number]) for number in epochs}
-        return rows[segments_holding(run, keys)[rows]]
-
-    # Filters of small parts came in the same request, and rule segments out faster than bounds.
-    small = len(run.columns) <= WHOLE_SEGMENTS
-    for step in (by_keys, by_bounds) if small else (by_bounds, by_keys):
-        rows = step(rows) if len(rows) else rows
-    return rows
-
-
-def _names(filters: Filters, schema: pa.Schema) -> dict[str, str]:
-    """Return the names of the filtered columns by the label that their statistics have."""
-    return {label: name for name in filters.columns for label in labels_of(schema.field(name))}
-
-
-def _by_numbers(
-    run: Run, filters: Filters, schema: pa.Schema, schemas: Mapping[int, pa.Schema]
-) -> _Flags:
-    """Tell of each segment what the conditions on numbers and times, and new columns, leave."""
-    kept = np.ones(len(run.columns), np.bool_)
+    columns = run.columns
+    kept = np.ones(len(columns), np.bool_)
     for condition in filters.conditions:
         lacking = lacking_epochs(schemas, condition.column)
         if lacking and condition.op != "is null":
-            kept &= ~np.isin(run.columns.epochs, lacking)  # its values are null there
-        if _is_number(condition):
-            column = run.load_stats().column(schema.field(condition.column))
-            if column is not None:
-                kept &= _between(condition, column, run.columns.rows)
-    return kept
+            kept &= ~np.isin(columns.epochs, lacking)  # its values are null there
+
+    def by_bounds(kept: _Flags) -> _Flags:
+        return may_match(filters, schema, run.load_stats, columns.rows, kept)
+
+    def by_keys(kept: _Flags) -> _Flags:
+        if not (looks_up and kept.any()):
+            return kept
+        epochs = np.unique(columns.epochs).tolist()
+        return kept & segments_holding(run, {n: find_keys(filters, schemas[n]) for n in epochs})
+
+    # Filters of small parts came in the same request, and rule segments out faster than bounds.
+    small = len(columns) <= WHOLE_SEGMENTS
+    kept = by_bounds(by_keys(kept)) if small else by_keys(by_bounds(kept))
+    return np.flatnonzero(kept)
 
 
 def _is_number(condition: Condition) -> bool:
     return condition.op in _EDGES and type(condition.literal) in (int, float)
 
 
-def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Flags:
-    low, high, nulls = column.flatten()
+def _between(condition: Condition, column: Column, counts: Ints) -> _Flags:
+    low, high, nulls = column
     least, most = limits_of(low.type)
     lows, highs = np.asarray(low.fill_null(least)), np.asarray(high.fill_null(most))
     valued = np.asarray(nulls.fill_null(0)) < counts
@@ -119,17 +129,6 @@ def _between(condition: Condition, column: pa.StructArray, counts: Ints) -> _Fla
     unknown = np.asarray(low.is_null()) | np.asarray(high.is_null())
     met: _Flags = valued & (unknown | _EDGES[condition.op](condition.literal, lows, highs))
     return met
-
-
-def _one_by_one(run: Run, rows: Ints, filters: Filters, schema: pa.Schema) -> Ints:
-    """Return those of a run's segments whose statistics do not rule a match out."""
-    if all(map(_is_number, filters.conditions)) and not filters.any_of:
-        return rows
-    names = _names(filters, schema)
-    stats = run.load_stats().read(rows, names)
-    counts = run.columns.rows[rows].tolist()
-    found = zip(rows.tolist(), stats, counts, strict=True)
-    return np.array([row for row, own, count in found if filters.may_match(own, count)], np.int64)
 
 
 def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
@@ -171,7 +170,7 @@ def find_keys(filters: Filters, stored: pa.Schema) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def may_match(keys: Sequence[Key], filters: FrameFilters) -> bool:
+def may_hold_keys(keys: Sequence[Key], filters: FrameFilters) -> bool:
     """Return False only if no row of a frame with these filters passes."""
     return all(
         key.column not in filters or bool(may_hold(filters[key.column], key.hashes).any())

@@ -15,9 +15,11 @@ from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.inline import index_of
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.read.cached import ScanCache, Span, fetch_through
 from segstore_ds.storage import Storage
 
@@ -172,6 +174,13 @@ def plan_runs(
         yield run
 
 
+def frame_stats(segment: OpenSegment, entry: SegmentEntry) -> list[dict[str, Bounds]]:
+    """Return the statistics of each frame; the entry has those of an inline segment."""
+    if entry.frame is not None:
+        return [parse_piece(entry.stats, where=segment.where)]
+    return segment.index.stats.pieces()
+
+
 def whole_bytes(storage: Storage, columns: float) -> int:
     """Return up to which size an object is fetched whole for a share of its columns."""
     return WHOLE_OBJECT_BYTES * (storage.profile.fetch_factor if columns > MOST_COLUMNS else 1)
@@ -185,19 +194,17 @@ def open_segment(
     whole: bool = True,
     columns: float = 0.0,
     cache: ScanCache | None = None,
-    with_stats: bool = True,
 ) -> OpenSegment:
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
     in one request; its errors then do not tell a damaged index from other damage. `columns` is the
     share of its columns that will be read. With `cache`, what was verified before is not fetched
-    again. An inline segment is in memory; a reader that has seen its entry's statistics needs none
-    of its frame.
+    again. An inline segment is in memory.
     """
     if (frame := entry.frame) is not None:
         name = names.segment_object(entry.path)
-        inline, data = index_of(entry, frame, with_stats=with_stats), memoryview(frame.data)
+        inline, data = index_of(entry, frame), memoryview(frame.data)
         return OpenSegment(storage, name, where or storage.describe(name), inline, data)
     source = _Source(storage, entry, where)
     if not (whole and entry.bytes <= whole_bytes(storage, columns)):

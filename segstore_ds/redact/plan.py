@@ -9,6 +9,8 @@ there every event matches. All of them lie below the head, where no reader can m
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
@@ -16,10 +18,10 @@ from segstore_ds.format.redactions import MOST_REASON
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import Names, named_schema
 from segstore_ds.format.schema.widening import merge_type
-from segstore_ds.format.statistics import parse_stats
-from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.conditions import Condition, Filters, all_of, some_of
 from segstore_ds.read.filters.given import FilterLike, parse_filters
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.read.prune import may_match
+from segstore_ds.status.table_status import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +44,16 @@ class Wanted:
     filters: Filters = field(repr=False)
     stored: pa.Schema  # the epoch's schema, of its statistics
 
-    def may_match(self, segment: PlacedSegment) -> bool:
-        """Return False only if the statistics say that no event of a segment matches."""
-        entry = segment.entry
-        if not self.columns or entry.stats is None:
-            return bool(self.columns)
-        only = frozenset((*self.columns, *self.filters.columns))
-        stats = parse_stats(entry.stats, where=entry.path, schema=self.stored, only=only)
-        held = any(name not in stats or stats[name].nulls < entry.rows for name in self.columns)
-        return held and self.filters.may_match(stats, entry.rows)
+    def may_match(self, run: Run) -> npt.NDArray[np.bool_]:
+        """Tell of each segment of a run whether an event may match and have a value."""
+        valued = [
+            Filters((Condition(name, "is not null", None, self.schema.field(name).type),))
+            for name in self.columns
+        ]
+        if not valued:
+            return np.zeros(len(run.columns), np.bool_)
+        asked = all_of([self.filters, some_of(valued)])
+        return may_match(asked, self.schema, run.load_stats, run.columns.rows)
 
 
 def plan_wanted(epochs: Mapping[int, str], request: RedactRequest) -> dict[int, Wanted]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds.compact.commit import Replacement
@@ -23,7 +24,7 @@ from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.prune import Key, find_keys, part_test
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import Wanted
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.write.task_writer import TaskWriter
 
 _OFFSET = "offset"
@@ -55,9 +56,13 @@ class RedactJob:
             return lambda _part: True
         return part_test(newest.filters, newest.schema)
 
-    def may_match(self, placed: PlacedSegment) -> bool:
-        """Return False only if no event of a segment matches."""
-        return placed.start < self.tail and self.wanted[placed.entry.epoch].may_match(placed)
+    def may_match(self, run: Run) -> npt.NDArray[np.bool_]:
+        """Tell of each segment of a run whether an event of it may match."""
+        found: npt.NDArray[np.bool_] = run.starts < self.tail
+        epochs = run.columns.epochs
+        for number in np.unique(epochs).tolist():
+            found &= self.wanted[number].may_match(run) | (epochs != number)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def find_matches(
 ) -> "np.ndarray[tuple[int], np.dtype[np.bool_]] | None":
     """Return which events of a segment match; None if none does. Reads the columns it needs."""
     wanted = job.wanted[placed.entry.epoch]
-    if not job.may_match(placed):
+    if placed.start >= job.tail or not wanted.columns:
         return None
     end = min(placed.end, job.tail)
     offset = _OFFSET

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 
 from segstore_ds.compact.commit import (
     Replacement,
@@ -198,10 +197,12 @@ class Progress:
         looking = any(looks_up(each.filters, job.job.key_columns) for each in job.wanted.values())
         keys = job.keys() if looking else {}
         for run in self._runs(root, job, with_filters=looking):
-            held = segments_holding(run, keys) if keys else repeat(True)
-            for placed, may in zip(placed_segments(root, run), held, strict=False):
+            held = job.may_match(run)
+            if keys and held.any():
+                held &= segments_holding(run, keys)
+            for placed, may in zip(placed_segments(root, run, with_stats=False), held, strict=True):
                 place = _place(placed)
-                if place not in self._clean and may and job.may_match(placed):
+                if place not in self._clean and may:
                     yield placed
                 else:
                     self._clean.add(place)

@@ -21,14 +21,14 @@ import pyarrow as pa
 from segstore_ds.checksum import crc32
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.index import count_raws
+from segstore_ds.format.arrow.index import count_raws, merge_frames
 from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import HistoryRow, PartRef, Retired, SegmentEntry
 from segstore_ds.format.segment import find_end, format_of
-from segstore_ds.format.statistics import entry_stats, merge
+from segstore_ds.format.statistics import entry_stats
 from segstore_ds.repair.kept_versions import (
     KeptVersions,
     epochs_by_fingerprint,
@@ -306,13 +306,13 @@ class PartRebuilder:
 
     def _packed(self, part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
         """Return the part as an object if it has the digest that its reference names."""
-        data, rest = build_object(entries, self.schema_of)
+        data, rest = build_object(entries)
         if not is_proven(part, data) and key_columns_of(self._kept.newest):
             new = [entry for entry in entries if entry.path not in self._filters]
             filters = find_filters(self._kept.storage, new)
             self._filters.update(zip((entry.path for entry in new), filters, strict=True))
             filters = [self._filters[entry.path] for entry in entries]
-            data, rest = build_object(entries, self.schema_of, filters)
+            data, rest = build_object(entries, filters)
         return data + rest if is_proven(part, data) else None
 
 
@@ -350,7 +350,7 @@ def describe(storage: Storage, path: str, size: int) -> tuple[SegmentEntry, str]
         footer_bytes=end_bytes,
         footer_crc=crc,
         format=form.name,
-        stats=entry_stats(merge([(frame.rows, frame.stats) for frame in frames])),
+        stats=entry_stats(merge_frames(frames, index.stats.pieces())),
         frames=len(frames),
         frame_raws=count_raws(frames),
     )

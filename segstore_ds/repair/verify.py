@@ -11,6 +11,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
+from segstore_ds.format.bounds import Piece, compute, label_of, merge
 from segstore_ds.format.inline import frame_is_sound
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.rows import column_values
@@ -18,7 +19,7 @@ from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
-from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.origins import share_origins
@@ -28,7 +29,7 @@ from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.publish.check import damaged_tables
 from segstore_ds.read.reader_records import each_reader
-from segstore_ds.read.segments import OpenSegment, open_segment
+from segstore_ds.read.segments import OpenSegment, frame_stats, open_segment
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
@@ -424,6 +425,7 @@ class _Verifier:
                 form = find_format(entry.format, where=path)
                 form.check_head(storage.get_range(path, 0, form.head_bytes), where=path)
             segment = open_segment(storage, entry, where=path, whole=False)
+            pieces = frame_stats(segment, entry)
         except FormatError as error:
             self._problem(path, error)
             return
@@ -433,26 +435,27 @@ class _Verifier:
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
-        stats = list(self._verify_frames(path, segment, schema, filters or {}))
+        stats = list(self._verify_frames(path, segment, pieces, schema, filters or {}))
         self._report.rows += entry.rows if self._older is None else 0
-        if entry.stats is not None and len(stats) == len(frames):
+        if len(stats) == len(frames):
             try:
-                claimed = parse_stats(entry.stats, where=path, schema=schema)
+                claimed = parse_piece(entry.stats, where=path)
             except FormatError as error:
                 self._problem(path, error)
                 return
-            merged = merge(stats)
-            if any(merged.get(name) != value for name, value in claimed.items()):
+            if not claimed.items() <= merge(stats).items():
                 self._wrong(path, "statistics in the status are not those of the frames")
 
     def _verify_frames(
         self,
         path: str,
         segment: OpenSegment,
+        pieces: Sequence[Piece],
         schema: pa.Schema,
         filters: Mapping[str, Sequence[bytes]],
-    ) -> Iterator[tuple[int, Stats]]:
-        for number, frame in enumerate(segment.frames):
+    ) -> Iterator[tuple[int, Piece]]:
+        labels = {label_of(field): field.name for field in schema}
+        for number, (frame, stats) in enumerate(zip(segment.frames, pieces, strict=True)):
             where = f"{path}[{frame.start}:{frame.end}]"
             try:
                 batch = segment.read_frame(number, schema=schema)
@@ -462,8 +465,8 @@ class _Verifier:
             self._report.frames += self._older is None
             if frame.fingerprint != fingerprint(schema):
                 self._wrong(where, "frame has a different schema than its epoch")
-            known = {*frame.stats} <= {*schema.names}
-            if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
+            columns = [labels[label] for label in stats if label in labels]
+            if compute(batch, columns) != stats:
                 self._wrong(where, "statistics are not those of the rows")
             for name, data in frame.filters.items():
                 if name not in schema.names or lacks_value([data], batch.column(name)):
@@ -471,7 +474,7 @@ class _Verifier:
             for name, found in filters.items():
                 if name not in schema.names or lacks_value(found, batch.column(name)):
                     self._wrong(path, f"the status' filter of column {name!r} lacks a value")
-            yield frame.rows, frame.stats
+            yield frame.rows, stats
 
     def _find_leftovers(self, root: Root) -> None:
         named = {*self._checked, *self._retired(root)}

@@ -1,6 +1,6 @@
 """Inline segments of a root: joining them, and making objects of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,6 +13,7 @@ from segstore_ds.format.arrow.frame import (
     encode_frame,
     with_marks,
 )
+from segstore_ds.format.bounds import label_of, merge
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
 from segstore_ds.format.inline import (
@@ -22,10 +23,11 @@ from segstore_ds.format.inline import (
     lay_out,
     stored_frame,
 )
-from segstore_ds.format.parts.stats import Schemas
 from segstore_ds.format.root import Root, SegmentEntry
-from segstore_ds.format.statistics import Stats, merge, parse_stats
+from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
+
+Schemas = Callable[[int], pa.Schema]
 
 
 def join_inline(root: Root, schemas: Schemas) -> Root:
@@ -84,25 +86,20 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     batch = _decoded(run, schema) if len(run) > 1 else None
     if batch is None:
         return [stored_frame(each, each.frame) for each in run if each.frame]
-    known = [(entry.rows, _stats_of(entry)) for entry in run]
-    stats, columns = merge(known), {name for _, stats in known for name in stats}
-    chosen = [name for name in schema.names if name in columns]
+    pieces = Stats.of_texts([entry.stats for entry in run]).pieces()
+    stats = merge(zip([entry.rows for entry in run], pieces, strict=True))
+    labels = {field.name: label_of(field) for field in schema}
+    known = {label for piece in pieces for label in piece}
+    chosen = [name for name in schema.names if labels[name] in known]
     timed = time_column_of(root)
     if timed in schema.names:
         chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
     # Bounds that all of them have need not be looked for again.
-    lacking = [name for name in chosen if name not in stats]
+    lacking = [name for name in chosen if labels[name] not in stats]
     frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=lacking)
     stats |= frame.stats
-    return [replace(frame, stats={name: stats[name] for name in chosen if name in stats})]
-
-
-def _stats_of(entry: SegmentEntry) -> Stats:
-    """Return an entry's statistics; none if they can't be read, for its events can."""
-    try:
-        return parse_stats(entry.stats or "{}", where=entry.path)
-    except CorruptionError:
-        return {}
+    kept = [label for name in chosen if (label := labels[name]) in stats]
+    return [replace(frame, stats={label: stats[label] for label in kept})]
 
 
 def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch | None:
@@ -112,7 +109,7 @@ def _decoded(run: Sequence[SegmentEntry], schema: pa.Schema) -> pa.RecordBatch |
     try:
         return pa.concat_batches(
             [
-                index_of(entry, frame, with_stats=False).decode(
+                index_of(entry, frame).decode(
                     0, [frame.data], schema=schema, columns=None, where=entry.path
                 )
                 for entry in run

@@ -18,9 +18,9 @@ from segstore_ds.format.parts.segments import (
     read_filters,
     read_stats,
 )
-from segstore_ds.format.parts.stats import Schemas, StatsColumns, from_texts
-from segstore_ds.format.parts.stats import concat as concat_stats
 from segstore_ds.format.root import PartRef, SegmentEntry
+from segstore_ds.format.statistics import Stats
+from segstore_ds.format.statistics import concat as concat_stats
 from segstore_ds.status.store import ObjectStore, RowCache
 from segstore_ds.status.table import SEGMENTS as LIMITS
 from segstore_ds.status.table import Fields, Table
@@ -46,9 +46,9 @@ class SegmentsTable(Table):
         """Return the segments of a part; `whole` fetches all behind them in the same request."""
         return self._load(ref)[0].columns if whole else self._part(ref).columns
 
-    def stats(self, ref: PartRef) -> StatsColumns:
+    def stats(self, ref: PartRef) -> Stats:
         """Return the statistics of a part's segments; kept, as parts never change."""
-        found: StatsColumns | None = self._stats.get(ref.path)
+        found: Stats | None = self._stats.get(ref.path)
         if found is None:
             part = self._part(ref)
             if part.filters.bytes:
@@ -98,7 +98,7 @@ class SegmentsTable(Table):
         version: int,
         start: int,
         columns: SegmentColumns,
-        stats: StatsColumns,
+        stats: Stats,
         filters: Sequence[SegmentFilters] = (),
     ) -> PartRef:
         """Write a part whose first event is at offset `start`.
@@ -173,17 +173,16 @@ class SegmentsTable(Table):
 
 
 def build_object(
-    entries: Sequence[SegmentEntry], schema_of: Schemas, filters: Sequence[SegmentFilters] = ()
+    entries: Sequence[SegmentEntry], filters: Sequence[SegmentFilters] = ()
 ) -> tuple[bytes, bytes]:
     """Return a part's object as two pieces: the bytes its digest covers, and what lies behind."""
-    part, behind = build_part(from_entries(entries), stats_of(entries, schema_of), filters)
+    part, behind = build_part(from_entries(entries), stats_of(entries), filters)
     return encode_object(SEGMENTS, part), behind
 
 
-def stats_of(entries: Sequence[SegmentEntry], schema_of: Schemas) -> StatsColumns:
-    """Return the statistics of entries as columns."""
-    epochs = [entry.epoch for entry in entries]
-    return from_texts([entry.stats for entry in entries], epochs, schema_of)
+def stats_of(entries: Sequence[SegmentEntry]) -> Stats:
+    """Return the statistics of entries; what can't be read is unknown, for their events can be."""
+    return Stats.of_texts([entry.stats for entry in entries])
 
 
 def _events(columns: SegmentColumns) -> int:

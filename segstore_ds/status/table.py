@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import Any, ClassVar, Generic, NamedTuple
 
 from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import LIST, Kind, T
-from segstore_ds.format.record import build_json
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.format.statistics import Stats, merge, parse_stats, to_json
+from segstore_ds.format.statistics import build_text, parse_piece
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 
@@ -287,13 +287,12 @@ def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
 def join_stats(parts: Sequence[PartRef]) -> str | None:
     """Return the statistics of several parts together; None where one has none. Pure."""
     found = [(part.end - part.start, stats_of(part)) for part in parts]
-    joined = merge(found)
-    return build_json(to_json(joined)).decode() if joined else None
+    return build_text(merge(found))
 
 
-def stats_of(part: PartRef) -> Stats:
-    """Return the statistics in the row of a part, by label."""
-    return {} if part.stats is None else parse_stats(part.stats, where=part.path)
+def stats_of(part: PartRef) -> Piece:
+    """Return the statistics in the row of a part."""
+    return parse_piece(part.stats, where=part.path)
 
 
 def plan_merge(parts: Sequence[PartRef], limits: Limits) -> tuple[str, ...] | None:

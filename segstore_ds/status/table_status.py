@@ -21,14 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, FormatError, InternalError
+from segstore_ds.format.bounds import labels_of
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.indexed_columns import find_time_field, key_columns_of
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.parts.columns import ListedSegments, SegmentColumns, from_entries
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
-from segstore_ds.format.parts.stats import Schemas, StatsColumns, labels_of, lacking_epochs
-from segstore_ds.format.record import build_json
 from segstore_ds.format.root import (
     TIME_COLUMN,
     PartRef,
@@ -38,7 +37,7 @@ from segstore_ds.format.root import (
     encode_root,
 )
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.format.statistics import to_json
+from segstore_ds.format.statistics import Stats, build_text, lacking_epochs
 from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
 from segstore_ds.status.parts import WHOLE_SEGMENTS, SegmentsTable, stats_of
@@ -51,6 +50,7 @@ JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become a
 ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place and its history row
 _ROW_BYTES = 150  # of any row but the history's, before it is compressed
 
+Schemas = Callable[[int], pa.Schema]
 FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
 
 
@@ -103,7 +103,7 @@ class Run:
 
     start: int
     columns: SegmentColumns
-    load_stats: Callable[[], StatsColumns]
+    load_stats: Callable[[], Stats]
     load_filters: Callable[[], Sequence[SegmentFilters]] = tuple
 
     @property
@@ -201,7 +201,7 @@ class TableStatus(SchemaTexts):
             yield run.trimmed(start, end)
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
-            load = partial(stats_of, root.entries, self.schemas_of(root))
+            load = partial(stats_of, root.entries)
             yield Run(inline_start, ListedSegments(root.entries), load).trimmed(start, end)
 
     def sound_runs(
@@ -274,12 +274,12 @@ class TableStatus(SchemaTexts):
             raise InternalError("a part can't list inline segments", start=start)
         known = self.table.filters_by_id(old)
         filters = [known.get(entry.segment_id) for entry in entries] if known else ()
-        columns, stats = from_entries(entries), stats_of(entries, schema_of)
+        columns, stats = from_entries(entries), stats_of(entries)
         part = self.table.put(root.version, start, columns, stats, filters)
         return replace(part, stats=self._bounds(root, columns, stats, schema_of))
 
     def _bounds(
-        self, root: Root, columns: SegmentColumns, stats: StatsColumns, schema_of: Schemas
+        self, root: Root, columns: SegmentColumns, stats: Stats, schema_of: Schemas
     ) -> str | None:
         """Return the bounds of the time column over segments, as the row of their part has them."""
         field = _time_field(root, schema_of)
@@ -289,7 +289,7 @@ class TableStatus(SchemaTexts):
             {n: schema_of(n) for n in np.unique(columns.epochs).tolist()}, field.name
         )
         found = stats.joined(field, columns.rows, np.isin(columns.epochs, lacking))
-        return None if found is None else build_json(to_json({labels_of(field)[0]: found})).decode()
+        return None if found is None else build_text({labels_of(field)[0]: found})
 
     def add_filters(
         self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int

@@ -24,13 +24,13 @@ from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.batch_fingerprint import BatchFacts, batch_facts, gather_facts, label_stats
+from segstore_ds.format.batch_fingerprint import BatchFacts, batch_facts, gather_facts
+from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
 from segstore_ds.format.segment import ARROW, PARQUET
-from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
 from segstore_ds.write.frame_rows import FrameRows
@@ -93,7 +93,7 @@ class TaskWriter:
         self._segment: SegmentWriter | None = None
         self._shrunk = 1.0  # how much a frame is expected to be of its size before compression
         self._staged: list[SegmentEntry] = []
-        self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
+        self._stats: list[tuple[int, Piece]] = []  # the rows of each segment, and their statistics
         self._written: list[WrittenFrame] = []  # if readable
         self._finished = self._aborted = False
 
@@ -216,7 +216,7 @@ class TaskWriter:
         if self._counted is not None:
             return self._counted
         inline = [(frame.rows, frame.stats) for frame in self._inline]
-        return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self._stored))
+        return BatchFacts(self._rows, merge([*self._stats, *inline]))
 
     def _check_open(self) -> None:
         if self._finished or self._aborted:
@@ -431,7 +431,7 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     frame = layout.encode(conform(batch, schema), stats_columns, target.key_columns)
     if frame.data.size > layout.inline_bytes:
         return None
-    return StagedTask(0, "", BatchFacts(rows, label_stats(frame.stats, schema)), frames=(frame,))
+    return StagedTask(0, "", BatchFacts(rows, frame.stats), frames=(frame,))
 
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> SegmentEntry:

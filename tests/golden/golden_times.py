@@ -55,7 +55,7 @@ def bounds(folder: Path) -> list[tuple[list[int | None], list[int | None] | None
     column = json.loads(root["properties"]["time_column"])
     found, start = [], 0
     for entry in root["entries"]:
-        stats = None if entry[7] is None else json.loads(entry[7])[column]
+        stats = None if entry[7] is None else json.loads(entry[7])[f"int:{column}"]
         found.append((table[column].slice(start, entry[2]).to_pylist(), stats))
         start += entry[2]
     return found

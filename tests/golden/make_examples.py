@@ -53,7 +53,7 @@ def segment(footer: bytes | None = None) -> tuple[bytes, SegmentEntry]:
         for number in (len(footer), len(raw), zlib.crc32(footer), 1, 0):
             facts += number.to_bytes(4, "little")
         end = footer + facts + zlib.crc32(facts).to_bytes(4, "little") + b"SEGATAIL"
-    stats = '{"n":[7,7,1]}'
+    stats = '{"int:n":[7,7,1]}'
     size = len(body) + len(end)
     entry = SegmentEntry(0, PATH, summary.rows, size, len(end), zlib.crc32(end), "arrow", stats)
     return body + end, entry

@@ -16,7 +16,6 @@ from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
-from segstore_ds.format.statistics import check_types, from_json, to_json
 
 VARIANT = pa.struct(
     [
@@ -215,6 +214,7 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
         end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
     )
     assert index.frames == tuple(writer._frames)
+    assert index.stats.pieces() == writer._stats
     for part, entry in zip(parts, index.frames, strict=True):
         bytes_of = whole[entry.start : entry.end]
         for columns in (None, wanted):
@@ -226,8 +226,6 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
             assert images(result) == images(expected)
             assert result.schema.equals(expected.schema, check_metadata=True)
             assert result.num_rows == part.num_rows
-        check_types(entry.stats, schema, where="seg")
-        assert from_json(to_json(entry.stats), where="seg", schema=schema) == entry.stats
 
 
 @given(
@@ -256,6 +254,7 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
         end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
     )
     assert index.frames == tuple(writer._frames)
+    assert index.stats.pieces() == writer._stats
     for number, part in enumerate(parts):
         for columns in (None, wanted):
             spans = index.spans(number, columns)

@@ -334,7 +334,7 @@ def test_statistics_can_be_asked_for_by_name(stream):
     layout = segstore.Layout(stats_columns=("count",), inline_bytes=0)
     stream.append({"n": "x", "count": 70, "email": "e"}, layout=layout)
     entry = root_of(stream).entries[-1]
-    assert set(json.loads(entry.stats)) == {"n"}  # as it is stored
+    assert set(json.loads(entry.stats)) == {"int:n"}  # as it is stored
     assert len(rows(stream, filters="count == 70")) == 1
 
 

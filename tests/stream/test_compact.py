@@ -80,7 +80,7 @@ def test_merge_combines_batches_and_keeps_statistics_exact() -> None:
     report = stream.verify()
     assert (report.frames, report.rows, report.ok) == (1, 120, True)
     assert values(stream, filters=[["n", "==", 77]]) == [77]
-    assert '"n":[0,119,0]' in (_segments(stream)[0].entry.stats or "")
+    assert '"int:n":[0,119,0]' in (_segments(stream)[0].entry.stats or "")
 
 
 def _frames(stream: Stream) -> list[tuple]:

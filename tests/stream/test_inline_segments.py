@@ -26,9 +26,10 @@ from wrapped_storage import WrappedStorage
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import encode_frame
+from segstore_ds.format.bounds import columns_with_stats, compute
 from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import Root
-from segstore_ds.format.statistics import columns_with_stats, compute, parse_stats
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
@@ -182,7 +183,7 @@ def test_full_share_is_joined_in_the_commit_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["as written", None, "{}", '{"n":[1]}', '{"n":{"z":1}}', "no JSON"]
+    "text", ["as written", None, "{}", '{"int:n":[1]}', '{"int:n":{"z":1}}', "no JSON"]
 )
 def test_joined_events_have_the_statistics_of_their_rows(text: str | None) -> None:
     """They are those of the joined segments together; where one lacks them, of the rows."""
@@ -194,7 +195,7 @@ def test_joined_events_have_the_statistics_of_their_rows(text: str | None) -> No
     (entry,) = join_inline(root, stream._context.status.schemas_of(root)).entries
     rows = pa.concat_batches(list(stream.read()))
     chosen = columns_with_stats(stream.schema)
-    assert parse_stats(str(entry.stats), where="x") == compute(rows, chosen)
+    assert parse_piece(entry.stats, where="x") == compute(rows, chosen)
 
 
 @pytest.mark.usefixtures("small_joined_share")
@@ -608,7 +609,7 @@ def test_verify_names_wrong_statistics_of_inline_events() -> None:
     """As it does for those of a segment: they would make filters leave out events."""
     stream, storage = make_stream(2)
     first, second = stream._log.root.entries
-    wrong = replace(second, stats='{"n":[0,3,0],"s":["s0","s9",0]}')
+    wrong = replace(second, stats='{"int:n":[0,3,0],"string:s":["s0","s9",0]}')
     path = f"log/{names.build_log_name(stream.version)}"
     storage.put(path, ROOT_CODEC.encode_file(replace(stream._log.root, entries=(first, wrong))))
     (problem,) = open_on(storage).verify().problems

@@ -20,8 +20,8 @@ from pyiceberg.table import StaticTable
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, UnsupportedVersionError
 from segstore_ds.format import root as roots
+from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.schema.column_ids import column_id
-from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -197,10 +197,10 @@ def test_bounds_are_nanoseconds(tmp_path: Path) -> None:
     stream = create(tmp_path, ("ts", UTC), time_column="ts")
     stream.append(moments([NOON, NOON + 5]).select(["ts"]), layout=LAYOUTS["arrow"])
     (entry,) = stream._log.root.entries
-    assert json.loads(entry.stats) == {"ts": [NOON, NOON + 5, 0]}
+    assert json.loads(entry.stats) == {"timestamp_ns:ts": [NOON, NOON + 5, 0]}
     for op, number, kept in (">", 5, False), (">", 4, True), ("<", 0, False), ("<=", 0, True):
         filters = parse_filters([["ts", op, pa.scalar(NOON + number, UTC)]], stream.schema)
-        bounds = {"ts": ColumnStats(NOON, NOON + 5, 0)}
+        bounds = {"ts": Bounds(NOON, NOON + 5, 0)}
         assert filters.may_match(bounds, 2) == kept, (op, number)
 
 

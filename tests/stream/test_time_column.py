@@ -10,10 +10,10 @@ from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.record import parse_json
-from segstore_ds.format.statistics import ColumnStats
+from segstore_ds.format.bounds import Bounds
+from segstore_ds.format.statistics import parse_piece
 from segstore_ds.read import segments
-from segstore_ds.read.segments import open_segment
+from segstore_ds.read.segments import frame_stats, open_segment
 from segstore_ds.status.inline import join_inline
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.micro_batches import MicroBatches
@@ -40,9 +40,10 @@ def bounded(stream: Stream) -> list[tuple[list[str], list[list[str]]]]:
     found = []
     for placed in stream._context.status.segments(stream._log.root, stream.head, stream.tail):
         entry = placed.entry
-        own = [] if entry.stats is None else list(parse_json(entry.stats.encode(), where=""))
-        frames = open_segment(stream._log.storage, entry, whole=False).frames
-        found.append((own, [list(frame.stats) for frame in frames]))
+        segment = open_segment(stream._log.storage, entry, whole=False)
+        pieces = (parse_piece(entry.stats, where=""), *frame_stats(segment, entry))
+        own, *frames = ([label.partition(":")[2] for label in piece] for piece in pieces)
+        found.append((own, frames))
     return found
 
 
@@ -132,8 +133,8 @@ def test_wide_bounds_of_other_columns_never_crowd_the_times_out(tmp_path: Any) -
     joined = join_inline(stream._log.root, lambda _: schema)
     assert [entry.rows for entry in joined.entries] == [2]
     entries = (*stream._log.root.entries, *joined.entries)
-    kept = [list(parse_json((entry.stats or "").encode(), where="")) for entry in entries]
-    assert all("ts" in own for own in kept)
+    kept = [parse_piece(entry.stats, where="") for entry in entries]
+    assert all("timestamp:ts" in own or "timestamp_ntz:ts" in own for own in kept)
     assert [len(own) < len(schema) for own in kept] == [False, True, True]
 
 
@@ -313,7 +314,7 @@ def test_bounds_that_are_not_the_events_are_reported(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer's own mistake: every checksum is right."""
-    wrong = {"ts": ColumnStats(0, 1, 0)}
+    wrong = {"timestamp:ts": Bounds(0, 1, 0)}
     monkeypatch.setattr("segstore_ds.format.arrow.frame.compute", lambda *_, **__: wrong)
     stream = filled(tmp_path, [5, 1], segment_format="arrow")
     monkeypatch.undo()

@@ -12,8 +12,8 @@ from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 
 LIES = {
-    "a column that there is not": '{"zz":[1,2,0]}',
-    "another maximum": '{"n":[0,12,0]}',
+    "a column that there is not": '{"int:zz":[1,2,0]}',
+    "another maximum": '{"int:n":[0,12,0]}',
     "no statistics": "[]",
     "no JSON": "{",
 }

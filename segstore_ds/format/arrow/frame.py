@@ -24,9 +24,9 @@ from segstore_ds.format.bloom import (
     distinct_values,
     keys_of,
 )
+from segstore_ds.format.bounds import Piece, compute, label_of
 from segstore_ds.format.rows import rows_pool, with_types
 from segstore_ds.format.schema.codec import fingerprint
-from segstore_ds.format.statistics import Stats, compute
 
 ALIGNMENT = 64  # On disk. Never change; add a new one.
 MAX_RAW_BYTES = (1 << 31) - 1
@@ -64,7 +64,7 @@ class Frame:
     data: pa.Buffer
     rows: int
     crc: int
-    stats: Stats
+    stats: Piece
     fingerprint: str
     raw_bytes: int
     filters: Filters = field(default_factory=dict)
@@ -123,8 +123,9 @@ def with_marks(
     wanted = keys_of(schema, keys)
     if all(name in frame.filters for name in wanted):
         wanted = []
-    first = [bounded] if bounded is not None and bounded in schema.names else []
-    lacking = [name for name in first if name not in frame.stats]
+    timed = [bounded] if bounded is not None and bounded in schema.names else []
+    first = [label_of(schema.field(name)) or "" for name in timed]
+    lacking = [] if {*first} <= frame.stats.keys() else timed
     stats, filters = frame.stats, frame.filters
     if columns := list(dict.fromkeys((*wanted, *lacking))):
         batch = decode_frame(
@@ -138,7 +139,7 @@ def with_marks(
         stats = {**stats, **compute(batch, lacking)}
         values = distinct_values(batch, wanted)
         filters = build_filters(schema, values, frame_bytes=frame.data.size) if wanted else filters
-    stats = {**{name: stats[name] for name in first if name in stats}, **stats}
+    stats = {**{label: stats[label] for label in first if label in stats}, **stats}
     return replace(frame, stats=stats, filters=filters)
 
 

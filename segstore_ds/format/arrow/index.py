@@ -13,15 +13,10 @@ from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
+from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.record import ABSENT, Range, from_json
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.statistics import (
-    ColumnStats,
-    Stats,
-    decode_column,
-    encode_column,
-    entry_stats,
-)
+from segstore_ds.format.statistics import Stats, encode_piece, entry_stats
 
 MAX_INDEX_BYTES = 32 << 20
 RAW_UNIT = 64 << 10  # On disk: entries count the decompressed bytes of a segment in these
@@ -34,7 +29,7 @@ class FrameEntry:
 
     `start` is its offset in the object, `bytes` its length there, and `crc` the CRC-32 of these
     bytes. `raw_bytes` is the size of its buffers once decompressed. `fingerprint` is the digest of
-    its schema. `stats` and `filters` cover some of its columns.
+    its schema. `filters` cover some of its columns.
     """
 
     start: int
@@ -42,7 +37,6 @@ class FrameEntry:
     rows: int
     crc: int
     fingerprint: str
-    stats: Stats
     raw_bytes: int
     filters: Filters = field(default_factory=dict, repr=False)
 
@@ -53,7 +47,7 @@ class FrameEntry:
 
 
 def finished_segment(
-    form: str, frames: Sequence[FrameEntry], stats: Stats, *, end: bytes, size: int
+    form: str, frames: Sequence[FrameEntry], stats: Piece, *, end: bytes, size: int
 ) -> SegmentEntry:
     """Return a finished segment of `size` bytes, which has no path yet.
 
@@ -78,7 +72,12 @@ def count_raws(frames: Iterable[FrameEntry]) -> int:
     return -(-sum(frame.raw_bytes for frame in frames) // RAW_UNIT)
 
 
-def build_index(frames: Sequence[FrameEntry]) -> bytes:
+def merge_frames(frames: Sequence[FrameEntry], stats: Sequence[Piece]) -> Piece:
+    """Return the statistics of all frames of a segment."""
+    return merge((frame.rows, piece) for frame, piece in zip(frames, stats, strict=True))
+
+
+def build_index(frames: Sequence[FrameEntry], stats: Sequence[Piece] = ()) -> bytes:
     """Encode the index of a segment's frames, which are in order and without gaps, as JSON.
 
     The result has at most `MAX_INDEX_BYTES`. Filters, then statistics are left out if they would
@@ -93,23 +92,16 @@ def build_index(frames: Sequence[FrameEntry]) -> bytes:
         "schemas": schemas,
         "schema": [schemas.index(entry.fingerprint) for entry in frames],
     }
-    names = dict.fromkeys(name for entry in frames for name in entry.stats)
-    stats = {name: _stats_arrays([entry.stats.get(name) for entry in frames]) for name in names}
-    bare: dict[str, Any] = {**footer, "stats": stats}
+    bare: dict[str, Any] = {**footer, "stats": [encode_piece(piece) for piece in stats]}
     filters = encode_arrays([entry.filters for entry in frames])
     whole = {**bare, "filters": filters} if filters else bare
-    for content in (whole, bare, {**footer, "stats": {}}):
+    for content in (whole, bare, {**footer, "stats": []}):
         raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         encoded = raw.encode()
         # Both are optional: leave them out if the footer would be too large.
         if len(encoded) <= MAX_INDEX_BYTES:
             return encoded
     raise InvalidInputError("a segment has too many frames", frames=len(frames))
-
-
-def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
-    cells = [[None] * 3 if column is None else encode_column(column) for column in columns]
-    return [*map(list, zip(*cells, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +114,24 @@ class _Index:
     raw: Annotated[list[int], Range(most=MAX_RAW_BYTES)]
     schemas: list[str]
     schema: list[int]
-    stats: dict[str, Any]
+    stats: list[Any]
     filters: Annotated[dict[str, Any], ABSENT]
 
 
 def parse_index(
     value: Any, *, frames_start: int, frames_end: int, alignment: int, where: str
-) -> tuple[FrameEntry, ...]:
+) -> tuple[tuple[FrameEntry, ...], Stats]:
     """Parse the JSON that `build_index` returned; it is untrusted.
 
     The frames are in order and fill ``[frames_start, frames_end)`` of the object without gaps. Each
-    frame's length is a multiple of `alignment`.
+    frame's length is a multiple of `alignment`. Statistics are parsed when they are asked for.
     """
     index = from_json(_Index, value, where=where)
     sizes, count = index.bytes, len(index.bytes)
-    arrays = (index.rows, index.crc, index.raw, index.schema)
+    stats = index.stats or [{}] * count
+    arrays = (index.rows, index.crc, index.raw, index.schema, stats)
     if {count} != {*map(len, arrays)} or max(index.schema, default=-1) >= len(index.schemas):
         raise CorruptionError("a segment's index is wrong", where=where)
-    stats = _frame_stats(index.stats, count, where=where)
     filters = parse_arrays(index.filters, count, where=where)
     entries = []
     start = frames_start
@@ -150,7 +142,6 @@ def parse_index(
             rows=index.rows[place],
             crc=index.crc[place],
             fingerprint=index.schemas[index.schema[place]],
-            stats=stats[place],
             raw_bytes=index.raw[place],
             filters=filters[place],
         )
@@ -158,18 +149,4 @@ def parse_index(
         start += size
     if start != frames_end or any(not size or size % alignment for size in sizes):
         raise CorruptionError("a segment's frames do not cover it", where=where)
-    return tuple(entries)
-
-
-def _frame_stats(
-    columns: dict[str, Any], count: int, *, where: str
-) -> list[dict[str, ColumnStats]]:
-    result: list[dict[str, ColumnStats]] = [{} for _ in range(count)]
-    for name, arrays in columns.items():
-        whole = type(arrays) is list and [type(array) for array in arrays] == [list] * 3
-        if not whole or set(map(len, arrays)) != {count}:
-            raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
-        for place, (low, high, nulls) in enumerate(zip(*arrays, strict=True)):
-            if nulls is not None:
-                result[place][name] = decode_column(low, high, nulls, where=where)
-    return result
+    return tuple(entries), Stats(count, None, stats, where)

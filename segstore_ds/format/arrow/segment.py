@@ -33,12 +33,14 @@ from segstore_ds.format.arrow.index import (
     FrameEntry,
     build_index,
     finished_segment,
+    merge_frames,
     parse_index,
 )
+from segstore_ds.format.bounds import Piece
 from segstore_ds.format.envelope import decompress
 from segstore_ds.format.record import parse_json
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.statistics import Stats, merge
+from segstore_ds.format.statistics import Stats
 
 HEADER_MAGIC = b"SEGARROW"  # On disk. Never change; add a new one.
 TRAILER_MAGIC = b"SEGATAIL"  # On disk. Never change; add a new one.
@@ -58,16 +60,17 @@ class ArrowEncoder:
     InvalidInputError.
     """
 
-    __slots__ = ("_finished", "_frames", "encoded_bytes", "rows", "stats")
+    __slots__ = ("_finished", "_frames", "_stats", "encoded_bytes", "rows", "stats")
     name = "arrow"
     expected_pieces = 1  # checksums that another frame adds to the index
 
     def __init__(self) -> None:
         self._finished = False
         self._frames: list[FrameEntry] = []
+        self._stats: list[Piece] = []  # the statistics of each frame
         self.encoded_bytes = 0  # laid out
         self.rows = 0  # events added
-        self.stats: Stats = {}  # of all frames, once finished
+        self.stats: Piece = {}  # of all frames, once finished
 
     def start(self) -> bytes:
         """Begin the segment and return its header."""
@@ -93,11 +96,11 @@ class ArrowEncoder:
             rows=frame.rows,
             crc=frame.crc,
             fingerprint=frame.fingerprint,
-            stats=frame.stats,
             raw_bytes=frame.raw_bytes,
             filters=frame.filters,
         )
         self._frames.append(entry)
+        self._stats.append(frame.stats)
         self.rows += frame.rows
         self.encoded_bytes = entry.end
         return [frame.data]
@@ -108,12 +111,12 @@ class ArrowEncoder:
         if not self._frames:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
         self._finished = True
-        raw = build_index(self._frames)
+        raw = build_index(self._frames, self._stats)
         footer = zstandard.ZstdCompressor(level=3).compress(raw)
         facts = _TRAILER.pack(self.encoded_bytes, len(footer), len(raw), crc32(footer), VERSION, 0)
         end = footer + facts + _TRAILER_END.pack(crc32(facts), TRAILER_MAGIC)
         self.encoded_bytes += len(end)
-        self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
+        self.stats = merge_frames(self._frames, self._stats)
         return end, finished_segment(
             self.name, self._frames, self.stats, end=end, size=self.encoded_bytes
         )
@@ -166,6 +169,7 @@ class ArrowIndex:
     """
 
     frames: tuple[FrameEntry, ...]
+    stats: Stats
     held: pa.RecordBatch | None = None
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
@@ -227,14 +231,14 @@ class ArrowSegments:
             raise CorruptionError("a segment's footer fails its checksum", where=where)
         most = min(raw_size, MAX_INDEX_BYTES)
         raw = decompress(footer, least=raw_size, most=most, what="a segment's footer", where=where)
-        frames = parse_index(
+        frames, stats = parse_index(
             parse_json(raw, where=where),
             frames_start=HEADER_BYTES,
             frames_end=start,
             alignment=ALIGNMENT,
             where=where,
         )
-        return ArrowIndex(frames)
+        return ArrowIndex(frames, stats)
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:
         """Return the size of footer and trailer according to the trailer, unchecked."""

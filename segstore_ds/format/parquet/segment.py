@@ -47,6 +47,7 @@ from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 from segstore_ds.format.record import ABSENT, Positive, from_json, parse_json
 from segstore_ds.format.rows import rows_pool, with_types
+from segstore_ds.format.statistics import Stats
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
 
@@ -56,6 +57,7 @@ class ParquetIndex:
     """The index of a Parquet segment; a `SegmentIndex` (see `format.segment`)."""
 
     frames: tuple[FrameEntry, ...]
+    stats: Stats
     where: str
     object_bytes: int
     end: bytes = field(repr=False)  # what is behind the frames
@@ -274,7 +276,7 @@ class ParquetSegments:
                 "a segment has a newer format version", where=where, version=version, known=VERSION
             )
         footer = from_json(_Footer, value, where=where)
-        frames = parse_index(
+        frames, stats = parse_index(
             footer.index,
             frames_start=len(MAGIC),
             frames_end=object_bytes - len(tail),
@@ -301,6 +303,7 @@ class ParquetSegments:
             )
         return ParquetIndex(
             frames,
+            stats,
             where,
             object_bytes,
             tail,

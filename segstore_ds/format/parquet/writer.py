@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -22,7 +21,9 @@ from segstore_ds.format.arrow.index import (
     FrameEntry,
     build_index,
     finished_segment,
+    merge_frames,
 )
+from segstore_ds.format.bounds import Bounds, Piece, compute, cut_bounds, label_of
 from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaves_of
 from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
@@ -30,7 +31,6 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
 from segstore_ds.format.schema.column_ids import with_column_ids
 from segstore_ds.format.schema.conversion import decimal_columns, find_overlong
-from segstore_ds.format.statistics import Stats, compute, cut_bounds, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
 MAGIC = b"PAR1"  # On disk, by Parquet.
@@ -105,7 +105,8 @@ class ParquetEncoder:
         self._pieces = Pieces()
         self._writers: list[tuple[pq.ParquetWriter, pa.PythonFile]] = []  # the last one writes
         self._frames: list[FrameEntry] = []
-        self.stats: Stats = {}  # of all frames, once finished
+        self._stats: list[dict[str, Bounds]] = []  # of each frame
+        self.stats: Piece = {}  # of all frames, once finished
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
         self.encodings: Encodings | None = None
@@ -166,13 +167,13 @@ class ParquetEncoder:
         crc = 0
         for piece in pieces:
             crc = crc32(piece, crc)
+        stats = compute(batch, self._stats_columns, unbounded=self._bounded_later(batch))
         entry = FrameEntry(
             start=start,
             bytes=self._pieces.place - start,
             rows=batch.num_rows,
             crc=crc,
             fingerprint=self._fingerprint,
-            stats=compute(batch, self._stats_columns, unbounded=self._bounded_later(batch)),
             raw_bytes=batch.nbytes,
         )
         if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
@@ -183,6 +184,7 @@ class ParquetEncoder:
                 pieces=len(pieces),
             )
         self._frames.append(entry)
+        self._stats.append(stats)
         self._lengths.append([len(piece) for piece in pieces])
         self._crcs.append([crc32(piece) for piece in pieces])
         self.rows += batch.num_rows
@@ -198,7 +200,9 @@ class ParquetEncoder:
         try:
             filters, groups = self._close()
             self._bound_texts(groups)
-            index = _build(self._frames, self._lengths, self._crcs, list(self._filters))
+            index = _build(
+                self._frames, self._stats, self._lengths, self._crcs, list(self._filters)
+            )
             footer = self._footer(groups, index)
         except (MemoryError, InvalidInputError):
             raise
@@ -208,7 +212,7 @@ class ParquetEncoder:
             ) from error
         self._pieces.place += len(footer)
         end = filters + footer
-        self.stats = merge((entry.rows, entry.stats) for entry in self._frames)
+        self.stats = merge_frames(self._frames, self._stats)
         return end, finished_segment(
             "parquet", self._frames, self.stats, end=end, size=self._pieces.place
         )
@@ -307,23 +311,21 @@ class ParquetEncoder:
     def _bound_texts(self, groups: Iterable[pq.FileMetaData]) -> None:
         """Take the bounds of texts from the row groups: to find them again takes as long."""
         rows = (group.row_group(n) for group in groups for n in range(group.num_row_groups))
-        for place, (frame, group) in enumerate(zip(self._frames, rows, strict=True)):
-            stats = dict(frame.stats)
-            for name, (leaf, text) in self._texts.items():
+        for stats, group in zip(self._stats, rows, strict=True):
+            for label, leaf in self._texts.values():
                 found = group.column(leaf).statistics
-                if stats[name].min is None and found is not None and found.has_min_max:
-                    low, high = cut_bounds(found.min_raw, found.max_raw, text=text)
-                    stats[name] = replace(stats[name], min=low, max=high)
-            self._frames[place] = replace(frame, stats=stats)
+                if stats[label].min is None and found is not None and found.has_min_max:
+                    text = label.startswith("string:")
+                    bounds = cut_bounds(found.min_raw, found.max_raw, text=text)
+                    stats[label] = Bounds(*bounds, stats[label].nulls)
 
 
-def _find_texts(schema: pa.Schema, columns: Collection[str]) -> dict[str, tuple[int, bool]]:
-    """Return the leaf of each of some columns that holds texts (True) or binaries."""
+def _find_texts(schema: pa.Schema, columns: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Return the label and the leaf of each of some columns that holds texts or binaries."""
     found, leaf = {}, 0
     for field in schema:
-        text = t.is_string(field.type)
-        if field.name in columns and (text or t.is_binary(field.type)):
-            found[field.name] = leaf, text
+        if field.name in columns and (t.is_string(field.type) or t.is_binary(field.type)):
+            found[field.name] = label_of(field) or "", leaf
         leaf += len(leaves_of(pa.schema([field])))
     return found
 
@@ -348,6 +350,7 @@ def _without_magic(pieces: list[bytes]) -> list[bytes]:
 
 def _build(
     frames: Sequence[FrameEntry],
+    stats: Sequence[Piece],
     lengths: list[list[int]],
     crcs: list[list[int]],
     filtered: list[str],
@@ -356,10 +359,9 @@ def _build(
     if filtered:
         facts["filters"] = filtered
     pieces = json.dumps(facts).encode()
-    raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
+    raw = pieces[:-1] + b',"index":' + build_index(frames, stats) + b"}"
     if len(raw) > MAX_INDEX_BYTES:  # statistics are optional
-        bare = [replace(frame, stats={}) for frame in frames]
-        raw = pieces[:-1] + b',"index":' + build_index(bare) + b"}"
+        raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
     if len(raw) > MAX_INDEX_BYTES:
         raise InvalidInputError(
             "a segment has too many frames and columns",

@@ -17,8 +17,8 @@ from segstore_ds.format.bloom import BLOCK_BYTES, Filters, join_filters
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
 from segstore_ds.format.parts.columns import SCHEMA, SegmentColumns, from_batch
 from segstore_ds.format.parts.rows import decode_rows, encode_rows, facts_of
-from segstore_ds.format.parts.stats import StatsColumns, decode_stats, encode_stats
 from segstore_ds.format.record import MAX_INT
+from segstore_ds.format.statistics import Stats, decode_stats, encode_stats
 
 STATS_BYTES = 64 << 20  # of all statistics of one part, decoded; further columns have none
 FILTER_BYTES = 64 << 20  # of all filters of one part; further segments have none
@@ -64,7 +64,7 @@ class Part:
 
 
 def build_part(
-    columns: SegmentColumns, stats: StatsColumns, filters: Sequence[SegmentFilters] = ()
+    columns: SegmentColumns, stats: Stats, filters: Sequence[SegmentFilters] = ()
 ) -> tuple[Part, bytes]:
     """Return a part, and the bytes that lie behind its first envelope."""
     found, bounds, stats = NOTHING, b"", stats.within(STATS_BYTES)
@@ -85,10 +85,10 @@ def build_part(
     return Part(columns, found, Behind(len(data), envelope_digest(data)), looked), bounds + data
 
 
-def read_stats(part: Part, data: bytes, *, where: str) -> StatsColumns:
+def read_stats(part: Part, data: bytes, *, where: str) -> Stats:
     """Return the statistics of a part from the bytes after its first envelope."""
     if not part.stats.bytes:
-        return StatsColumns(len(part.columns), {})
+        return Stats(len(part.columns), {})
     body = decode_envelope(data[: part.stats.bytes], where=where, digest=part.stats.digest)
     return decode_stats(body, rows=len(part.columns), where=where)
 

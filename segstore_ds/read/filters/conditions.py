@@ -1,9 +1,9 @@
 """Filters of a read: conditions joined by AND and OR, exact, with SQL's null semantics.
 
-A filter is used twice: `may_match` skips frames and segments by their statistics, then `apply`
-removes rows exactly. Skipping must never lose a row that `apply` would keep. Values compare as in
-Spark: NaN equals NaN and is above every other number, the two zeros are equal, strings compare by
-their UTF-8 bytes, and a comparison with null is never true.
+A filter is used twice: `may_match` skips rows by their bounds, then `apply` removes rows exactly.
+Skipping must never lose a row that `apply` would keep. Values compare as in Spark: NaN equals NaN
+and is above every other number, the two zeros are equal, strings compare by their UTF-8 bytes, and
+a comparison with null is never true.
 """
 
 from bisect import bisect_left
@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format import compute as pc
+from segstore_ds.format.bounds import Bounds
 from segstore_ds.format.schema.column_names import with_names
-from segstore_ds.format.statistics import ColumnStats, Stats, in_type
 from segstore_ds.read.filters.literals import NAN, Literal, typed_array
 
 Operand = Literal | tuple[Literal | None, ...] | None
@@ -41,37 +41,36 @@ class Condition:
     literal: Operand
     type: pa.DataType
 
-    def may_match(self, stats: ColumnStats, rows: int) -> bool:
+    def may_match(self, bounds: Bounds, rows: int) -> bool:
         """Return False only if no row satisfies the condition.
 
-        `stats` are the column's statistics over `rows` rows.
+        `bounds` are the column's over `rows` rows, as of its type.
         """
+        low, high, nulls = bounds
         if self.op == "is null":
-            return stats.nulls > 0
-        if stats.nulls >= rows:
+            return nulls > 0
+        if nulls >= rows:
             return False
-        stats = in_type(stats, self.type)
-        if self.op == "is not null" or (stats.min is None and stats.max is None):
+        if self.op == "is not null" or (low is None and high is None):
             return True
         if self.op == "in":
-            return self._may_be_in(stats)
+            return self._may_be_in(low, high)
         if self.op == "not in":
-            return all(self._may_compare("!=", literal, stats) for literal in _many(self.literal))
-        return self._may_compare(self.op, self.literal, stats)
+            return all(self._may_compare("!=", each, low, high) for each in _many(self.literal))
+        return self._may_compare(self.op, self.literal, low, high)
 
-    def _may_be_in(self, stats: ColumnStats) -> bool:
+    def _may_be_in(self, low: Any, high: Any) -> bool:
         literals = _many(self.literal)
         ordered = _ordered(literals)
-        if not ordered or not type(stats.min) is type(stats.max) is type(ordered[0]):
-            return any(self._may_compare("==", literal, stats) for literal in literals)
+        if not ordered or not type(low) is type(high) is type(ordered[0]):
+            return any(self._may_compare("==", literal, low, high) for literal in literals)
         # A thousand segments and a thousand literals would be a million comparisons.
-        place = bisect_left(ordered, stats.min)
-        return place < len(ordered) and bool(ordered[place] <= stats.max)
+        place = bisect_left(ordered, low)
+        return place < len(ordered) and bool(ordered[place] <= high)
 
-    def _may_compare(self, op: str, literal: Any, stats: ColumnStats) -> bool:
+    def _may_compare(self, op: str, literal: Any, low: Any, high: Any) -> bool:
         if literal is None:
             return False
-        low, high = stats.min, stats.max
         if literal == NAN and t.is_floating(self.type):
             # Bounds exist only for values without NaN, and NaN is above all of them.
             return op in {"!=", "<", "<="}
@@ -151,18 +150,15 @@ class Filters:
             tuple([_RenamedTest(each, names) for each in self.expressions]),
         )
 
-    def may_match(self, stats: Stats, rows: int) -> bool:
-        """Return False only if no row passes the filter.
-
-        `stats` are statistics of some of the columns, over `rows` rows.
-        """
+    def may_match(self, known: Mapping[str, Bounds], rows: int) -> bool:
+        """Return False only if none of some rows passes, by the bounds of some columns."""
         return (
             rows > 0
             and all(
-                condition.column not in stats or condition.may_match(stats[condition.column], rows)
+                condition.column not in known or condition.may_match(known[condition.column], rows)
                 for condition in self.conditions
             )
-            and all(any(each.may_match(stats, rows) for each in group) for group in self.any_of)
+            and all(any(each.may_match(known, rows) for each in group) for group in self.any_of)
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:

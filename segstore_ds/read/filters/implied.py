@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.statistics import EXACT_FLOAT
+from segstore_ds.format.bounds import EXACT_FLOAT
 from segstore_ds.read.filters.conditions import (
     OPPOSITE,
     TURNED,

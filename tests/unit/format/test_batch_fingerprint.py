@@ -18,7 +18,7 @@ from segstore_ds.format.batch_fingerprint import (
     encode_fingerprint,
     gather_facts,
 )
-from segstore_ds.format.statistics import columns_with_stats, compute
+from segstore_ds.format.bounds import columns_with_stats, compute
 
 
 def facts(table: pa.Table | pa.RecordBatch) -> BatchFacts:
@@ -140,10 +140,7 @@ def test_facts_of_tasks_add_up():
     parts = [facts(batch.slice(start, 1)) for start in range(3)]
     whole = BatchFacts(3, facts(batch).stats)
     assert gather_facts([*parts, BatchFacts()]) == whole
-    assert dict(whole.stats) == {
-        f"{kind}:{name}": compute(batch, [name])[name]
-        for kind, name in (("int", "n"), ("string", "t"))
-    }
+    assert whole.stats == compute(batch, ["n", "t"])
 
 
 @pytest.mark.parametrize("text", ["A", "AAAA", "!" * 8, "AAAAAAAAAAA", "ä" * 8])

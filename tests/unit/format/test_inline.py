@@ -85,17 +85,17 @@ def test_inline_segment_has_the_index_of_its_frame() -> None:
     assert entry.frame is not None
     assert names.is_inline(entry.path)
     assert (entry.format, entry.bytes, entry.epoch) == (ARROW, frame.data.size, 7)
-    index = index_of(entry, entry.frame, with_stats=True)
+    index = index_of(entry, entry.frame)
     (found,) = index.frames
     assert (found.start, found.bytes) == (0, len(entry.frame.data))
     assert (found.crc, found.rows, found.raw_bytes) == (frame.crc, 2, frame.raw_bytes)
-    assert (found.fingerprint, found.stats) == (frame.fingerprint, frame.stats)
+    assert found.fingerprint == frame.fingerprint
 
     def decoded(index: ArrowIndex, schema: pa.Schema, *columns: str) -> pa.RecordBatch:
         data = [pa.py_buffer(entry.frame.data)]
         return index.decode(0, data, schema=schema, columns=columns or None, where="x")
 
-    sent = index_of(entry, replace(entry.frame, batch=None), with_stats=False)
+    sent = index_of(entry, replace(entry.frame, batch=None))
     assert decoded(index, SCHEMA) == decoded(sent, SCHEMA) == frame.batch
     assert decoded(index, SCHEMA, "s") == decoded(sent, SCHEMA, "s") == frame.batch.select(["s"])
     for each in (index, sent):

@@ -1,191 +1,38 @@
-"""Bounds that never lie: NaN, zeros, long strings, bytes that are no text."""
+"""Statistics as JSON: exact, and never taken from what can't be theirs."""
 
 import json
 import math
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.statistics import (
-    BOUND_LENGTH,
-    ColumnStats,
-    columns_with_stats,
-    compute,
-    from_json,
-    merge,
-    parse_stats,
-    to_json,
-)
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.bounds import Bounds, Piece
+from segstore_ds.format.statistics import Stats, build_text, parse_piece
 
-TOP = "\U0010ffff"
-DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 2.0, 1e300, math.inf]
-
-
-def stats_of(values, data_type):
-    array = values if isinstance(values, pa.Array) else pa.array(values, data_type)
-    return compute(pa.record_batch({"c": array}), ["c"])["c"]
+PIECE: Piece = {
+    "int:i": Bounds(-(2**63), 2**63 - 1, 0),
+    "float:f": Bounds(-math.inf, 0.1, 1),
+    "float:g": Bounds(1.0, 1e22, 1),
+    "float:z": Bounds(-0.0, math.inf, 1),
+    "string:s": Bounds("", "\U0010ffff", 2),
+    "binary:b": Bounds(b"\x00\xff", b"\xff", 3),
+    "decimal:d": Bounds(Decimal("-1.50"), Decimal("1E+3"), 4),
+    "bool:t": Bounds(False, True, 5),
+    "timestamp_ns:n": Bounds(None, None, 6),
+}
 
 
-@pytest.mark.parametrize(
-    ("values", "data_type", "low", "high"),
-    [
-        ([3, None, -7], pa.int8(), -7, 3),
-        ([2**63 - 1, -(2**63)], pa.int64(), -(2**63), 2**63 - 1),
-        ([True, False], pa.bool_(), False, True),
-        ([Decimal("1.5"), Decimal("-2.2")], pa.decimal128(38, 1), Decimal("-2.2"), Decimal("1.5")),
-        ([5, -1], pa.date32(), -1, 5),
-        ([2**62, -(2**62)], pa.timestamp("us", "UTC"), -(2**62), 2**62),
-        ([1, 2], pa.timestamp("us"), 1, 2),
-        ([1000, 2000], pa.time64("ns"), 1000, 2000),
-        ([-5, 5], pa.duration("us"), -5, 5),
-        ([2**63 - 1, -(2**63)], pa.timestamp("ns", "UTC"), -(2**63), 2**63 - 1),
-        ([-5, 5], pa.duration("ns"), -5, 5),
-        (["b", "", "a"], pa.string(), "", "b"),
-        ([b"\xff", b"", None], pa.binary(), b"", b"\xff"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_bounds_are_the_extremes(values, data_type, low, high):
-    column = stats_of(values, data_type)
-    assert column == ColumnStats(low, high, values.count(None))
-    assert stats_of(pa.array([*values, *values], data_type)[len(values) :], None) == column
-
-
-@pytest.mark.parametrize("data_type", [pa.float32(), pa.float64()], ids=str)
-def test_float_bounds_are_right_for_every_pair_of_extremes(data_type):
-    values = [v.as_py() for v in pa.array(DOUBLES, pa.float64()).cast(data_type, safe=False)]
-    for one in values:
-        for other in values:
-            column = stats_of([one, None, other], data_type)
-            assert (column.min, column.max) == (min(one, other), max(one, other))
-
-
-def test_both_zeros_are_covered_by_the_bounds():
-    for values in ([0.0], [-0.0], [-0.0, 0.0]):
-        column = stats_of(values, pa.float64())
-        assert math.copysign(1, column.min) == -1
-        assert math.copysign(1, column.max) == 1
-
-
-@pytest.mark.parametrize("nan", [math.nan, -math.nan])
-@pytest.mark.parametrize("others", [[], [1.0], [-1.0], [-1.0, 1.0], [math.inf, -math.inf]])
-@pytest.mark.parametrize("data_type", [pa.float32(), pa.float64()], ids=str)
-def test_nan_gives_no_bounds(nan, others, data_type):
-    assert stats_of([nan, *others, None], data_type) == ColumnStats(None, None, 1)
-
-
-@pytest.mark.parametrize("data_type", [pa.int8(), pa.float64(), pa.string(), pa.null()], ids=str)
-def test_a_column_without_values_has_only_nulls(data_type):
-    assert stats_of([None, None], data_type) == ColumnStats(None, None, 2)
-    assert stats_of([], data_type) == ColumnStats(None, None, 0)
-
-
-def test_nested_columns_are_passed_over_and_unknown_ones_refused():
-    batch = pa.record_batch({"l": pa.array([[1]]), "a": pa.array([1])})
-    assert list(compute(batch, ["l", "a"])) == ["a"]
-    assert "l" not in columns_with_stats(batch.schema)
-    with pytest.raises(InvalidInputError, match="'z'"):
-        compute(batch, ["z"])
-
-
-@pytest.mark.parametrize(
-    ("value", "low", "high"),
-    [
-        ("a" * 32, "a" * 32, "a" * 32),
-        ("a" * 33, "a" * 32, "a" * 31 + "b"),
-        ("é" * 40, "é" * 32, "é" * 31 + "ê"),
-        ("a" * 31 + TOP + "x", "a" * 31 + TOP, "a" * 30 + "b"),
-        (TOP * 33, TOP * 32, None),
-        (TOP * 32, TOP * 32, TOP * 32),
-        ("a" * 31 + "\ud7ff" + "x", "a" * 31 + "\ud7ff", "a" * 31 + "\ue000"),
-        ("a" + TOP * 40, "a" + TOP * 31, "b"),
-    ],
-)
-def test_long_strings_round_outwards(value, low, high):
-    column = stats_of([value], pa.string())
-    assert (column.min, column.max) == (low, high)
-    assert low <= value
-    assert high is None or high >= value
-
-
-@pytest.mark.parametrize(
-    ("value", "low", "high"),
-    [
-        (b"a" * 33, b"a" * 32, b"a" * 31 + b"b"),
-        (b"\xff" * 33, b"\xff" * 32, None),
-        (b"\xff" * 32, b"\xff" * 32, b"\xff" * 32),
-        (b"a\xfe" + b"\xff" * 40, b"a\xfe" + b"\xff" * 30, b"a\xff"),
-    ],
-)
-def test_long_binaries_round_outwards(value, low, high):
-    column = stats_of([value], pa.binary())
-    assert (column.min, column.max) == (low, high)
-    assert low <= value
-    assert high is None or high >= value
-
-
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [
-        ([b"\xed\xa0\x80", b"a"], "a", None),
-        ([b"\xff", b"a"], "a", None),
-        ([b"\x80", b"a", b"\xc3\xa9"], "a", "é"),
-        ([b"\x80"], None, None),
-        ([b"a" * 40 + b"\xff", b"b"], None, "b"),
-        ([b"a" * 127 + b"\xf0\x9f"], "a" * 32, "a" * 31 + "b"),
-        ([b"\xf0\x9f"], None, None),
-    ],
-)
-def test_invalid_utf8_extremes_give_no_bounds(values, low, high):
-    array = pa.array(values, pa.binary()).view(pa.string())
-    assert stats_of(array, None) == ColumnStats(low, high, 0)
-
-
-def test_bounds_never_exceed_their_length():
-    column = stats_of(["x" * 10_000, "y" * 10_000], pa.string())
-    assert len(column.min) == len(column.max) == BOUND_LENGTH
-
-
-def test_merging_keeps_the_widest_bounds_and_adds_nulls():
-    parts = [
-        (2, {"a": ColumnStats(1, 5, 0), "b": ColumnStats("x", None, 0)}),
-        (2, {"a": ColumnStats(None, None, 2), "b": ColumnStats("a", "b", 1)}),
-        (0, {}),
-        (2, {"a": ColumnStats(-1, 2, 1), "b": ColumnStats("m", "n", 0), "c": ColumnStats(1, 1, 0)}),
-    ]
-    assert merge(parts) == {"a": ColumnStats(-1, 5, 3), "b": ColumnStats("a", None, 1)}
-    assert merge([]) == {}
-
-
-def test_merging_loses_bounds_with_nan_but_not_with_nulls():
-    nan = (2, {"a": ColumnStats(None, None, 0)})
-    null = (2, {"a": ColumnStats(None, None, 2)})
-    some = (2, {"a": ColumnStats(1.0, 2.0, 0)})
-    assert merge([nan, some])["a"] == ColumnStats(None, None, 0)
-    assert merge([null, some])["a"] == ColumnStats(1.0, 2.0, 2)
-    assert merge([null, null])["a"] == ColumnStats(None, None, 4)
-
-
-def test_json_keeps_types_and_values_exactly():
-    stats = {
-        "i": ColumnStats(-(2**63), 2**63 - 1, 0),
-        "f": ColumnStats(-math.inf, 0.1, 1),
-        "g": ColumnStats(1.0, 1e22, 1),
-        "z": ColumnStats(-0.0, math.inf, 1),
-        "s": ColumnStats("", "\U0010ffff", 2),
-        "b": ColumnStats(b"\x00\xff", b"\xff", 3),
-        "d": ColumnStats(Decimal("-1.50"), Decimal("1E+3"), 4),
-        "t": ColumnStats(False, True, 5),
-        "n": ColumnStats(None, None, 6),
-    }
-    text = json.dumps(to_json(stats), allow_nan=False)
-    back = from_json(json.loads(text), where="w")
-    assert back == stats
-    assert {k: (type(v.min), type(v.max)) for k, v in back.items()} == {
-        k: (type(v.min), type(v.max)) for k, v in stats.items()
-    }
+def test_types_and_values_are_kept_exactly() -> None:
+    text = build_text(PIECE)
+    stats = Stats.of_texts([text, None])
+    for back in (parse_piece(text, where="w"), stats.pieces()[0], stats.as_columns().pieces()[0]):
+        assert back == PIECE
+        for label, bounds in back.items():
+            assert [*map(type, bounds)] == [*map(type, PIECE[label])]
+    assert parse_piece(None, where="w") == stats.as_columns().pieces()[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -193,52 +40,44 @@ def test_json_keeps_types_and_values_exactly():
     [
         None,
         [],
-        {"a": 1},
-        {"a": [1, 2]},
-        {"a": [1, 2, None]},
-        {"a": [1, 2, -1]},
-        {"a": [1, 2, True]},
-        {"a": [[], 2, 0]},
-        {"a": [{"x": "1"}, 2, 0]},
-        {"a": [{"b": "?"}, None, 0]},
-        {"a": [{"b": 1}, None, 0]},
-        {"a": [{"d": "NaN"}, None, 0]},
-        {"a": [{"d": "x"}, None, 0]},
-        {"a": [{"f": "nan"}, None, 0]},
-        {"a": [{"f": []}, None, 0]},
-        {"a": [math.nan, None, 0]},
-        {"a": [{"b": "", "d": ""}, None, 0]},
+        *({"int:a": cell} for cell in (1, [1, 2], [1, 2, None], [1, 2, -1], [1, 2, True])),
+        *({"int:a": [bound, 2, 0]} for bound in ([], "1", 2.0, True, 10**30)),
+        *({"binary:a": [bound, None, 0]} for bound in ("?", 1)),
+        *({"decimal:a": [bound, None, 0]} for bound in ("NaN", "x", 1)),
+        *({"float:a": [bound, None, 0]} for bound in ("nan", [], 1)),
+        '{"string:a": ["\\ud800", null, 0]}',
+        '{"string:a": ["\ud800", null, 0]}',
     ],
     ids=str,
 )
-def test_a_value_that_is_no_statistics_is_corrupt(value):
-    with pytest.raises(CorruptionError):
-        from_json(value, where="w")
+def test_what_is_no_statistics_is_corrupt_and_unknown_beside_events(value: Any) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    with pytest.raises(CorruptionError, match="statistics"):
+        parse_piece(text, where="w")
+    known = Stats.of_texts([text], where="w")
+    fields = [pa.field("a", each) for each in (pa.int64(), pa.binary(), pa.string(), pa.float64())]
+    fields.append(pa.field("a", pa.decimal128(9, 2)))
+    if value is not None:
+        with pytest.raises(CorruptionError, match="statistics"):
+            [[*known.bounds(field, [0])] for field in fields]
+    assert Stats.of_texts([text]).pieces() == [{}]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": ["\\ud800", null, 0]}',
-        '{"a": ["\ud800", null, 0]}',
-        '{"\\ud800": [1, 2, 0]}',
-        '{"\ud800": [1, 2, 0]}',
-    ],
-    ids=["escaped bound", "bound", "escaped name", "name"],
-)
-def test_statistics_with_a_lone_surrogate_are_corrupt(text):
-    """Arrow's strings hold none, so no column gave them; they broke what compares with them."""
-    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
-    for known in (None, schema):
-        with pytest.raises(CorruptionError):
-            parse_stats(text, where="w", schema=known)
-    assert parse_stats(text, where="w", schema=schema, only=("b",)) == {}
+def test_columns_of_unknown_kinds_are_passed_over() -> None:
+    text = '{"century:a": "any", "int:b": [1, 2, 0]}'
+    assert parse_piece(text, where="w") == {"int:b": Bounds(1, 2, 0)}
+    assert list(Stats.of_texts([text]).as_columns().columns or ()) == ["int:b"]
 
 
-@pytest.mark.parametrize("bounds", [["1", 2, 0], [1, 2.0, 0], [True, 2, 0]])
-def test_bounds_of_another_type_than_their_column_are_corrupt(bounds):
-    schema = pa.schema([("a", pa.int64())])
-    with pytest.raises(CorruptionError, match="'a'"):
-        from_json({"a": bounds}, where="w", schema=schema)
-    with pytest.raises(CorruptionError, match="'z'"):
-        from_json({"z": [None, None, 0]}, where="w", schema=schema)
+def test_an_integer_that_became_a_float_has_bounds_where_they_are_exact() -> None:
+    texts = ['{"int:x": [-3, 1152921504606846977, 0]}', '{"float:x": [0.5, 1.5, 0]}', None]
+    stats, field = Stats.of_texts(texts), pa.field("x", pa.float64())
+    for each in (stats, stats.as_columns()):
+        assert list(each.bounds(field, [2, 1, 0])) == [None, (0.5, 1.5, 0), (-3.0, None, 0)]
+    column = stats.column(field)
+    assert column is not None
+    assert [side.to_pylist() for side in column] == [
+        [-3.0, 0.5, None],
+        [None, 1.5, None],
+        [0, 0, None],
+    ]

@@ -11,8 +11,9 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp
 
+from segstore_ds.format.bounds import compute
 from segstore_ds.format.schema.column_ids import with_column_ids
-from segstore_ds.format.statistics import compute, entry_stats
+from segstore_ds.format.statistics import entry_stats
 from segstore_ds.publish import columns as words
 from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
 from segstore_ds.publish.snapshot import Columns
@@ -58,7 +59,7 @@ def test_bounds_are_those_that_pyiceberg_reads(kind: pa.DataType, low: Any, high
     schema = pa.schema([("c", kind)])
     batch = pa.record_batch([pa.array([low, None, high], kind)], schema)
     columns = as_iceberg(schema)
-    found = as_iceberg_stats(entry_stats(compute(batch, ["c"])), 3, columns)
+    found = as_iceberg_stats(entry_stats(compute(batch, ["c"])), 3, batch.schema, columns)
     (number,) = (field["id"] for field in columns.form)
     assert found["value_counts"] == [{"key": number, "value": 3}]
     assert found["null_value_counts"] == [{"key": number, "value": 1}]

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.arrow.segment import ArrowIndex
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.statistics import Stats
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.plan import plan_frames, plan_tasks
 from segstore_ds.status.slices import SliceTable
@@ -67,8 +69,9 @@ def test_every_row_of_the_range_is_read_by_one_task(scanned):
     tasks = plan_tasks(plan(sizes, start, end), **targets)
     read = []
     for piece in claims(tasks):
-        entries = [frame(rows) for rows in frames[piece.entry.segment_id]]
-        for number, row in plan_frames(entries, piece, NO_FILTERS):
+        entries = tuple(frame(rows) for rows in frames[piece.entry.segment_id])
+        index = ArrowIndex(entries, Stats(len(entries), {}))
+        for number, row in plan_frames(index, piece, NO_FILTERS):
             entry = entries[number]
             first, last = max(row, piece.rows[0]), min(row + entry.rows, piece.rows[1])
             read += range(piece.start + first, piece.start + last)
@@ -76,9 +79,7 @@ def test_every_row_of_the_range_is_read_by_one_task(scanned):
 
 
 def frame(rows: int, start: int = 0, size: int = 64) -> FrameEntry:
-    return FrameEntry(
-        start=start, bytes=size, rows=rows, crc=0, fingerprint="f", stats={}, raw_bytes=1
-    )
+    return FrameEntry(start=start, bytes=size, rows=rows, crc=0, fingerprint="f", raw_bytes=1)
 
 
 @given(scans())

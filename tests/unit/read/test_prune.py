@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.format.parts.columns import from_entries
-from segstore_ds.format.parts.stats import from_texts
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.statistics import parse_stats
+from segstore_ds.format.statistics import Stats
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.read.metadata_tables import time_bounds
 from segstore_ds.read.prune import segments_to_read
@@ -24,9 +23,9 @@ OTHER = SCHEMA.set(0, pa.field("t", pa.timestamp("us")))  # of bounds that mean 
 ROWS = 9
 NUMBERS, WORDS = st.integers(-9, 9), st.sampled_from("abcd")
 PAIRS = {
-    "t": st.tuples(NUMBERS, NUMBERS).map(sorted),
-    "n": st.tuples(NUMBERS, NUMBERS).map(lambda pair: [float(each) for each in sorted(pair)]),
-    "s": st.tuples(WORDS, WORDS).map(sorted),
+    "int:t": st.tuples(NUMBERS, NUMBERS).map(sorted),
+    "float:n": st.tuples(NUMBERS, NUMBERS).map(lambda pair: [float(each) for each in sorted(pair)]),
+    "string:s": st.tuples(WORDS, WORDS).map(sorted),
 }
 CELLS = {
     name: st.none()
@@ -51,10 +50,10 @@ FILTERS = st.lists(CONDITIONS, max_size=3) | st.lists(
 )
 
 
-def run_of(texts: list[str | None], *, schema: pa.Schema = SCHEMA, epoch: int = 0) -> Run:
+def run_of(texts: list[str | None], *, epoch: int = 0, packed: bool = True) -> Run:
     entries = [SegmentEntry(epoch << 32 | n, f"t/{n}", ROWS, 99, 9, 7) for n in range(len(texts))]
-    stats = from_texts(texts, [epoch] * len(texts), lambda _epoch: schema)
-    return Run(0, from_entries(entries), lambda: stats)
+    stats = Stats.of_texts(texts)
+    return Run(0, from_entries(entries), stats.as_columns if packed else lambda: stats)
 
 
 def kept(run: Run, filters: Any, schemas: dict[int, pa.Schema] | None = None) -> list[int]:
@@ -69,12 +68,9 @@ def test_columns_of_statistics_rule_out_what_each_segment_alone_does(
 ) -> None:
     texts = [json.dumps(each) if each else None for each in stats]
     parsed = parse_filters([list(each) for each in filters], SCHEMA)
-    expected = [
-        row
-        for row, text in enumerate(texts)
-        if text is None or parsed.may_match(parse_stats(text, where="", schema=SCHEMA), ROWS)
-    ]
+    expected = [row for row, text in enumerate(texts) if kept(run_of([text], packed=False), parsed)]
     assert kept(run_of(texts), parsed) == expected
+    assert kept(run_of(texts, packed=False), parsed) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,10 +87,15 @@ def test_columns_of_statistics_rule_out_what_each_segment_alone_does(
     ],
 )
 def test_bounds_include_their_ends(op: str, value: int, rows: list[int]) -> None:
-    texts = ['{"t":[1,2,0]}', '{"t":[2,4,0]}', '{"t":[4,6,0]}', '{"n":[0.0,0.0,0]}']
-    texts.append(f'{{"t":[null,null,{ROWS}]}}')
+    texts = [
+        '{"int:t":[1,2,0]}',
+        '{"int:t":[2,4,0]}',
+        '{"int:t":[4,6,0]}',
+        '{"float:n":[0.0,0.0,0]}',
+    ]
+    texts.append(f'{{"int:t":[null,null,{ROWS}]}}')
     assert kept(run_of(texts), [["t", op, value]]) == rows
-    floats = [f'{{"n":[{low}.0,{high}.0,0]}}' for low, high in ((1, 2), (2, 4), (4, 6))]
+    floats = [f'{{"float:n":[{low}.0,{high}.0,0]}}' for low, high in ((1, 2), (2, 4), (4, 6))]
     assert kept(run_of(floats), [["n", op, value]]) == [row for row in rows if row < 3]
 
 
@@ -102,12 +103,14 @@ def test_bounds_include_their_ends(op: str, value: int, rows: list[int]) -> None
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", 0])
 def test_unknown_bounds_rule_nothing_out(op: str, value: Any) -> None:
     """NaN is above infinity, and a segment with one has no bounds."""
-    run = run_of([None, '{"n":[null,null,0]}', '{"n":[null,1.0,0]}', '{"s":["a","b",0]}'])
+    run = run_of(
+        [None, '{"float:n":[null,null,0]}', '{"float:n":[null,1.0,0]}', '{"string:s":["a","b",0]}']
+    )
     assert kept(run, [["n", op, value]]) == [0, 1, 2, 3]
 
 
 def test_columns_that_appeared_later_are_null() -> None:
-    run = run_of([None, '{"n":[1.0,2.0,0]}'], schema=OLDER)
+    run = run_of([None, '{"float:n":[1.0,2.0,0]}'])
     schemas = {0: OLDER, 1: SCHEMA}
     assert kept(run, [["t", ">=", 3]], schemas) == []
     assert kept(run, [["t", "!=", 3]], schemas) == []
@@ -116,19 +119,19 @@ def test_columns_that_appeared_later_are_null() -> None:
 
 
 def test_bounds_of_another_kind_rule_nothing_out() -> None:
-    run = run_of(['{"t":[1,2,0]}'], schema=OTHER)
+    run = run_of(['{"timestamp_ntz:t":[1,2,0]}'])
     assert kept(run, [["t", ">=", 3]], {0: OTHER}) == [0]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", '{"t":[1,2]}', '{"t":["x","y",0]}', ""])
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"int:t":[1,2]}', '{"int:t":["x","y",0]}', ""])
 def test_statistics_that_can_not_be_read_rule_nothing_out(text: str) -> None:
-    assert kept(run_of(['{"t":[1,2,0]}', text]), [["t", ">=", 3]]) == [1]
+    assert kept(run_of(['{"int:t":[1,2,0]}', text]), [["t", ">=", 3]]) == [1]
 
 
 def test_bounds_of_times_are_those_of_the_column() -> None:
-    texts = ['{"n":[7.0,8.0,0],"t":[1,2,0]}', None, f'{{"t":[null,null,{ROWS}]}}']
-    texts.append(f'{{"t":[{-(10**30)},{10**30},1]}}')
-    runs = [run_of(texts), run_of([None], schema=OLDER, epoch=1)]
+    texts = ['{"float:n":[7.0,8.0,0],"int:t":[1,2,0]}', None, f'{{"int:t":[null,null,{ROWS}]}}']
+    texts.append(f'{{"int:t":[{-(10**30)},{10**30},1]}}')
+    runs = [run_of(texts), run_of([None], epoch=1)]
     low, high, known = time_bounds(runs, SCHEMA.field("t"), {0: SCHEMA, 1: OLDER})
     assert known.tolist() == [True, False, True, False, True]
     assert (low[0], high[0]) == (1, 2)

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.bounds import compute, merge
 from segstore_ds.format.parquet import encodings
 from segstore_ds.format.parquet import writer as parquet_writer
 from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetEncoder, can_store
 from segstore_ds.format.segment import PARQUET, find_format
-from segstore_ds.format.statistics import compute, merge
 
 ROWS = 100
 EMPTY = [[]] * 20

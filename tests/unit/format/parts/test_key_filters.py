@@ -19,8 +19,8 @@ from segstore_ds.format.parts.segments import (
     join_frames,
     parse_filters,
 )
-from segstore_ds.format.parts.stats import StatsColumns
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.statistics import Stats
 
 RANDOM = random.Random(3)
 TYPE = pa.map_(pa.string(), pa.list_(pa.binary()))
@@ -47,7 +47,7 @@ def joined(*frames: bloom.Hashes, segment_bytes: int = 1 << 20) -> Any:
 def part_of(filters: list[SegmentFilters]) -> tuple[segments.Part, list[SegmentFilters]]:
     """Return a part with filters, and what is read of it."""
     entries = [SegmentEntry(n, f"t/{n}", 9, 99, 9, 7) for n in range(len(filters))]
-    none = StatsColumns(len(filters), {})
+    none = Stats(len(filters), {})
     part, behind = segments.build_part(from_entries(entries), none, filters)
     return part, segments.read_filters(part, behind, where="x")
 
@@ -80,7 +80,7 @@ def test_malformed_filters_are_refused(column: pa.Array) -> None:
 
 def test_filters_of_another_part_are_refused() -> None:
     part, _ = part_of(SEGMENTS)
-    _, behind = segments.build_part(part.columns, StatsColumns(4, {}), [None, {}, {}, {}])
+    _, behind = segments.build_part(part.columns, Stats(4, {}), [None, {}, {}, {}])
     with pytest.raises(CorruptionError, match="wrong digest"):
         segments.read_filters(part, behind, where="x")
 
@@ -88,7 +88,7 @@ def test_filters_of_another_part_are_refused() -> None:
 @pytest.mark.parametrize("change", [{"looked": 2}, {"columns": 3}])
 def test_filters_of_other_segments_are_refused(change: dict[str, int]) -> None:
     part, _ = part_of(SEGMENTS)
-    _, behind = segments.build_part(part.columns, StatsColumns(4, {}), SEGMENTS)
+    _, behind = segments.build_part(part.columns, Stats(4, {}), SEGMENTS)
     wrong = replace(part, looked=change.get("looked", part.looked))
     wrong = replace(wrong, columns=part.columns.slice(0, change.get("columns", 4)))
     with pytest.raises(CorruptionError, match="other segments"):
