@@ -21,8 +21,8 @@ from segstore_ds.log.late_hints import HintPace
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.seen import hint_of
+from segstore_ds.replication.objects import at_once
 from segstore_ds.storage import Storage
-from segstore_ds.storage.at_once import at_once
 
 PROPERTY = "replication"  # On disk. Never change.
 _REPAIR = "call segstore.repair(url) of the primary, which copies to the follower what it lacks"

@@ -26,11 +26,11 @@ from segstore_ds.replication.follower import (
     replication_of,
 )
 from segstore_ds.replication.mend import mend
+from segstore_ds.replication.objects import at_once
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.replication.seed import seed
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import compare_names, find_overlap, refuse_overlap
-from segstore_ds.storage.at_once import at_once
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,11 @@ either may stop half-way. An object in a follower is therefore never deleted fir
 whole, it is replaced by the same bytes in one step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from segstore_ds.copy.transfer import has_arrived
 from segstore_ds.format import names
@@ -14,7 +17,36 @@ from segstore_ds.format.root import Retired, Root, SegmentEntry
 from segstore_ds.status.references import status_objects
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.storage.at_once import at_once
+
+T = TypeVar("T")
+
+MOST = 16  # at a time
+
+
+def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of functions that run at the same time, in their order.
+
+    The first one runs in this thread, and so do all where no thread can start, as at the end of the
+    process. None of them runs any more when this returns or raises; of several errors the first in
+    order is raised.
+
+    >>> at_once([lambda: 1, lambda: 2])
+    [1, 2]
+    """
+    if len(works) == 1:
+        return [works[0]()]
+    if not works:
+        return []
+    with ThreadPoolExecutor(min(len(works) - 1, MOST), "segstore-at-once") as threads:
+        others = [_begin(threads, work) for work in works[1:]]
+        return [works[0](), *(end() for end in others)]
+
+
+def _begin(threads: Executor, work: Callable[[], T]) -> Callable[[], T]:
+    """Begin work in a thread, and return what gives its result: the work where none can start."""
+    with suppress(RuntimeError):
+        return threads.submit(work).result
+    return work
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:

@@ -14,8 +14,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import abandoned_through
 from segstore_ds.replication.follower import Follower
+from segstore_ds.replication.objects import at_once
 from segstore_ds.status.references import list_objects, read_references
-from segstore_ds.storage.at_once import at_once
 
 _LOG = logging.getLogger(__name__)
 ATTEMPTS = 10

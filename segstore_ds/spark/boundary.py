@@ -6,9 +6,8 @@ inside segstore; the log keeps them at INFO. Options are named as Spark's users 
 (``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
 segstore raises on purpose: a bug keeps its traceback.
 
-A worker that unpickles what Spark shall call has read its command, and hastens the rest
-(`worker_connection`). It hardly collects garbage until the first entry point that has done its work
-freezes it (`worker_memory`).
+A worker that unpickles what Spark shall call has read its command, and hastens the rest. It hardly
+collects garbage until the first entry point that has done its work freezes it (`workers`).
 """
 
 import functools
@@ -19,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.spark.worker_connection import hasten
-from segstore_ds.spark.worker_memory import collect_seldom, freeze_worker
+from segstore_ds.spark.workers import collect_seldom, freeze_worker, hasten
 
 _LOG = logging.getLogger(__name__)
 collect_seldom()  # importing this module is the first thing that Spark's processes do of ours

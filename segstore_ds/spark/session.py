@@ -21,7 +21,7 @@ from segstore_ds.spark.batch.planning import storage_of
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.task_log import BATCH_SIZING
+from segstore_ds.spark.workers import BATCH_SIZING
 from segstore_ds.stream.connector.jobs import find_write
 
 _LOG = logging.getLogger(__name__)

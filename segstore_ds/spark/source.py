@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import SegstoreError
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.worker_memory import commits_here
+from segstore_ds.spark.workers import commits_here
 
 
 @at_boundary

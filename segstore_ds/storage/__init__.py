@@ -5,6 +5,10 @@ deletes and creates objects; `Storage.create` makes a name at most once, and eve
 that.
 """
 
+import os
+from collections.abc import Mapping
+from typing import Any
+
 from segstore_ds.storage.base import (
     ObjectInfo,
     ScatteredWriter,
@@ -13,8 +17,8 @@ from segstore_ds.storage.base import (
     StorageStats,
 )
 from segstore_ds.storage.credentials import resolve_storage_options
-from segstore_ds.storage.locations import Location, find_inner, resolve_location
-from segstore_ds.storage.opening import UrlLike, open_storage
+from segstore_ds.storage.local import LocalStorage
+from segstore_ds.storage.locations import Location, find_inner, load_fsspec, resolve_location
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
 __all__ = [
@@ -34,3 +38,49 @@ __all__ = [
     "resolve_location",
     "resolve_storage_options",
 ]
+
+UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
+
+_OBJECTS = ("s3", "gs", "abfs")
+
+
+def open_storage(
+    url: UrlLike,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    single_writer: bool = False,
+) -> Storage:
+    """Open the storage at a location; sends no request. One that is open stays as it is.
+
+    Options are flat or keyed by URL prefix. `env:NAME` values are read in every process that opens
+    the storage. `single_writer` is the caller's promise that only one process writes; it allows
+    filesystems without exclusive create. The storage pickles and may be shared by threads.
+
+    Raises:
+        InvalidInputError: The location or the options can't be used, or a package is missing.
+        UnsafeFilesystemError: The filesystem has no exclusive create, and `single_writer` is off.
+    """
+    if isinstance(url, Storage):
+        return url
+    location = resolve_location(url)
+    resolve_storage_options(storage_options, location)
+    cls = _class_of(location, single_writer=single_writer)
+    storage = cls(location, storage_options, single_writer=single_writer, opener=open_storage)
+    if location.scheme in _OBJECTS:
+        # A missing package or a wrong option fails here, not in the middle of a write.
+        storage.fs  # noqa: B018
+    opened: Storage = storage
+    return opened
+
+
+def _class_of(location: Location, *, single_writer: bool) -> Any:
+    if location.scheme == "file":
+        return LocalStorage
+    if location.scheme == "memory":
+        return load_fsspec("segstore_ds.storage.memory").MemoryStorage
+    if location.scheme in _OBJECTS:
+        return load_fsspec("segstore_ds.storage.objects").ObjectStorage
+    module = load_fsspec("segstore_ds.storage.single_writer")
+    if not single_writer:
+        module.refuse_unknown_class(location.scheme, location.url)
+    return module.SingleWriterStorage

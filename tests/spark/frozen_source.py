@@ -13,7 +13,7 @@ from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
-from segstore_ds.spark.worker_memory import commits_here
+from segstore_ds.spark.workers import commits_here
 
 
 def _note(notes: Path, entry: str) -> None:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 
 import segstore_ds as segstore
-from segstore_ds.spark import task_log
+from segstore_ds.spark import workers
 
 SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -323,7 +323,7 @@ def wait_until(done):
 
 
 def test_a_large_untuned_write_says_what_to_call(untuned, url, said):
-    large = untuned.range(0, task_log.MANY_ROWS, 1, 2)
+    large = untuned.range(0, workers.MANY_ROWS, 1, 2)
     large.limit(10).write.format("segstore").mode("append").save(url)
     segstore.spark.write(large, url)
     assert said() == 0
@@ -333,8 +333,8 @@ def test_a_large_untuned_write_says_what_to_call(untuned, url, said):
 
 def test_a_process_says_once_that_writes_are_slow(caplog):
     """However the rows are spread over the batches of a query."""
-    advice = task_log.Advice()
-    for rows in (task_log.MANY_ROWS - 1, 0, 1, task_log.MANY_ROWS, 1):
+    advice = workers.Advice()
+    for rows in (workers.MANY_ROWS - 1, 0, 1, workers.MANY_ROWS, 1):
         advice.add(rows)
     [record] = caplog.records
     assert "segstore.spark.register(spark)" in record.getMessage()
@@ -342,10 +342,10 @@ def test_a_process_says_once_that_writes_are_slow(caplog):
 
 @pytest.mark.slow
 def test_an_untuned_query_says_what_to_call_when_its_batches_add_up(untuned, tmp_path, url, said):
-    segstore.spark.write(untuned.range(0, task_log.MANY_ROWS, 1, 2), f"{tmp_path}/source")
+    segstore.spark.write(untuned.range(0, workers.MANY_ROWS, 1, 2), f"{tmp_path}/source")
     query = (
         untuned.readStream.format("segstore")
-        .option("maxRowsPerTrigger", task_log.MANY_ROWS // 2)
+        .option("maxRowsPerTrigger", workers.MANY_ROWS // 2)
         .load(f"{tmp_path}/source")
         .writeStream.format("segstore")
         .option("checkpointLocation", f"{tmp_path}/checkpoint")

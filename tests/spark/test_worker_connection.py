@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from process_kit import plain_environment
 
-from segstore_ds.spark import boundary, worker_connection
+from segstore_ds.spark import boundary, workers
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.source import SegstoreDataSource
 
@@ -28,12 +28,12 @@ DRIVER = """
 import json, sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from segstore_ds.spark import worker_connection
+from segstore_ds.spark import workers
 from segstore_ds.spark.source import SegstoreDataSource
 
 def note(batches):
-    worker_connection.hasten()
-    found = worker_connection.connection()
+    workers.hasten()
+    found = workers.connection()
     for _ in batches:
         peer, nodelay = found.getpeername()[0], found.getsockopt(6, 1)
         yield pa.RecordBatch.from_pydict({"peer": [f"{peer} {nodelay}"]})
@@ -72,13 +72,13 @@ def ends():
 @LINUX
 def test_what_was_read_is_acknowledged_at_once(ends, monkeypatch):
     spark, worker = ends
-    monkeypatch.setattr(worker_connection, "connection", lambda: worker)
+    monkeypatch.setattr(workers, "connection", lambda: worker)
     found = []
     for _ in range(TRIES):
         spark.sendall(b"command")
         assert worker.recv(7) == b"command"
         before = unacknowledged(spark)
-        worker_connection.hasten()
+        workers.hasten()
         found.append((before, unacknowledged(spark)))
         worker.sendall(b"x")
         assert spark.recv(1) == b"x"
@@ -102,8 +102,8 @@ def test_what_spark_calls_hastens_the_rest_when_it_arrives(sent, name, wanted, m
 
 
 def test_nothing_is_looked_for_outside_of_workers():
-    assert worker_connection.connection() is None
-    worker_connection.hasten()
+    assert workers.connection() is None
+    workers.hasten()
 
 
 def test_a_system_that_refuses_is_left_alone(monkeypatch):
@@ -111,15 +111,15 @@ def test_a_system_that_refuses_is_left_alone(monkeypatch):
         raise OSError
 
     monkeypatch.setitem(sys.modules, "pyspark.worker_util", object())
-    monkeypatch.setattr(worker_connection, "_find", refuse)
-    assert worker_connection.connection.__wrapped__() is None
+    monkeypatch.setattr(workers, "_find", refuse)
+    assert workers.connection.__wrapped__() is None
 
 
 def test_workers_on_unix_sockets_have_nothing_to_acknowledge(spark):
     def note(batches):
         import pyarrow as pa
 
-        from segstore_ds.spark.worker_connection import connection, hasten
+        from segstore_ds.spark.workers import connection, hasten
 
         hasten()
         for _ in batches:

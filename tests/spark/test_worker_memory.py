@@ -11,7 +11,7 @@ from frozen_source import NotingSource
 from process_kit import plain_environment
 
 import segstore_ds as segstore
-from segstore_ds.spark.worker_memory import freeze_worker
+from segstore_ds.spark.workers import freeze_worker
 
 BATCHES = 4
 
@@ -78,7 +78,7 @@ from pyspark import worker
 usual = gc.get_threshold()
 import segstore_ds.spark.source
 assert gc.get_threshold()[0] > 100 * usual[0]
-from segstore_ds.spark.worker_memory import freeze_worker
+from segstore_ds.spark.workers import freeze_worker
 notes = []
 for entry in ("read", "read", "write", "read", "write"):
     before = gc.get_freeze_count()

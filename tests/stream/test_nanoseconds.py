@@ -21,7 +21,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, UnsupportedVersionError
 from segstore_ds.format import root as roots
 from segstore_ds.format.bounds import Bounds
-from segstore_ds.format.schema.column_ids import column_id
+from segstore_ds.format.schema.column_names import column_id
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.layout import Layout

@@ -29,7 +29,7 @@ from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
-from segstore_ds.format.schema.column_ids import with_column_ids
+from segstore_ds.format.schema.column_names import with_column_ids
 from segstore_ds.format.schema.conversion import decimal_columns, find_overlong
 
 NAME = "parquet"  # On disk. Never change; add a new one.

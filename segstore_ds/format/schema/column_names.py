@@ -1,18 +1,26 @@
-"""Names of columns: what callers call them, and what they are stored under (FORMAT.md 3.1).
+"""Names of columns: what callers call them, and what they are stored under; their ids.
 
 A column is stored under one name for as long as the stream lives. Segments, statistics, filters,
 labels, ids and properties go by that name; callers see the one that the newest epoch gives it. So
 to rename or drop a column takes one epoch, and nothing that reads bytes notices. The stored name of
-a dropped column is not given out again. Pure.
+a dropped column is not given out again (FORMAT.md 3.1).
+
+An id, by which other engines find a column in Parquet segments, is computed from the path and the
+kind of a column. So every writer, copy and clone gives a column the same id, and a wider type of
+its kind keeps it (FORMAT.md 6.1). Pure.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.record import is_text
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.codec import kind_of
+from segstore_ds.format.schema.normal_form import children_of, normalise_schema, with_children
 
 # Stored name -> the column's name if that is another, None once it was dropped.
 Names = Mapping[str, str | None]
@@ -110,3 +118,31 @@ def change_columns(
     left = {*stored.names}
     gone = {name: None for name in schema.names if name not in left}
     return stored, names_of(stored, given, {**names, **gone})
+
+
+FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
+
+
+def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
+    """Return the id of a column, or of a field inside one, of a schema in normal form.
+
+    >>> column_id(("n",), pa.int32()) == column_id(("n",), pa.int64())
+    True
+    """
+    message = json.dumps([kind_of(data_type), *path], ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.blake2b(message.encode("ascii"), digest_size=4).digest()
+    return (int.from_bytes(digest, "big") & 0x7FFFFFFF) or 1
+
+
+@lru_cache(maxsize=64)
+def with_column_ids(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in normal form with the ids that a Parquet writer stores."""
+    return pa.schema([_with_id(field, (field.name,)) for field in schema])
+
+
+def _with_id(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
+    inner = [_with_id(child, (*path, child.name)) for child in children_of(field.type)]
+    number = str(column_id(path, field.type)).encode()
+    return field.with_type(with_children(field.type, inner)).with_metadata(
+        {**(field.metadata or {}), FIELD_ID: number}
+    )

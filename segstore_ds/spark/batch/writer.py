@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InternalError
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
-from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
+from segstore_ds.spark.workers import ADVICE, measured_rows, show_info
 from segstore_ds.stream.connector.reads import Storage
 from segstore_ds.stream.connector.writes import (
     StagedTask,

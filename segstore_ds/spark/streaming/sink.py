@@ -21,9 +21,8 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InternalError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.task_log import ADVICE, QUERY_ID, measured_rows, show_info
 from segstore_ds.spark.versions import DataSourceStreamArrowWriter
-from segstore_ds.spark.worker_memory import freeze_worker
+from segstore_ds.spark.workers import ADVICE, QUERY_ID, freeze_worker, measured_rows, show_info
 from segstore_ds.stream.connector.reads import Storage
 from segstore_ds.stream.connector.writes import (
     BatchPlan,

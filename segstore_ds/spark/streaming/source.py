@@ -26,13 +26,13 @@ from segstore_ds.spark.batch.planning import plan_reading, plan_tasks, project
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
-from segstore_ds.spark.task_log import QUERY_ID
 from segstore_ds.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxFiles,
     SupportsTriggerAvailableNow,
 )
+from segstore_ds.spark.workers import QUERY_ID
 from segstore_ds.stream.connector.queries import MicroBatches
 from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
 from segstore_ds.stream.connector.tasks import Reading

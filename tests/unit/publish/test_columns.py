@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp
 
 from segstore_ds.format.bounds import compute
-from segstore_ds.format.schema.column_ids import with_column_ids
+from segstore_ds.format.schema.column_names import with_column_ids
 from segstore_ds.format.statistics import entry_stats
 from segstore_ds.publish import columns as words
 from segstore_ds.publish.columns import as_iceberg, as_iceberg_stats, ids_of
