@@ -470,26 +470,6 @@ def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:  #
     return ()
 
 
-def stale(
-    storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]
-) -> Collection[str]:
-    """Return commits and checkpoints before the first clean checkpoint; all without one."""
-    commits = _versions(objects, COMMIT)
-
-    def shows_none(version: int) -> bool:
-        note = _first_line(storage, commits[version])[1] if version in commits else None
-        return note is not None and is_clean(note)
-
-    first = min(filter(shows_none, _versions(objects, CHECKPOINT)), default=names.MAX_NUMBER)
-    found = ((paths.parse_delta_path(info.path), info.path) for info in objects)
-    return {path for entry, path in found if entry is not None and entry[0] < first}
-
-
-def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:  # noqa: ARG001
-    """Return nothing: a table has no other snapshot than the newest."""
-    return ()
-
-
 def reads(
     storage: Storage,
     objects: Mapping[str, ObjectInfo],

@@ -22,7 +22,7 @@ from segstore_ds.storage import ObjectInfo, Storage
 _ATTEMPTS = 10
 _FIRST = ("_last_checkpoint", "version-hint.text", ".checkpoint.parquet")
 _ASKED = 20  # objects that are no commits
-_MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
+MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
 
 
 def list_table(storage: Storage, codec: Codec) -> list[ObjectInfo]:
@@ -91,28 +91,26 @@ def delete_unused(
     now_us: int = 0,
     grace_s: float = GRACE_S,
     log_grace_s: float,
-) -> tuple[Mapping[str, int], Mapping[ObjectInfo, int]]:
+) -> list[ObjectInfo]:
     """Delete what was superseded or unused longer than the grace ago; `own` are keys in use.
 
     Readers that need the newest state alone have `log_grace_s` for what leads to it: who publishes
-    each minute would else list ten thousand commits each time. Returns what was superseded, and
-    what is unused and stays, each with the time (us) from which it can go.
+    each minute would else list ten thousand commits each time. Older metadata of Iceberg, which
+    has no values, stays for the usual grace. Returns what is not used and was made too late to
+    tell whether it will be.
     """
     objects = sorted(list_table(storage, codec), key=lambda info: info.path)
     now_us = max((now_us, *(info.modified_us for info in objects)))
     grace_us = int(grace_s * 1e6)
-    kept_us = grace_us if codec.TRAVELS else int(log_grace_s * 1e6)
+    kept_us = int((GRACE_S if codec.TRAVELS else log_grace_s) * 1e6)
     ended = {path: us + kept_us for path, us in codec.superseded(objects, table).items()}
     committed = codec.commit_path(table.version)
     # What came later may be of a version that is being made.
     made_us = next((info.modified_us for info in objects if info.path == committed), now_us)
-    made_us = max(made_us, now_us - _MAKING_US)
+    made_us = max(made_us, now_us - MAKING_US)
     old = read_marks(storage, codec)
-    since = {
-        info: old.get(info.path, now_us)
-        for info in _unused(storage, codec, table, objects, own)
-        if info.modified_us < made_us
-    }
+    unused = _unused(storage, codec, table, objects, own)
+    since = {info: old.get(info.path, now_us) for info in unused if info.modified_us < made_us}
     left = {info: us for info, us in since.items() if us > now_us - grace_us}
     marks = {info.path: us for info, us in left.items()}
     if marks != old:
@@ -122,7 +120,7 @@ def delete_unused(
     superseded = [path for path, due_us in ended.items() if due_us <= now_us]
     for path in (*superseded, *(info.path for info in since if info not in left)):
         storage.delete(path)
-    return ended, {info: us + grace_us for info, us in left.items()}
+    return [info for info in unused if info not in since]
 
 
 def _unused(

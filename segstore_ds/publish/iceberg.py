@@ -282,9 +282,8 @@ def _metadata(
     base, now_ms = table.state.metadata, snapshot["timestamp-ms"]
     old = [
         older
-        for older in (() if table.moved else base.get("snapshots", ()))
+        for older in (() if table.moved or change.fresh else base.get("snapshots", ()))
         if older["timestamp-ms"] >= now_ms - GRACE_S * 1000
-        and older["snapshot-id"] not in change.dropped
     ]
     snapshots = [*old[1 - _KEPT :], dict(snapshot)]
     schemas = {schema["schema-id"]: schema for schema in base.get("schemas", ())}
@@ -382,25 +381,6 @@ def parts(storage: Storage, table: Table, *, files: bool) -> Collection[str]:
         with suppress(MissingObjectError):
             found |= {entry.file.key for entry in _entries_of(storage, manifest, form)}
     return found | older.keys()
-
-
-def stale(
-    storage: Storage,  # noqa: ARG001 - see Codec
-    objects: Collection[ObjectInfo],  # noqa: ARG001
-    is_clean: Callable[[Note], bool],  # noqa: ARG001
-) -> Collection[str]:
-    """Return nothing: metadata and manifest lists hold no values of files."""
-    return ()
-
-
-def unclean(table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
-    """Return the ids of the snapshots that may show redacted values."""
-    where, found = commit_path(table.version), set()
-    for snapshot in table.state.metadata.get("snapshots", ()):
-        note = note_of(snapshot, where=where)
-        if note is None or not is_clean(note):
-            found.add(snapshot["snapshot-id"])
-    return found
 
 
 def reads(

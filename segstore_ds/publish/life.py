@@ -7,10 +7,9 @@ What a publisher remembers of a table is a hint: the create fails if others came
 the commit before must still be in place, or the table was removed meanwhile.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 
@@ -24,7 +23,6 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
@@ -33,6 +31,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish import paths
 from segstore_ds.publish.folder import (
+    MAKING_US,
     delete_unused,
     list_table,
     mark_table,
@@ -71,14 +70,13 @@ _KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is ne
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """How to publish; after it, no snapshot from before version `clean` is named.
+    """How to publish; after it, no snapshot of a version below `since` is named.
 
-    What the table shows of versions below `since` is not clean. It shows all below offset `upto`.
+    The table shows all events below offset `upto`.
     """
 
     settle: bool = False
     strict: bool = False
-    clean: int | None = None
     since: int = 0
     upto: int = 0
 
@@ -136,9 +134,7 @@ def published(context: StreamContext, kind: str) -> Published | None:
 def _publish(context: StreamContext, codec: Codec, order: _Order) -> Published:
     """Publish the newest version until one was shown that was not purged meanwhile."""
     known: _Known | None = context.memory.get(codec.KIND)
-    if order.clean is not None or (
-        known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S
-    ):
+    if known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S:
         known = None
     missed = False
     for _ in range(_ATTEMPTS):
@@ -207,25 +203,22 @@ def _bring_up(
     shown = table.note.tail if table.note else 0
     least = root.tail if order.settle else max(shown, min(order.upto, root.tail))
     listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
-    clean, dropped = order.clean, set[int]()
     since = max(order.since, redacted_since(root))
-    if clean is None and table.note is not None and table.note.version < since:
-        clean = since  # older metadata has bounds of values from before
-    if clean is not None:
-        dropped = {*codec.unclean(table, partial(_is_clean, root, clean))}
-    if not dropped and not table.moved and not _is_due(table.note, root, listing):
+    # Older metadata has bounds of values from before.
+    fresh = since > 0 and table.note is not None and _is_older(table.note, root, since)
+    if not fresh and not table.moved and not _is_due(table.note, root, listing):
         if not table.hinted:
             announce(storage, codec, table)
     else:
         change = _plan(
-            context, table, root, columns=columns, listing=listing, files=files, dropped=dropped
+            context, table, root, columns=columns, listing=listing, files=files, fresh=fresh
         )
         committed = _commit(context, codec, table, change)
         if committed is None:
             return None
         table, size = committed
         nth = table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
-        if clean is not None or nth or size > codec.LARGE_BYTES:
+        if fresh or nth or size > codec.LARGE_BYTES:
             codec.checkpoint(storage, table)
             own = {file.key for file in listing.files if file.is_wanted}
             delete_unused(storage, codec, table, own, log_grace_s=context.log.grace_s)
@@ -292,6 +285,11 @@ def _is_of(root: Root, note: Note) -> bool:
     return (root.stream_id, root.generation, root.version) == shown
 
 
+def _is_older(note: Note, root: Root, version: int) -> bool:
+    """Tell whether what a commit shows may have values from before a version of the stream."""
+    return note.generation != root.generation or note.version < version
+
+
 def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
     """Tell whether a table shows less than a version: another publisher may be ahead."""
     if shown is None or shown.generation != root.generation:
@@ -309,7 +307,7 @@ def _plan(
     columns: Columns,
     listing: Listing,
     files: Mapping[str, File],
-    dropped: Collection[int],
+    fresh: bool,
 ) -> Change:
     """Return what brings a table to a version; writes its new files of its own."""
     shown = table.note
@@ -338,7 +336,7 @@ def _plan(
         tuple((_written(context, root, columns, file), changes) for file, changes in added),
         removed,
         tuple(files[file.key] for file, _ in added if file.key in files),
-        dropped,
+        fresh,
         context.client,
     )
 
@@ -442,63 +440,39 @@ def clean_tables(context: StreamContext) -> None:
 
 
 def _clean(
-    context: StreamContext, codec: Codec, table: Table, *, now_us: int, grace_s: float = GRACE_S
-) -> tuple[Mapping[str, int], Mapping[ObjectInfo, int]]:
+    context: StreamContext, codec: Codec, table: Table, *, now_us: int, at_once: bool = False
+) -> list[ObjectInfo]:
     storage, log_grace_s = context.storage, context.log.grace_s
     own = codec.read_files(storage, table)[1] if table.note is not None and table.note.own else ()
-    return delete_unused(
-        storage, codec, table, own, now_us=now_us, grace_s=grace_s, log_grace_s=log_grace_s
-    )
+    ages = {"grace_s": 0.0, "log_grace_s": 0.0} if at_once else {"log_grace_s": log_grace_s}
+    return delete_unused(storage, codec, table, own, now_us=now_us, **ages)
 
 
-def _is_clean(root: Root, version: int, note: Note) -> bool:
-    """Tell whether what a commit shows has no values from before a version of the stream."""
-    return note.generation == root.generation and note.version >= version
+def forget_tables(context: StreamContext, record: Redaction) -> Iterator[tuple[str, str, str, int]]:
+    """Delete what may hold redacted values in a stream's tables.
 
-
-def forget_tables(
-    context: StreamContext, record: Redaction, grace_s: float
-) -> Iterator[tuple[str, str, str, int]]:
-    """Delete what may hold redacted values in a stream's tables, as far as that may go now.
-
-    A table is published again first, so that its readers see the redacted events and its metadata
-    names nothing older. What it named before goes after the grace of its readers. Yields what is
+    A table is published again in one commit, so its readers see the old or the redacted events.
+    What only older commits name goes at once: who still reads it gets an error. Yields what is
     left, what it waits for, the call that ends it if not the same one, and when, in microseconds.
     """
-    grace_s = max(grace_s, context.log.grace_s)
+    storage = context.storage
     for kind, codec in CODECS.items():
-        if not any(paths.is_published(i.path) for i in list_table(context.storage, codec)):
+        if not any(paths.is_published(info.path) for info in list_table(storage, codec)):
             continue
-        now_us = context.log.store_now_us()
         try:
-            left = [*_forget(context, codec, record, now_us, grace_s)]
+            if codec.newest(storage).note is None:
+                raise _not_published(storage)
+            _publish(context, codec, _Order(since=record.version))
+            table = codec.newest(storage)
+            codec.checkpoint(storage, table)
+            made = _clean(context, codec, table, now_us=context.log.store_now_us(), at_once=True)
         except (CorruptionError, InvalidInputError) as error:
             call = f'published.remove("{kind}"), then publish("{kind}") again'
             yield f"the published {kind} table", str(error), call, 0
             continue
-        if left:
-            what = f"metadata and files of the published {kind} table: {len(left)}"
-            yield what, "for the table's readers until the grace is over", "", max(left)
-
-
-def _forget(
-    context: StreamContext, codec: Codec, record: Redaction, now_us: int, grace_s: float
-) -> Iterator[int]:
-    """Publish a table, delete what may go, and yield when each of the other objects can."""
-    storage, log_grace_s = context.storage, context.log.grace_s
-    if codec.newest(storage).note is None:
-        raise _not_published(storage)
-    _publish(context, codec, _Order(clean=record.version))
-    table = codec.newest(storage)
-    clean = partial(_is_clean, context.log.root, record.version)
-    objects = list_table(storage, codec)
-    if not {*codec.stale(storage, objects, clean)} <= codec.superseded(objects, table).keys():
-        codec.checkpoint(storage, table)
-    ended, unused = _clean(context, codec, table, now_us=now_us, grace_s=grace_s)
-    for path in codec.stale(storage, list_table(storage, codec), clean):
-        # One that another handle's checkpoint has superseded meanwhile has the whole grace.
-        yield ended.get(path, now_us + int(log_grace_s * 1e6))
-    for info, due_us in unused.items():
         # It may be from before the redaction, as far as clocks may differ.
-        if info.modified_us <= record.time_us + CLOCK_LIMIT_US:
-            yield due_us
+        times = [info.modified_us for info in made]
+        times = [us for us in times if us <= record.time_us + CLOCK_LIMIT_US]
+        if times:
+            what = f"files of the published {kind} table: {len(times)}"
+            yield what, "another publisher may be using them", "", max(times) + MAKING_US

@@ -127,7 +127,7 @@ class Change:
     added: Moves
     removed: Moves
     again: tuple[File, ...]  # as listed before; `added` has them at other offsets
-    dropped: Collection[int]  # ids of older snapshots that are named no more
+    fresh: bool  # whether no older snapshot is named any more
     client: str
 
 
@@ -188,14 +188,6 @@ class Codec(Protocol):
 
         With `files` also the keys of files that only older snapshots list which it names.
         """
-
-    def stale(
-        self, storage: Storage, objects: Collection[ObjectInfo], is_clean: Callable[[Note], bool]
-    ) -> Collection[str]:
-        """Return the paths of metadata that may hold bounds of values from before a clean state."""
-
-    def unclean(self, table: Table, is_clean: Callable[[Note], bool]) -> Collection[int]:
-        """Return the ids of named snapshots that are not clean."""
 
     def reads(
         self, storage: Storage, objects: Mapping[str, ObjectInfo], now_us: int

@@ -169,7 +169,7 @@ def forget_published(
     context: StreamContext, record: Redaction, grace_s: float
 ) -> Iterator[tuple[str, str, str, int]]:
     """Delete what may hold redacted values in tables and in newest events; as `forget_tables`."""
-    yield from forget_tables(context, record, grace_s)
+    yield from forget_tables(context, record)
     rule = rule_of(context.log.root)
     if rule is None:
         return
@@ -183,7 +183,7 @@ def forget_published(
         return
     root = beside.log.refresh()
     mine = replace(record, version=_clean_from(beside, root, record.version), time_us=root.time_us)
-    done = forget_before(beside, mine, forget_tables, grace_s)
+    done = forget_before(beside, mine, lambda own, it, _: forget_tables(own, it), grace_s)
     due_us = int(done.due.timestamp() * 1e6) if done.due else 0
     for left in done.left:
         yield f"{left.what} in {left.where}", left.why, left.call, due_us
