@@ -28,14 +28,13 @@ _ARCHIVE_LEVEL, _ARCHIVED = 9, 4  # from this level on, bytes count so many time
 _CODEC_NS = 1.6 + READS * 1.1  # of a byte before compression, so a codec has to save 12 %
 _VALUE_NS = {"PLAIN": 0.0, "DICTIONARY": 3.0 + READS, "DELTA_BINARY_PACKED": 1.0 * READS}
 _WORD_NS, _WORD_BYTE_NS = 70.0, 2.2  # of each different value, and of each of its bytes
-_ALIKE = 0.15  # batches are, if zstd leaves shares of them that differ by about so much
-_STEADY = 1.1  # what is in use stays, unless another way is so many times as cheap
+_ALIKE = 0.2  # columns are, if a codec leaves shares of them that differ by about so much
+_STEADY = 1.2  # a column keeps its way, unless another one is so many times as cheap
 
 _PLACES = 16  # of a batch, from which a sample has the same number of rows each
 _LEAST_ROWS, _MOST_ROWS = 256, 2048
 _COLUMN_BYTES = 32 << 10  # of a sample, for each column: fewer rows if they are wide
-_CODEC_BYTES = 16 << 10  # of a column of the sample are compressed, at most
-_BLOCK = 64  # values whose steps are measured together
+_CODEC_BYTES = 8 << 10  # of a column of the sample are compressed, at most
 _FEW = 1 / 16  # of a value's bytes: if steps take no more, nothing else is looked at
 _UNEVEN = 3.0  # so many times as many values at three places as equally frequent ones would be
 _PLAIN, _DICTIONARY, _DELTA = _VALUE_NS
@@ -51,14 +50,14 @@ class Encodings:
     """Settings of a Parquet writer: the way of each leaf column, by its path.
 
     `bounded` names the columns whose bounds other engines may rely on; None means all.
-    `row_bytes` is about what a row of the sample takes in the file, and `left` the share that zstd
-    leaves of the sample.
+    `row_bytes` is about what a row of the sample takes in the file, and `lefts` are the shares that
+    a codec leaves of each leaf's plain values.
     """
 
     ways: Mapping[str, Way]
     bounded: tuple[str, ...] | None = None
     row_bytes: float = 0.0
-    left: float = 1.0
+    lefts: Sequence[float] = ()
 
     def options(self, compression: str, level: int | None) -> dict[str, Any]:
         """Return the settings as arguments of `pyarrow.parquet.ParquetWriter`."""
@@ -77,13 +76,17 @@ class Encodings:
         """Return the paths of the columns that have an encoding."""
         return [path for path, (own, _) in self.ways.items() if own == encoding]
 
-    def suits(self, batch: pa.RecordBatch) -> bool:
-        """Tell whether a batch looks like the one of the choice, at a tenth of another one's cost.
+    def suits(self, batch: pa.RecordBatch, compression: str) -> bool:
+        """Tell whether each column looks like the one of the choice, for a tenth of its cost.
 
         Few rows suit everything.
         """
-        return batch.num_rows < _LEAST_ROWS or (
-            abs(compressed_share(take_sample(batch)) - self.left) <= _ALIKE * (self.left + _ALIKE)
+        if batch.num_rows < _LEAST_ROWS:
+            return True
+        codec = _codec(compression)
+        return all(
+            abs(_share_left(_stored(leaf)[0], codec) - left) <= _ALIKE * (left + _ALIKE)
+            for leaf, left in zip(_leaves_of(take_sample(batch)), self.lefts, strict=True)
         )
 
     def expect_bytes(self, rows: int) -> int:
@@ -99,55 +102,48 @@ def choose_encodings(
     level: int | None = None,
     used: Encodings | None = None,
 ) -> Encodings:
-    """Choose the cheapest way of each leaf; return what is `used` unless others are much cheaper.
+    """Choose the cheapest way of each leaf; keep the one `used` unless that is much cheaper.
 
     `batch` has at least one row; `paths` are those of its leaves in Parquet.
     """
-    codec = _codec(compression)
+    codec, coded = _codec(compression), compression != "none"
     byte_ns = BYTE_NS * (_ARCHIVED if (level or 0) >= _ARCHIVE_LEVEL else 1)
     sample, leaves = take_sample(batch), leaves_of(batch.schema)
     times = batch.num_rows / sample.num_rows
-    values = (leaf for column in sample.columns for leaf in _values(column))
     ways: dict[str, Way] = {}
-    least = kept = row_bytes = 0.0
-    for path, (kind, repeated), leaf in zip(paths, leaves, values, strict=True):
-        if path in ways:  # a name with a dot may look like a field of a struct
-            ways[path] = _PLAIN, codec is not None
-            continue
+    lefts: list[float] = []
+    row_bytes = 0.0
+    for path, (kind, repeated), leaf in zip(paths, leaves, _leaves_of(sample), strict=True):
         costs: dict[Way, tuple[float, float]] = {}
         for encoding, width, left, words_ns in _weigh(leaf, kind, times, codec, repeated=repeated):
             size, ns = width * len(leaf), (_VALUE_NS[encoding] + words_ns) * len(leaf)
             costs[encoding, False] = ns + byte_ns * size, size
-            costs[encoding, True] = ns + (byte_ns * left + _CODEC_NS) * size, size * left
-        ways[path] = min(costs, key=lambda way: costs[way][0])
-        least += costs[ways[path]][0]
+            if coded:
+                costs[encoding, True] = ns + (byte_ns * left + _CODEC_NS) * size, size * left
+            if encoding == _PLAIN:
+                lefts.append(left)
+        if path in ways:  # a name with a dot may look like a field of a struct
+            ways[path] = _PLAIN, coded
+            continue
+        best = min(costs, key=lambda way: costs[way][0])
+        kept = best if used is None else used.ways[path]
+        ways[path] = kept if kept in costs and costs[kept][0] <= _STEADY * costs[best][0] else best
         row_bytes += costs[ways[path]][1] / sample.num_rows
-        if used is not None:
-            kept += costs.get(used.ways[path], (float("inf"), 0.0))[0]
-    if used is not None and kept <= _STEADY * least:
-        return used
     # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
     floats = {path for path, (kind, _) in zip(paths, leaves, strict=True) if t.is_floating(kind)}
     bounded = tuple(path for path in ways if path not in floats)
-    return Encodings(ways, bounded, row_bytes, compressed_share(sample))
+    return Encodings(ways, bounded, row_bytes, lefts)
 
 
 def saves_enough(batch: pa.RecordBatch) -> bool:
     """Tell whether a codec saves enough of a batch's own buffers, by a sample."""
-    return compressed_share(take_sample(batch)) < 1 - _CODEC_NS / BYTE_NS
+    data = np.frombuffer(take_sample(batch).serialize(), "u1")
+    return _share_left(data, _codec("zstd"), data.size) < 1 - _CODEC_NS / BYTE_NS
 
 
-def compressed_share(sample: pa.RecordBatch) -> float:
-    """Return the share of some rows that zstd leaves."""
-    data = sample.serialize()
-    return float(len(zstandard.ZstdCompressor(level=1).compress(data)) / data.size)
-
-
-def _codec(compression: str) -> _Codec | None:
+def _codec(compression: str) -> _Codec:
     """Return what compresses a sample: pyarrow's zstd would make a context for each call."""
-    if compression == "none":
-        return None
-    zstd = compression == "zstd"
+    zstd = compression in ("zstd", "none")  # without a codec, it still tells columns apart
     return zstandard.ZstdCompressor(level=1).compress if zstd else pa.Codec(compression).compress
 
 
@@ -164,30 +160,27 @@ def take_sample(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _weigh(
-    values: pa.Array, kind: pa.DataType, times: float, codec: _Codec | None, *, repeated: bool
+    values: pa.Array, kind: pa.DataType, times: float, codec: _Codec, *, repeated: bool
 ) -> Iterator[tuple[str, float, float, float]]:
     """Yield each encoding: bytes of a value, share that a codec leaves, nanoseconds of its words.
 
     The batch has so many `times` the values.
     """
-    if not len(values):
-        yield _PLAIN, 0.0, 1.0, 0.0
-        return
     plain, width = _stored(values)
-    whole = _is_integer(kind)
-    if whole and len(plain) > 2:
-        size, left = _measure_steps(plain, codec)
-        yield _DELTA, size, left, 0.0
-        if size <= _FEW * width:
-            return
     left = _share_left(plain, codec)
     yield _PLAIN, width, left, 0.0
-    if t.is_boolean(kind) or (repeated and (whole or t.is_floating(kind))):
+    whole = bool(t.is_integer(kind) or t.is_temporal(kind))
+    if whole and len(plain) > 2:
+        steps, steps_left = _measure_steps(plain, len(plain) * times, codec)
+        yield _DELTA, steps, steps_left, 0.0
+        if steps <= _FEW * width:
+            return
+    if not len(values) or t.is_boolean(kind) or (repeated and (whole or t.is_floating(kind))):
         return
     encoded = values.dictionary_encode()
     ids = encoded.indices.to_numpy()
-    words = _expect_words(ids, len(ids) * times)
-    if words >= len(ids) * times > 1:
+    words = expect_words(ids, len(ids) * times)
+    if words > 0.999 * len(ids) * times > 1:
         return
     new, word_bytes = words / (len(ids) * times), _stored(encoded.dictionary)[1]
     ids_bytes, ids_left = _measure_ids(ids, words, codec)
@@ -196,17 +189,20 @@ def _weigh(
     yield _DICTIONARY, size, left, new * (_WORD_NS + _WORD_BYTE_NS * word_bytes)
 
 
-def _measure_steps(numbers: Numbers, codec: _Codec | None) -> _Size:
-    block = min(_BLOCK, len(numbers))
+def _measure_steps(numbers: Numbers, total: float, codec: _Codec) -> _Size:
+    alike = 8 * numbers.itemsize  # so many steps have as many bits each, the last ones, too
+    block = min(alike, len(numbers))
     blocks = numbers[: len(numbers) // block * block].reshape(-1, block)
     steps = blocks[:, 1:] - blocks[:, :-1]  # they wrap around, as Parquet's do
     above = (steps - steps.min(axis=1, keepdims=True)).view(f"u{steps.itemsize}")
-    most = np.maximum.reduceat(above, [0, block // 2], axis=1)
-    size = float(np.ceil(np.log2(most + 1.0)).mean()) / 8 + 5 / 128  # 128 values have 5 bytes more
+    most = above.max(axis=1)
+    filled = -(-total // alike) * alike / total
+    bits = float(np.ceil(np.log2(most + 1.0)).sum()) / len(most)
+    size = bits / 8 * filled + 5 / (4 * alike)
     return size, min(_narrow_left(above, int(most.max()), codec) / size, 1.0)
 
 
-def _measure_ids(ids: Numbers, words: float, codec: _Codec | None) -> _Size:
+def _measure_ids(ids: Numbers, words: float, codec: _Codec) -> _Size:
     bits, most = max(int(words - 1).bit_length(), 1), int(ids.max())
     runs = (np.count_nonzero(ids[1:] != ids[:-1]) + 1) / len(ids)
     size = min(bits / 8, runs * (1 + -(-bits // 8)))
@@ -214,20 +210,22 @@ def _measure_ids(ids: Numbers, words: float, codec: _Codec | None) -> _Size:
     return size, min(coded / size, 1.0)
 
 
-def _narrow_left(numbers: Numbers, most: int, codec: _Codec | None) -> float:
+def _narrow_left(numbers: Numbers, most: int, codec: _Codec) -> float:
     """Return what a codec leaves of a number, if each is stored in as few bytes as `most` needs."""
     width = 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
     return width * _share_left(numbers.astype(f"u{width}"), codec)
 
 
-def _share_left(data: Numbers, codec: _Codec | None) -> float:
+def _share_left(data: Numbers, codec: _Codec, most: int = _CODEC_BYTES) -> float:
     """Return the share of some bytes that a codec leaves."""
-    some = np.ascontiguousarray(data).tobytes()[:_CODEC_BYTES]
-    return min(len(codec(some)) / len(some), 1.0) if codec and some else 1.0
+    some = np.ascontiguousarray(data).tobytes()[:most]
+    return min(len(codec(some)) / len(some), 1.0) if some else 1.0
 
 
 def _stored(values: pa.Array) -> tuple[Numbers, float]:
     """Return values as Parquet stores them plain, and the mean bytes of one."""
+    if not len(values):
+        return np.zeros(0, "u1"), 0.0
     kind, start, end = values.type, values.offset, values.offset + len(values)
     if t.is_boolean(kind):
         return np.packbits(values.to_numpy(zero_copy_only=False)), 1 / 8
@@ -246,7 +244,7 @@ def _stored(values: pa.Array) -> tuple[Numbers, float]:
     return np.frombuffer(data, "u1").reshape(-1, kind.bit_width // 8)[start:end, :width], width
 
 
-def _expect_words(ids: Numbers, total: float) -> float:
+def expect_words(ids: Numbers, total: float) -> float:
     """Return about how many different values so many have, by those of a sample.
 
     Those at one place and at two tell how many were not seen (Chao's estimate by incidence). Where
@@ -258,8 +256,9 @@ def _expect_words(ids: Numbers, total: float) -> float:
     seen[np.arange(count) * _PLACES // count, ids] = 1
     places = np.bincount(np.add.reduce(seen, axis=0, dtype=np.uint8), minlength=3)
     once, twice = int(places[1]), int(places[2])
-    if not twice:
-        return float(min(words + once * (total / count - 1), total))
+    if not twice:  # in order, or all different: a place begins with a value that others may have
+        growth = max(once - _PLACES, 0) / max(count - _PLACES, 1)
+        return float(min(words + growth * (total - count), total))
     if (words - once - twice) * once > _UNEVEN * twice * twice:
         half = int(ids[: (count + 1) // 2].max()) + 1
         return float(words * (total / count) ** np.log2(words / half))
@@ -268,20 +267,20 @@ def _expect_words(ids: Numbers, total: float) -> float:
     return float(words + unseen * (1 - missed))
 
 
-def _values(array: pa.Array) -> Iterator[pa.Array]:
+def _leaves_of(sample: pa.RecordBatch) -> Iterator[pa.Array]:
     """Yield the values of each leaf, without nulls."""
-    kind = array.type
-    if t.is_map(kind):
-        children = [array.keys, array.items]
-    elif t.is_struct(kind):
-        children = array.flatten()
-    elif t.is_list(kind):
-        children = [array.flatten()]
-    else:
-        yield array.drop_null()
-        return
-    for child in children:
-        yield from _values(child)
+    columns = sample.columns
+    while columns:
+        array = columns.pop(0)
+        kind = array.type
+        if t.is_map(kind):
+            columns[:0] = array.keys, array.items
+        elif t.is_struct(kind):
+            columns[:0] = array.flatten()
+        elif t.is_list(kind):
+            columns.insert(0, array.flatten())
+        else:
+            yield array.drop_null()
 
 
 def leaves_of(schema: pa.Schema) -> list[tuple[pa.DataType, bool]]:
@@ -299,11 +298,6 @@ def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.Data
     for place, child in enumerate(children):
         within = t.is_list(data_type) or (t.is_map(data_type) and place == 1)
         yield from _leaves(child.type, repeated=repeated or within)
-
-
-def _is_integer(data_type: pa.DataType) -> bool:
-    """Tell whether a leaf is stored as an integer, whose steps may be smaller than itself."""
-    return bool(t.is_integer(data_type) or t.is_temporal(data_type))
 
 
 MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster

@@ -17,16 +17,15 @@ from segstore_ds.format.bloom import (
     LEAST_VALUE_BITS,
     VALUE_BITS,
     check_filter,
-    distinct,
     keys_of,
 )
+from segstore_ds.format.parquet.encodings import expect_words, take_sample
 
 CAN_WRITE = "bloom_filter_options" in signature(pq.ParquetWriter).parameters
 # Of a frame's bytes, as the first one has them: the last frame may be small, with as large filters.
 SHARE = 0.015
 _RATE = 0.01  # with this rate, Parquet's writer takes between 9.6 and 9.7 bits per value
 _BITS = 9.7
-_SAMPLE_ROWS = 16_384  # counting the values of all rows takes a tenth of encoding them
 # On disk, by Parquet: split blocks, xxHash, uncompressed, and the end of the header.
 _HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
 _NUM_BYTES = 0x15  # On disk, by Parquet: the first field of the header.
@@ -45,8 +44,11 @@ def choose_filters(
     known = [n for n in keys_of(schema, columns) if not t.is_boolean(schema.field(n).type)]
     left = int(frame_bytes * SHARE)
     found = {}
+    sample = take_sample(batch.select(known))
     for place, name in enumerate(known):
-        count = _expect_distinct(batch.column(name))
+        ids = sample.column(name).drop_null().dictionary_encode().indices.to_numpy()
+        total = len(ids) * batch.num_rows / sample.num_rows
+        count = expect_words(ids, total) if len(ids) else 1
         size, most = BLOCK_BYTES, left // (len(known) - place)
         while size * 8 < count * VALUE_BITS and size * 2 <= most:
             size *= 2
@@ -54,16 +56,6 @@ def choose_filters(
             found[name] = size
             left -= size
     return found
-
-
-def _expect_distinct(column: pa.Array) -> int:
-    """Return about how many different values a column has, by its first rows."""
-    some = len(distinct(column[:_SAMPLE_ROWS]))
-    more = len(column) - _SAMPLE_ROWS
-    if more > 0:  # later rows bring new values as often as the second half of the first rows did
-        fresh = some - len(distinct(column[: _SAMPLE_ROWS // 2]))
-        some += fresh * more // (_SAMPLE_ROWS // 2)
-    return max(some, 1)
 
 
 def filter_options(filters: Mapping[str, int]) -> dict[str, Any]:

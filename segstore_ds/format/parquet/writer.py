@@ -59,6 +59,7 @@ _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
 _LONGEST_BOUND = 4096  # bytes of a text: of longer ones, Parquet's writer keeps no bounds
 _MOST_WRITERS = 32  # of a segment: each goes over all of its bytes once more, without a copy
+_LOOK_ROWS = 1 << 16  # after so many, it is asked whether the ways suit the columns
 CHOICE_ROWS = 1 << 20  # after so many rows, the ways of the columns are chosen anew
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
@@ -111,6 +112,7 @@ class ParquetEncoder:
         self._crcs: list[list[int]] = []
         self.encodings: Encodings | None = None
         self._chosen_rows = 0  # when they were last chosen
+        self._look_rows = 0  # when to look next whether they suit
         self.rows = 0
         self.pieces = 0  # with a checksum in the index
         self.is_broken = False  # an encode failed part-way; the segment must be aborted
@@ -241,9 +243,8 @@ class ParquetEncoder:
     def _prepare(self, batch: pa.RecordBatch) -> None:
         """Open a writer for the first frame, and for one that is to be encoded in other ways."""
         chosen, seen = self.encodings, self.rows + batch.num_rows
-        aged = seen - self._chosen_rows >= CHOICE_ROWS
         if chosen is None or (
-            len(self._writers) < _MOST_WRITERS and (aged or not chosen.suits(batch))
+            len(self._writers) < _MOST_WRITERS and self._is_outdated(batch, chosen)
         ):
             chosen = choose_encodings(
                 batch,
@@ -253,12 +254,13 @@ class ParquetEncoder:
                 used=chosen,
             )
             self._chosen_rows = seen
-        if chosen is self.encodings and self._writers:
+        same = self.encodings is not None and chosen.ways == self.encodings.ways
+        self.encodings = chosen
+        if same and self._writers:
             return
         if not self._writers:
             expected = chosen.expect_bytes(batch.num_rows)
             self._filters = choose_filters(batch, self._key_columns, frame_bytes=expected)
-        self.encodings = chosen
         options = self._options | chosen.options(self._compression, self._level)
         options |= filter_options(self._filters)
         sink = pa.PythonFile(self._pieces, mode="w")
@@ -266,6 +268,14 @@ class ParquetEncoder:
         writer = pq.ParquetWriter(sink, with_column_ids(self._schema), **options)
         self._writers.append((writer, sink))
         self._go_on(sink)
+
+    def _is_outdated(self, batch: pa.RecordBatch, chosen: Encodings) -> bool:
+        """Tell whether encodings have served many rows, or do not suit the next ones."""
+        if self.rows < self._look_rows:
+            return False
+        self._look_rows = self.rows + _LOOK_ROWS
+        aged = self.rows + batch.num_rows - self._chosen_rows >= CHOICE_ROWS
+        return aged or not chosen.suits(batch, self._compression)
 
     def _go_on(self, sink: pa.PythonFile) -> None:
         """Let a writer go on where the others are: Arrow counts what each has written."""

@@ -73,12 +73,12 @@ def test_filters_stay_within_their_share() -> None:
 
 
 @needs_writer
-def test_sizes_are_expected_by_the_first_rows() -> None:
+def test_sizes_are_expected_by_a_sample() -> None:
     """Values that go on coming, that all came at once, and of columns in order."""
     rows = 65_536
     columns = {
         "fresh": [n * 7919 % rows for n in range(rows)],
-        "few": [n % 500 for n in range(rows)],
+        "few": [n % 400 for n in range(rows)],
         "sorted": [n // 16 for n in range(rows)],
     }
     batch = pa.record_batch({name: pa.array(each) for name, each in columns.items()})
