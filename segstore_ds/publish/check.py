@@ -4,7 +4,8 @@ Segments that a table lists are the stream's, and so is the check of them.
 """
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -21,11 +22,11 @@ from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish import delta, paths
-from segstore_ds.publish.folder import is_foreign, list_table, read_marks
+from segstore_ds.publish.folder import is_foreign, list_table, read_marks, remove_table
 from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.latest import find_latest, latest_storage, make_latest, rule_of
 from segstore_ds.publish.life import announce, check_shown, run_publish
-from segstore_ds.publish.snapshot import Codec, File
+from segstore_ds.publish.snapshot import Codec, File, Table
 from segstore_ds.storage import Storage
 
 
@@ -83,31 +84,20 @@ def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, Format
 
 
 def mend_tables(context: StreamContext) -> Iterator[str]:
-    """Make missing metadata of published tables anew, and newest events; yield what was done.
+    """Make damaged published tables anew, and newest events; yield what was done.
 
-    All that they show is the stream's. What is damaged but there is left for the user.
+    All that they show is the stream's, so a table is removed and published again. A commit that
+    is there and does not check may be another program's: it is left for the user.
     """
     storage = context.storage
-    for kind, codec in CODECS.items():
-        wrong = dict(_damaged(context, codec))
-        marks = paths.build_marks_path(codec.KIND)
-        signs = {codec.METADATA_FOLDER, codec.HINT, delta.LAST_CHECKPOINT, marks}
-        if wrong and wrong.keys() <= signs:
-            with best_effort(f"making metadata of the {codec.TITLE} table again"):
-                table = codec.newest(storage)
-                check_shown(context, codec, table.note, context.log.root)
-                if marks in wrong:
-                    storage.put(marks, b"{}")  # so what is unused stays for another grace
-                if table.note is None:
-                    own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
-                    run_publish(context, kind, settle=own)
-                elif codec.HINT in wrong:
-                    if (wrong[codec.HINT].fields.get("named") or -1) > table.version:
-                        run_publish(context, kind)  # the newest commit is lost
-                    announce(storage, codec, codec.newest(storage))
-                if delta.LAST_CHECKPOINT in wrong:
-                    codec.checkpoint(storage, codec.newest(storage))
-                yield f"metadata of the {codec.TITLE} table in {storage.url}, made again"
+    for codec in CODECS.values():
+        first = dict(_damaged(context, codec))
+        # What another publisher deleted after the listing is missed only once.
+        wrong = {k: e for k, e in (_damaged(context, codec) if first else ()) if k in first}
+        if wrong and not any(_may_be_foreign(storage, codec, path) for path in wrong):
+            with best_effort(f"publishing the {codec.TITLE} table again"):
+                _mend(context, codec, wrong)
+                yield f"the {codec.TITLE} table in {storage.url}, published again"
     beside, error = _beside(context)
     if isinstance(error, MissingObjectError):
         with best_effort("making the table of newest events again"):
@@ -115,6 +105,35 @@ def mend_tables(context: StreamContext) -> Iterator[str]:
             yield f"the newest events in {beside.storage.url}, made again"
     if beside is not None:
         yield from mend_tables(beside)
+
+
+def _may_be_foreign(storage: Storage, codec: Codec, path: str) -> bool:
+    with suppress(MissingObjectError):
+        return codec.MAKES_TABLE.fullmatch(path) is not None and storage.info(path).size > 0
+    return False
+
+
+def _mend(context: StreamContext, codec: Codec, wrong: Mapping[str, FormatError]) -> None:
+    storage, marks = context.storage, paths.build_marks_path(codec.KIND)
+    own = any(info.path.endswith(".parquet") for info in storage.list(codec.KIND))
+    table = Table(codec.FIRST - 1)
+    with suppress(FormatError):  # the newest commit is one of those that are wrong
+        table = codec.newest(storage)
+    check_shown(context, codec, table.note, context.log.root)
+    if marks in wrong:
+        storage.put(marks, b"{}")  # so what is unused stays for another grace
+    if table.note is None or wrong.keys() - {codec.HINT, delta.LAST_CHECKPOINT, marks}:
+        # The marks stay: without them nobody would miss a table whose repair was killed here.
+        remove_table(storage, context.log.root.stream_id, codec, keep=marks)
+        context.memory.pop(codec.KIND, None)
+        upto = 0 if table.note is None else table.note.tail
+        run_publish(context, codec.KIND, settle=own and not upto, upto=upto)
+        return
+    if codec.HINT in wrong:
+        if (wrong[codec.HINT].fields.get("named") or -1) > table.version:
+            run_publish(context, codec.KIND)  # the newest commit is lost
+        announce(storage, codec, codec.newest(storage))
+    codec.checkpoint(storage, codec.newest(storage))
 
 
 def _try(path: str, read: Callable[[], object]) -> Iterator[tuple[str, FormatError]]:

@@ -41,13 +41,14 @@ def refuse_foreign(storage: Storage, stream_id: str, codec: Codec) -> None:
         )
 
 
-def remove_table(storage: Storage, stream_id: str, codec: Codec) -> int:
-    """Delete a table's metadata and its own files; return how many objects there were."""
+def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = "") -> int:
+    """Delete a table's metadata and its own files but one; return how many objects there were."""
     gone: set[str] = set()
     for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
         if not gone:
             refuse_foreign(storage, stream_id, codec)
-        ours = [i.path for i in list_table(storage, codec) if paths.is_published(i.path)]
+        found = (info.path for info in list_table(storage, codec))
+        ours = [path for path in found if paths.is_published(path) and path != keep]
         if not ours:
             break
         for path in sorted(ours, key=lambda path: (_turn(path), path)):

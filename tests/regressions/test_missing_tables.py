@@ -1,9 +1,10 @@
-"""Metadata of published tables that is missing is named by `verify` and made again by `repair`."""
+"""Published tables that are damaged are named by `verify` and published again by `repair`."""
 
 import uuid
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from publish_kit import ICEBERG, TABLES, Table
 from stream_kit import DAY, make_stream, numbers, wait
 
@@ -28,32 +29,48 @@ def make() -> Stream:
     return stream
 
 
+@pytest.mark.parametrize(
+    "how", ["lost", "flipped", pytest.param("emptied", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("publications", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
-def test_each_missing_object_is_named_or_needed_by_nobody(table: Table, publications: int) -> None:
-    """What leads readers to a table is made again; of history the user is told what to do."""
-    stream = make()
-    for n in range(publications):
-        stream.append({"k": "c", "n": n})
-        table.publish(stream, settle=True)
-    storage = open_storage(stream.url)
-    for info in [i for i in storage.list("") if i.path.startswith(FOLDERS[table.kind])]:
-        data = storage.get(info.path)
-        storage.delete(info.path)
-        # No object that a publication would not write anyway tells of a Delta table's last commit.
-        newest = info.path.endswith(f"{publications - 1:020d}.json") and publications > 1
-        problems = stream.verify().problems
-        assert newest or [problem.where for problem in problems], info.path
-        report = segstore.repair(stream.url)
-        if report.damaged:
-            assert publications > 1 or info.path.endswith("avro")
-            assert "--remove, then segstore publish" in report.damaged[0]
-            storage.create(info.path, data)
+def test_damaged_table_is_published_again(table: Table, publications: int, how: str) -> None:
+    """But for commits that are there and may be another program's: what to do is said."""
+    for number in range(20):
+        stream = make()
+        for n in range(publications):
+            stream.append({"k": "c", "n": n})
+            table.publish(stream, settle=True)
+        storage = open_storage(stream.url)
+        if number == len(paths := table.objects(storage)):
+            return
+        path, data = paths[number], storage.get(paths[number])
+        place = f"{stream.url.removeprefix('memory:/')}/{path}"
+        if how == "lost":
+            storage.delete(path)
         else:
+            changed = b"" if how == "emptied" else bytes([data[0] ^ 1, *data[1:]])
+            MemoryFileSystem().pipe_file(place, changed, mode="overwrite")
+        # No object that a publication would not write anyway tells of a Delta table's last commit.
+        newest = path.endswith(f"{publications - 1:020d}.json") and publications > 1
+        newest = newest and how == "lost"
+        unneeded = how == "lost" and path.endswith("_unused.json")
+        named = [problem.where for problem in stream.verify().problems]
+        assert newest or unneeded or named, path
+        report = segstore.repair(stream.url)
+        commit = path.startswith(FOLDERS[table.kind]) and path.endswith(".json")
+        unknown = path == "_delta_log/00000000000000000000.json" and publications == 1
+        if commit and (how == "flipped" or (how == "emptied" and unknown)):
+            told = "by hand, then" if how == "emptied" else "--remove, then segstore publish"
+            assert told in report.damaged[0]
+            MemoryFileSystem().pipe_file(place, data, mode="overwrite")
+        else:
+            assert not report.damaged
             assert newest or stream.published[table.kind].tail == stream.tail
         table.publish(stream, settle=True)
         assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
         stream.verify().check()
+    pytest.fail("too many objects")
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
