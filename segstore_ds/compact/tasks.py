@@ -88,13 +88,13 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
     try:
         plan = from_json(_Plan, parse_json(row["plan"], where=_WHERE), where=_WHERE)
         rules = CompactRules(plan.mode, plan.target_rows, plan.target_bytes)
-        entries = attach_to(plan.inputs, b64decode(plan.frames), where=_WHERE)
+        attach_to(plan.inputs, b64decode(plan.frames), where=_WHERE)
     except FormatError as error:
         raise InvalidInputError(
             "not a row of a compaction plan", remedy=_UNCHANGED, number=row["number"]
         ) from error
     placed, start = [], int(row["start"])
-    for entry in entries:
+    for entry in plan.inputs:
         placed.append(PlacedSegment(start, entry))
         start += entry.rows
     group = Group(tuple(placed), plan.epoch, plan.pieces)

@@ -62,13 +62,18 @@ def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes,
     return encoded.body, encoded
 
 
+def _attach(root: Root, frames: bytes, where: str) -> Root:
+    attach_to(root.entries, frames, where=where)
+    return root
+
+
 ROOT_CODEC: Codec[Root] = Codec(
     encode_root,
     decode_root,
     ROOT_RAW_LIMIT_BYTES,
     _encode_after,
     lambda root: join_frames(root.entries),
-    lambda root, frames, where: root.changed(entries=attach_to(root.entries, frames, where=where)),
+    _attach,
     lambda root: all(frame_is_sound(entry.frame) for entry in root.entries if entry.frame),
 )
 

@@ -139,13 +139,11 @@ def create_latest(context: StreamContext) -> None:
     Raises:
         AlreadyExistsError: There is a stream.
     """
-    root, storage = context.log.root, latest_storage(context.storage)
+    root, log = context.log.root, StreamLog(latest_storage(context.storage), clock=context.clock)
     run_create(
-        storage,
+        StreamContext.of(log, client=context.client),
         _schema(context, root),
         spark_schema=None,
-        client=context.client,
-        clock=context.clock,
         properties={SOURCE: root.stream_id, UPKEEP_PROPERTY: build_upkeep(_POLICY)},
     )
 

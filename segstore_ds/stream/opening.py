@@ -16,7 +16,7 @@ from segstore_ds.format.policies import (
     build_upkeep,
 )
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.context import client_name, new_context
+from segstore_ds.log.context import new_context
 from segstore_ds.log.place import first_version
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.retain import check_event_age
@@ -90,13 +90,12 @@ def create(
             named = time_column in schema.names
             check_event_age(schema.field(time_column) if named else None)
         properties[RETENTION_PROPERTY] = policy.to_json()
+    context = new_context(StreamLog(storage, clock=clock))
     try:
-        log = run_create(
-            storage,
+        run_create(
+            context,
             schema,
             spark_schema=spark_schema,
-            client=client_name(),
-            clock=clock,
             properties=properties,
             key_columns=key_columns,
             time_column=time_column,
@@ -105,7 +104,7 @@ def create(
         if not exist_ok:
             raise
         return open(storage, clock=clock)
-    return Stream(new_context(log))
+    return Stream(context)
 
 
 def open(  # noqa: A001 - segstore.open(url) is the name users expect

@@ -164,10 +164,9 @@ def salvage(
     context.log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
     salvager = Salvager(context, root, skip_damaged=skip_damaged, report=report)
-    made = run_create(
-        new, salvager.schema, spark_schema=salvager.spark, client=client_name(), clock=clock
-    )
-    stream = Stream(new_context(made))
+    made = new_context(StreamLog(new, clock=clock))
+    run_create(made, salvager.schema, spark_schema=salvager.spark)
+    stream = Stream(made)
     try:
         stream.append(salvager)
     except BaseException:

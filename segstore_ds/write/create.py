@@ -16,30 +16,25 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin, seen_before
-from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import refuse_unnamed_index
 
 
 def run_create(
-    storage: Storage,
+    context: StreamContext,
     schema: pa.Schema,
     *,
     spark_schema: str | None,
-    client: str,
-    clock: Clock,
     properties: Mapping[str, str] | None = None,
     key_columns: Sequence[str] | None = None,
     time_column: str | None = None,
-) -> StreamLog:
-    """Create an empty stream and return its log, at the first root.
+) -> None:
+    """Create an empty stream; the context's log is at its first root then.
 
     If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
     schema, or None.
@@ -59,19 +54,16 @@ def run_create(
         KEY_COLUMNS: build_key_columns(key_columns, stored),
         TIME_COLUMN: build_time_column(time_column, stored),
     }
-    log = StreamLog(storage, clock=clock)
-    version = may_begin(log.files)
+    version = may_begin(context.log.files)
     if version is None:
-        raise _taken(storage.url)
-    context = StreamContext.of(log, client=client)
+        raise _taken(context.storage.url)
     epoch = context.status.put_epoch(seen_before(version), 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch], [stored])
     kept = dict(properties or {})
     kept.update((name, value) for name, value in marked.items() if value is not None)
     first = replace(first, properties=kept)
-    if log.create(begin_history(first), version) is None:
-        raise _taken(storage.url)
-    return log
+    if context.log.create(begin_history(first), version) is None:
+        raise _taken(context.storage.url)
 
 
 def _taken(url: str) -> AlreadyExistsError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
-from segstore_ds.log.clock import BRIEF_CLOCK, SYSTEM_CLOCK
+from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.context import StreamContext, client_name, new_context
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.storage import Storage
@@ -121,28 +121,26 @@ def commit_write(job: WriteJob, tasks: Sequence[StagedTask]) -> None:
 
 def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> StreamContext:
     """Open the stream of a write; create it, with the defaults, if it is missing and `create`."""
-    log = StreamLog(storage)
+    context = new_context(StreamLog(storage))
     try:
-        log.open()
+        context.log.open()
     except NotFoundError:
         if not create:
             raise
         # Check before creating: a refused write must leave no stream behind.
         check_arguments(request, request.schema.names)
         try:
-            log = run_create(
-                storage,
+            run_create(
+                context,
                 request.schema,
                 spark_schema=request.spark_schema,
-                client=client_name(),
-                clock=SYSTEM_CLOCK,
                 key_columns=request.key_columns,
                 time_column=request.time_column,
             )
         except AlreadyExistsError:  # another job created it between the two calls
-            log = StreamLog(storage)
-            log.open()
-    return new_context(log)
+            context = new_context(StreamLog(storage))
+            context.log.open()
+    return context
 
 
 def open_to_commit(storage: Storage) -> "Stream":
