@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from segstore_ds.options.table import TableFormat
 from segstore_ds.publish import delta, iceberg
 from segstore_ds.publish.folder import list_table
-from segstore_ds.publish.formats import CODECS
+from segstore_ds.publish.life import CODECS
 from segstore_ds.publish.manifests import Entry, Form, decode_list, decode_manifest
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.storage import Storage

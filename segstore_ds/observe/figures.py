@@ -22,9 +22,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.options.quantities import to_moment
-from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.latest import latest_tables
-from segstore_ds.publish.life import published
+from segstore_ds.publish.life import CODECS, published
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.metadata_rows import storage_rows
 from segstore_ds.read.reader_records import each_reader

@@ -20,8 +20,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.publish.formats import CODECS
-from segstore_ds.publish.life import run_publish, run_unpublish
+from segstore_ds.publish.life import CODECS, run_publish, run_unpublish
 from segstore_ds.write.create import run_set_properties
 from segstore_ds.write.layout import Layout
 

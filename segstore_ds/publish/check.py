@@ -23,9 +23,8 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
 from segstore_ds.publish import delta, paths
 from segstore_ds.publish.folder import is_foreign, list_table, read_marks, remove_table
-from segstore_ds.publish.formats import CODECS
 from segstore_ds.publish.latest import find_latest, latest_storage, make_latest, rule_of
-from segstore_ds.publish.life import announce, check_shown, run_publish
+from segstore_ds.publish.life import CODECS, announce, check_shown, run_publish
 from segstore_ds.publish.snapshot import Codec, File, Table
 from segstore_ds.storage import Storage
 

@@ -27,8 +27,8 @@ from segstore_ds.publish.columns import (
     as_delta_stats,
     bounded_columns,
 )
-from segstore_ds.publish.seal import UNSEALED, check_digest, check_seal, seal
 from segstore_ds.publish.snapshot import (
+    UNSEALED,
     Change,
     Columns,
     File,
@@ -36,6 +36,9 @@ from segstore_ds.publish.snapshot import (
     Read,
     Staged,
     Table,
+    check_digest,
+    check_seal,
+    seal,
     table_uuid,
 )
 from segstore_ds.storage import ObjectInfo, Storage

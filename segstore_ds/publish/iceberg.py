@@ -38,14 +38,16 @@ from segstore_ds.publish.manifests import (
     sealed_nonce,
 )
 from segstore_ds.publish.paths import location_of
-from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.publish.snapshot import (
+    UNSEALED,
     Change,
     File,
     Note,
     Read,
     Staged,
     Table,
+    check_seal,
+    seal,
     table_uuid,
 )
 from segstore_ds.storage import ObjectInfo, Storage

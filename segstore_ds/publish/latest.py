@@ -32,8 +32,7 @@ from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Root, Writer, property_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.publish.formats import CODECS
-from segstore_ds.publish.life import published, run_publish
+from segstore_ds.publish.life import CODECS, published, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.plan import whole_reading

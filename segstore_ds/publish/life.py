@@ -29,7 +29,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.publish import paths
+from segstore_ds.publish import delta, iceberg, paths
 from segstore_ds.publish.folder import (
     MAKING_US,
     delete_unused,
@@ -38,7 +38,6 @@ from segstore_ds.publish.folder import (
     refuse_foreign,
     remove_table,
 )
-from segstore_ds.publish.formats import CODECS, codec_of
 from segstore_ds.publish.listing import (
     Listing,
     plan_changes,
@@ -62,10 +61,20 @@ from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.layout import Layout
 
 CLEAN_EVERY = 10  # commits of the table
+CODECS: Mapping[str, Codec] = {delta.KIND: delta, iceberg.KIND: iceberg}
 _ATTEMPTS = 10
 _FRAME_ROWS = 65_536  # of a file of a table's own
 _FRESH_S = 60.0  # nothing is purged that was superseded within an hour
 _KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is never free
+
+
+def codec_of(name: str) -> Codec:
+    """Return the codec of a format; InvalidInputError if there is none."""
+    if name not in CODECS:
+        raise InvalidInputError(
+            "not a table format", remedy=f"choose from {sorted(CODECS)}", format=name
+        )
+    return CODECS[name]
 
 
 @dataclass(frozen=True, slots=True)

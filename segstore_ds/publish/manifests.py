@@ -17,8 +17,7 @@ from typing import Any
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.publish import paths
-from segstore_ds.publish.seal import NAME_DIGITS, check_digest
-from segstore_ds.publish.snapshot import File
+from segstore_ds.publish.snapshot import NAME_DIGITS, File, check_digest
 from segstore_ds.storage import Storage
 from segstore_ds.version import requirement
 

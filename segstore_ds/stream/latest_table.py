@@ -17,7 +17,6 @@ from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.auto import EVERY_US
-from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.latest import (
     WRITER,
     LatestRule,
@@ -28,7 +27,7 @@ from segstore_ds.publish.latest import (
     find_latest,
     rule_of,
 )
-from segstore_ds.publish.life import clean_tables, forget_tables, run_publish
+from segstore_ds.publish.life import clean_tables, codec_of, forget_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.latest import check_key
 from segstore_ds.redact.forget import forget_before

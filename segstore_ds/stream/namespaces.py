@@ -45,9 +45,8 @@ from segstore_ds.publish.auto import (
     build_auto_publish,
     run_set_auto_publish,
 )
-from segstore_ds.publish.formats import codec_of
 from segstore_ds.publish.latest import latest_tables
-from segstore_ds.publish.life import published, run_unpublish
+from segstore_ds.publish.life import codec_of, published, run_unpublish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut
 from segstore_ds.read.metadata_tables import open_table

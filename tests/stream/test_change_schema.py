@@ -18,7 +18,7 @@ from segstore_ds.format import root as roots
 from segstore_ds.format.root import decode_root, encode_root
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import delta
-from segstore_ds.publish.formats import CODECS
+from segstore_ds.publish.life import CODECS
 from segstore_ds.storage import open_storage
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("email", pa.string())])
