@@ -7,9 +7,11 @@ and the others are still committed. If no group is left, the commit fails with a
 that would replace segments by equally many is dropped: the next compaction would choose it again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import astuple, dataclass, replace
 from operator import add
+from typing import TypeVar
 
 from segstore_ds.compact.plan import Group
 from segstore_ds.errors import (
@@ -25,6 +27,7 @@ from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
+from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -32,6 +35,8 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.staged import check_floor, delete_staged
 
 MERGED_MOST = 16  # runs that a history row tells apart
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +142,36 @@ def describe_runs(runs: Sequence[Replacement]) -> str:
     return build_json(told).decode()
 
 
-def discard(storage: Storage, runs: Iterable[Replacement]) -> None:
+def discard(storage: Storage, runs: Iterable[Replacement | None]) -> None:
     """Delete the outputs of runs that no commit names, best effort; never raises."""
-    delete_staged(storage, (output for run in runs for output in run.outputs))
+    delete_staged(storage, (output for run in runs if run for output in run.outputs))
+
+
+def run_each(
+    run: Callable[[int, T], R],
+    rows: Iterable[T],
+    drop: Callable[[Sequence[R]], None],
+    *,
+    threads: int = 1,
+    weigh: Callable[[T], int] = lambda _: 0,
+) -> Generator[R, None, None]:
+    """Yield `run(number, row)` of each row, in order; drop all if one fails or is not taken."""
+    done: list[R] = []
+
+    def run_one(numbered: tuple[int, T]) -> R:
+        found = run(*numbered)
+        done.append(found)
+        return found
+
+    found = map_ahead(
+        run_one, enumerate(rows), threads=threads, weigh=lambda numbered: weigh(numbered[1])
+    )
+    try:
+        with closing(found):
+            yield from found
+    except BaseException:
+        drop(done)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +208,42 @@ def commit_groups(
     context: StreamContext,
     done: Sequence[Replacement],
     *,
-    transaction: str,
     attempts: int = COMMIT_ATTEMPTS,
 ) -> tuple[Root, tuple[Replacement, ...]]:
-    """Replace all groups in one commit; skip those whose inputs changed meanwhile.
+    """Replace all groups that are a gain in one commit, as `commit_runs`; none may be in it.
 
-    Returns the root that holds the change and the groups that are in it: none if no group is a
-    gain. Outputs of skipped groups are deleted, and so are all outputs if nothing was committed. If
-    the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted. Safe to repeat.
-
-    Raises:
-        ConflictError: The inputs of every group changed, or every race was lost.
+    Of two groups that overlap, only the first counts.
     """
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
         discard(context.storage, done)
         return context.log.root, ()
+    return commit_runs(context, runs, _as_it_is, staged=done, attempts=attempts)
+
+
+def _as_it_is(root: Root, _kept: Sequence[Replacement], _slot: Slot) -> tuple[Root, Note]:
+    return root, Note()
+
+
+def commit_runs(
+    context: StreamContext,
+    runs: Sequence[Replacement],
+    amend: Callable[[Root, Sequence[Replacement], Slot], tuple[Root, Note]],
+    *,
+    staged: Sequence[Replacement],
+    attempts: int = COMMIT_ATTEMPTS,
+) -> tuple[Root, tuple[Replacement, ...]]:
+    """Replace runs in one commit; skip those whose inputs changed meanwhile.
+
+    `runs` are in offset order and do not overlap. `amend` returns what else changes on the root
+    where some of them are replaced, and what the history says of it. Returns the root that holds
+    the change and the runs that are in it. What else was `staged` is deleted, and so is all of it
+    if nothing was committed. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is
+    deleted. Safe to repeat.
+
+    Raises:
+        ConflictError: The inputs of every run changed, or every race was lost.
+    """
 
     def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
         check_outputs(root, runs)
@@ -201,24 +253,24 @@ def commit_groups(
             return Change(None, landed)
         if not kept:
             raise ConflictError(
-                "the segments to compact are no longer listed",
+                "the segments to rewrite are no longer listed",
                 remedy="plan again: a truncation or another compaction came first",
                 stream=root.stream_id,
-                groups=len(runs),
+                runs=len(runs),
             )
-        replaced = replace_runs(context.status, root, kept, slot)
-        tidied = context.status.tidy(replace(replaced, client=context.client), slot)
-        return Change(tidied, kept, Note(merged=describe_runs(kept)))
+        changed, note = amend(replace_runs(context.status, root, kept, slot), kept, slot)
+        tidied = context.status.tidy(replace(changed, client=context.client), slot)
+        return Change(tidied, kept, replace(note, merged=describe_runs(kept)))
 
     try:
-        made = context.log.commit(build, transaction=transaction, attempts=attempts)
+        made = context.log.commit(build, attempts=attempts)
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:
-        discard(context.storage, done)
+        discard(context.storage, staged)
         raise
     kept = {*made.result}
-    discard(context.storage, [run for run in done if run not in kept])
+    discard(context.storage, [run for run in staged if run not in kept])
     return made.root, tuple(made.result)
 
 

@@ -51,6 +51,7 @@ class Group:
     inputs: tuple[PlacedSegment, ...]
     epoch: int  # epoch of the outputs' bytes
     pieces: int = 1  # number of outputs
+    rules: CompactRules = field(default_factory=CompactRules)  # the mode and the targets
 
     @property
     def start(self) -> int:
@@ -77,16 +78,17 @@ class Group:
 class _Run:
     """A run that grows by one neighbour at a time."""
 
+    rules: CompactRules
     inputs: list[PlacedSegment] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     footer_bytes: int = 0
     epochs: set[int] = field(default_factory=set)
 
-    def takes(self, one: PlacedSegment, rules: CompactRules, joins: Joins) -> bool:
+    def takes(self, one: PlacedSegment, joins: Joins) -> bool:
         if (
-            self.rows + one.entry.rows > rules.target_rows
-            or self.bytes + one.entry.bytes > rules.most_bytes
+            self.rows + one.entry.rows > self.rules.target_rows
+            or self.bytes + one.entry.bytes > self.rules.most_bytes
             or self.footer_bytes + one.entry.footer_bytes > MOST_FOOTER_BYTES
         ):
             return False
@@ -102,7 +104,7 @@ class _Run:
         self.epochs.add(one.entry.epoch)
 
     def group(self) -> Group:
-        return Group(tuple(self.inputs), max(self.epochs))
+        return Group(tuple(self.inputs), max(self.epochs), rules=self.rules)
 
 
 def count_frames(entry: SegmentEntry, frames: Frames) -> tuple[int, int]:
@@ -207,17 +209,17 @@ def _splits(
     for segment in stretch:
         pieces = plan_pieces(segment.entry.rows, segment.entry.bytes, rules)
         if pieces > 1 or _has_large(segment.entry, frames, frame_rows):
-            yield Group((segment,), segment.entry.epoch, pieces)
+            yield Group((segment,), segment.entry.epoch, pieces, rules)
 
 
 def _major_runs(
     stretch: Iterable[PlacedSegment], rules: CompactRules, joins: Joins
 ) -> Iterator[Group]:
-    run = _Run()
+    run = _Run(rules)
     for segment in stretch:
-        if run.inputs and not run.takes(segment, rules, joins):
+        if run.inputs and not run.takes(segment, joins):
             yield run.group()
-            run = _Run()
+            run = _Run(rules)
         run.add(segment)
     if run.inputs:
         yield run.group()
@@ -239,10 +241,10 @@ def _minor_runs(
 def _minor_run(
     stretch: Sequence[PlacedSegment], first: int, rules: CompactRules, joins: Joins
 ) -> Group | None:
-    run, best, largest = _Run(), None, 0
+    run, best, largest = _Run(rules), None, 0
     for place in range(first, len(stretch)):
         segment = stretch[place]
-        if not run.takes(segment, rules, joins):
+        if not run.takes(segment, joins):
             break
         run.add(segment)
         largest = max(largest, segment.entry.bytes)

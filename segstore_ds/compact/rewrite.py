@@ -1,8 +1,7 @@
 """Compaction: merges many small segments into few large ones, or splits large ones.
 
-`plan_range_groups` chooses groups of segments, `run_group` writes the outputs of one group, and
-`commit_groups` replaces all groups in one commit. The steps are separate so that Spark tasks can
-run the groups.
+`plan_range_groups` chooses groups of segments, the rows of a `CompactJob`; `run_group` writes the
+outputs of one group, and `commit_groups` replaces all groups in one commit.
 
 Guarantees: the same events at the same offsets in the same order. Nothing names the outputs before
 the commit, so a crash at any point leaves the old stream. Readers of older versions keep reading
@@ -14,20 +13,18 @@ at most as much; it does so again where the output would pass the target in byte
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.compact.commit import Replacement
+from segstore_ds.compact.commit import Replacement, discard, run_each
 from segstore_ds.compact.plan import Group, Joins, count_frames, plan_groups
-from segstore_ds.errors import (
-    CorruptionError,
-    InvalidInputError,
-    SchemaMismatchError,
-)
+from segstore_ds.compact.rows import parse_row
+from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, with_marks
 from segstore_ds.format.arrow.index import FrameEntry
@@ -37,6 +34,7 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.table import SPLIT, STITCH
@@ -69,12 +67,34 @@ class CompactJob:
     stream_id: str  # id of the stream
     version: int  # the version that the job was planned on
     epochs: dict[int, str] = field(repr=False)  # schema text by epoch number
-    rules: CompactRules  # the targets
     layout: Layout  # compression and frames of the outputs
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
     mirrors: Mirrors | None = None  # other folders with the stream's objects
     dropped: frozenset[str] = frozenset()  # stored names of columns that need not be kept
+    clock: Clock = field(default=SYSTEM_CLOCK, repr=False)  # where new ids come from
+
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Group]:
+        """Return the groups of rows of `PLAN_SCHEMA`, each once."""
+        known = set[int]()
+        for row in rows:
+            group = parse_row(row, stream_id=self.stream_id)
+            if group.start not in known:
+                known.add(group.start)
+                yield group
+
+    def run(self, rows: Iterable[Group]) -> Generator[Replacement, None, None]:
+        """Write the outputs of groups and yield what replaces each."""
+        nonce = self.clock.new_id()[:12]  # names differ by the group, which comes once
+        return run_each(lambda _, group: run_group(self, group, nonce=nonce), rows, self.discard)
+
+    def size(self, rows: Iterable[Group]) -> int:
+        """Return how many encoded bytes groups have."""
+        return sum(group.bytes for group in rows)
+
+    def discard(self, done: Iterable[Replacement]) -> None:
+        """Delete what was written for a commit that was never tried; never raises."""
+        discard(self.storage, done)
 
     def target(
         self,
@@ -99,7 +119,6 @@ class CompactJob:
 def plan_job(
     context: StreamContext,
     root: Root,
-    rules: CompactRules,
     layout: Layout,
     *,
     stages: bool = False,
@@ -112,12 +131,12 @@ def plan_job(
         root.stream_id,
         root.version,
         epochs,
-        rules,
         layout,
         key_columns_of(root),
         time_column_of(root),
         seams.mirrors(root),
         frozenset(stored for stored, name in root.epoch.names.items() if name is None),
+        context.clock,
     )
 
 
@@ -144,12 +163,16 @@ def _lifts(older: pa.Schema, target: pa.Schema, dropped: frozenset[str]) -> bool
 
 
 def plan_range_groups(
-    status: TableStatus, root: Root, job: CompactJob, bounds: tuple[int, int]
+    status: TableStatus,
+    root: Root,
+    job: CompactJob,
+    rules: CompactRules,
+    bounds: tuple[int, int],
 ) -> list[Group]:
     """Choose the groups among the segments that hold events of a range."""
     return plan_groups(
         status.segments(root, *bounds, with_stats=False),
-        job.rules,
+        rules,
         joins=joins_of(job),
         frames=partial(frames_of, job),
         frame_rows=job.layout.frame_rows,
@@ -171,7 +194,7 @@ def run_group(job: CompactJob, group: Group, *, nonce: str) -> Replacement:
     slices = [*group.inputs]
     outputs: list[SegmentEntry] = []
     try:
-        if job.rules.mode == STITCH:
+        if group.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{group.start}-0-0.arrow")
             frames = read_ahead(_raw_frames(job, slices))
             outputs.append(stage_frames(job.storage, frames, path=path))
@@ -211,7 +234,8 @@ def _write_piece(
         return writer.stage(read_ahead(contents)).segments
 
     # The next round splits what is still too large. A merge grows where Parquet takes more bytes.
-    most = sys.maxsize if job.rules.mode == SPLIT else max(job.rules.target_bytes, group.bytes)
+    rules = group.rules
+    most = sys.maxsize if rules.mode == SPLIT else max(rules.target_bytes, group.bytes)
     chosen = output_format(job.layout, decode_schema(job.epochs[group.epoch]), slices)
     for form in dict.fromkeys((chosen, ARROW)):
         # First without a limit: a limit that was not needed could cut the output in two segments

@@ -7,25 +7,21 @@ After a commit the work is bounded: it looks only at the newest segments and rew
 `AUTO_BYTES` of them, so a commit never waits for the stream's whole history.
 """
 
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from segstore_ds.compact.commit import (
-    Compaction,
-    Replacement,
-    commit_groups,
-    discard,
-    summarise,
-)
+from segstore_ds.compact.commit import Compaction, Replacement, commit_groups, summarise
 from segstore_ds.compact.plan import Group, plan_groups
-from segstore_ds.compact.rewrite import CompactJob, joins_of, plan_job, plan_range_groups, run_group
-from segstore_ds.errors import ConflictError
+from segstore_ds.compact.rewrite import CompactJob, joins_of, plan_job, plan_range_groups
+from segstore_ds.compact.rows import build_row
+from segstore_ds.errors import ConflictError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.commit import COMMIT_ATTEMPTS
-from segstore_ds.log.context import StreamContext
+from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
@@ -34,7 +30,7 @@ from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
-COMMIT_GROUPS = 256
+COMMIT_ROWS = 256  # of a job's, at most
 ROUNDS = 32
 CONFLICTS = 3
 AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
@@ -42,8 +38,7 @@ AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
 AUTO_PARQUET_BYTES = 4 << 20
 AUTO_PARQUET_ROWS = 1 << 18
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered
-# Runs the groups of a job, here or in an engine's tasks, and yields what replaces each, in order.
-Work = Callable[[CompactJob, Sequence[Group]], Iterable[Replacement]]
+T = TypeVar("T")
 
 
 def run_compact(
@@ -53,17 +48,15 @@ def run_compact(
     *,
     bounds: tuple[int, int] | None = None,
     progress: Progress = unheard,
-    work: Work | None = None,
 ) -> Compaction:
     """Compact a range of a stream, in as many commits as needed.
 
     `bounds` are ``(start, end)`` offsets; None means all listed events. A budget in `rules` bounds
     the whole call. If an error occurs, earlier commits of the call stay. Called again, it does
-    nothing. `work` runs the groups elsewhere, many at once, so a commit may have more bytes.
+    nothing.
     """
     total, conflicts = Compaction(context.log.refresh().version), 0
     rows = [0, 0]  # done, and planned so far
-    most_bytes = COMMIT_BYTES if work is None else sys.maxsize
 
     def note(run: Replacement) -> None:
         rows[0] += run.rows
@@ -72,15 +65,15 @@ def run_compact(
     for _ in range(ROUNDS):
         root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        job = plan_job(context, root, rules, layout, stages=True)
-        groups = plan_range_groups(context.status, root, job, (max(start, root.listed_start), end))
+        start, job = max(start, root.listed_start), plan_job(context, root, layout, stages=True)
+        groups = plan_range_groups(context.status, root, job, rules, (start, end))
         if not groups:
             break
         commits = total.commits
         rows[1] = rows[0] + sum(group.rows for group in groups)
         try:
-            for batch in _batches(groups, most_bytes):
-                total += run_batch(context, job, batch, note=note, work=work)
+            for batch in in_commits(groups, lambda group: group.bytes, commit_bytes(context)):
+                total += run_batch(context, job, batch, note=note)
         except ConflictError:
             conflicts += 1
             if conflicts >= CONFLICTS:
@@ -98,14 +91,21 @@ def bind_range(context: StreamContext, start: CutLike | None, end: CutLike) -> t
     return resolve_range(context, context.log.refresh(), first, parse_cut(end), remedy=remedy)
 
 
-def _batches(groups: Sequence[Group], most_bytes: int) -> Iterator[list[Group]]:
-    batch: list[Group] = []
-    for group in groups:
-        size = sum(chosen.bytes for chosen in batch) + group.bytes
-        if batch and (size > most_bytes or len(batch) >= COMMIT_GROUPS):
+def commit_bytes(context: StreamContext) -> int:
+    """Return the most input bytes of a commit; an engine runs many rows at once."""
+    return COMMIT_BYTES if context.launch is run_here else sys.maxsize
+
+
+def in_commits(rows: Iterable[T], size: Callable[[T], int], most_bytes: int) -> Iterator[list[T]]:
+    """Yield the rows of each commit, in order: some rows, within the bytes unless one is larger."""
+    batch: list[T] = []
+    held = 0
+    for row in rows:
+        if batch and (held + size(row) > most_bytes or len(batch) >= COMMIT_ROWS):
             yield batch
-            batch = []
-        batch.append(group)
+            batch, held = [], 0
+        batch.append(row)
+        held += size(row)
     if batch:
         yield batch
 
@@ -116,34 +116,34 @@ def run_batch(
     groups: Sequence[Group],
     *,
     attempts: int = COMMIT_ATTEMPTS,
-    note: Callable[[Replacement], None] | None = None,
-    work: Work | None = None,
+    note: Callable[[Replacement], None] = lambda _: None,
 ) -> Compaction:
     """Write the outputs of some groups and replace them in one commit; `note` hears of each."""
     done: list[Replacement] = []
-    nonce = context.clock.new_id()[:12]
-    try:
-        for run in work(job, groups) if work else run_groups(job, groups, nonce):
+    with closing(context.launch(job, groups)) as runs:
+        for run in runs:
             done.append(run)
-            if note is not None:
-                note(run)
-    except BaseException:
-        discard(context.storage, done)
-        raise
-    transaction = context.clock.new_id()
-    root, kept = commit_groups(context, done, transaction=transaction, attempts=attempts)
+            note(run)
+    root, kept = commit_groups(context, done, attempts=attempts)
     return summarise(root, groups, done, kept)
 
 
-def run_groups(
-    job: CompactJob, groups: Iterable[Group], nonce: str | None = None
-) -> Iterator[Replacement]:
-    """Write the outputs of groups and yield what replaces each.
+def commit_job(context: StreamContext, job: CompactJob, done: Sequence[Replacement]) -> None:
+    """Replace in one commit the groups that tasks of a job ran."""
+    if context.log.root.stream_id != job.stream_id:
+        raise PositionError(
+            "the stream was recreated in the meantime", remedy="plan again", url=job.storage.url
+        )
+    commit_groups(context, done)
 
-    An engine's tasks may repeat it: without a nonce, each group that is run has its own.
-    """
-    for group in groups:
-        yield run_group(job, group, nonce=nonce or secrets.token_hex(6))
+
+def plan_rows(
+    context: StreamContext, root: Root, rules: CompactRules, bounds: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return the compaction of a range as rows of `PLAN_SCHEMA`, one per group."""
+    job = plan_job(context, root, Layout())
+    groups = plan_range_groups(context.status, root, job, rules, bounds)
+    return [build_row(root.stream_id, root.version, *each) for each in enumerate(groups)]
 
 
 def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:
@@ -169,9 +169,8 @@ def run_auto_compact(context: StreamContext, layout: Layout) -> Compaction | Non
         rows = sum(segment.entry.rows for segment in recent)
         size = sum(segment.entry.bytes for segment in recent)
         parquet = parquet or size * PARQUET_ROWS <= rows * AUTO_PARQUET_BYTES
-    rules = plan_auto(CompactRules(), parquet=parquet)
-    job = plan_job(context, root, rules, layout)
-    groups = plan_groups(recent, rules, joins=joins_of(job))
+    job = plan_job(context, root, layout)
+    groups = plan_groups(recent, plan_auto(CompactRules(), parquet=parquet), joins=joins_of(job))
     if not groups:
         return None
     job = replace(job, storage=context.log.seams.staging(root))

@@ -31,7 +31,7 @@ from segstore_ds.copy.pins import (
     run_pin,
     run_unpin,
 )
-from segstore_ds.copy.segments import SegmentCopier
+from segstore_ds.copy.segments import SegmentCopier, list_copied
 from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer, copy_small
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -50,7 +50,6 @@ from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import first_version, seen_before
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, list_objects, read_references
@@ -167,10 +166,10 @@ def _cut(
         if placed.end <= end:
             entries.append(placed.entry)
             continue
-        job = plan_job(context, root, CompactRules(), Layout(inline_bytes=0))
-        with SegmentCopier(job, target, root, token=request.token) as work:
-            entries.extend(work.entries(context.status, (placed.start, end)))
-        next_segment = work.next_segment
+        job = plan_job(context, root, Layout(inline_bytes=0))
+        with SegmentCopier(job, target, root, token=request.token) as copier:
+            copied, next_segment = list_copied([copier.copy(placed.cut(placed.start, end))], root)
+        entries.extend(copied)
     if cut:
         parts.append(
             own.put_part(made, cut.start, entries, schema_of=context.status.schemas_of(root))

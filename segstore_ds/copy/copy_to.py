@@ -1,6 +1,5 @@
 """Copies of a stream to another location, in any of the three modes."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +10,12 @@ from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import Storage, UrlLike, open_storage
 
 
 def run_copy_to(
     context: StreamContext,
-    url: str | os.PathLike[str],
+    url: UrlLike,
     request: CopyRequest,
     storage_options: Mapping[str, Any] | None,
     *,
@@ -44,7 +43,7 @@ def run_copy_to(
 
 def _clone_storage(
     context: StreamContext,
-    url: str | os.PathLike[str],
+    url: UrlLike,
     request: CopyRequest,
     storage_options: Mapping[str, Any] | None,
 ) -> Storage:

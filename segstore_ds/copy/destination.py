@@ -1,7 +1,7 @@
 """A copy of any mode: what is asked, whether it may begin or is done, and its one commit."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -20,6 +20,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 from segstore_ds.write.create import first_root
 
@@ -198,9 +199,13 @@ class Destination:
         return done
 
 
-def open_destination(
-    source: StreamContext, target: Storage, request: CopyRequest, *, client: str
-) -> Destination:
+def bytes_of(status: TableStatus, root: Root, ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how many encoded bytes the segments of ranges have."""
+    runs = (run for bounds in ranges for run in status.runs(root, *bounds))
+    return sum(int(run.columns.bytes.sum()) for run in runs)
+
+
+def open_destination(source: StreamContext, target: Storage, request: CopyRequest) -> Destination:
     """Find out whether a copy may begin, or is done; `source` is refreshed."""
     # Comparing names is enough: under any other name, the source's folder already holds a log.
     overlap = compare_names(target, source.storage)
@@ -212,7 +217,7 @@ def open_destination(
     position = None if done else first_version(log.files)
     if position is None:  # another run was first, a moment ago
         done = done or find_done(log, request, root)
-    return Destination(target, request, root, client, done, position or 0, source.clock)
+    return Destination(target, request, root, source.client, done, position or 0, source.clock)
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:

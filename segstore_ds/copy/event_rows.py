@@ -41,17 +41,16 @@ class RowsCopy:
     copy: EventsCopy  # the copy that it belongs to
     job: WriteJob  # stages the rows; `repeated` if the copy had been made before
     span: Range  # the part of the copy's range that the rows are of
+    column: str | None = None  # of their offsets, which is not stored
 
-    def stage(
-        self, task: int, batches: Iterable[pa.RecordBatch], column: str | None
-    ) -> tuple[StagedTask, Range]:
-        """Stage one task's rows; return also their first and last offset, if `column` has them.
+    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> tuple[StagedTask, Range]:
+        """Stage one task's rows; return also their first and last offset, if they have them.
 
         Raises:
             InvalidInputError: The rows lie outside the copy's range, or in another order.
         """
-        check = OffsetCheck(column or "", self.span)
-        rows = map(check.take, batches) if column else batches
+        check = OffsetCheck(self.column or "", self.span)
+        rows = map(check.take, batches) if self.column else batches
         # All attempts of all jobs of a copy share one folder.
         staged = self.job.open_task(task, secrets.token_hex(6)).stage(rows)
         return staged, (check.first, check.last)
@@ -85,6 +84,10 @@ class RowsCopy:
             piece = StagedPiece(*self.span, copy.made_by, segments)
             put_piece(job.storage, copy.to.request.copy_id, piece)
 
+    def discard(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
+        """Delete what tasks staged for a commit that was never tried; never raises."""
+        delete_staged(self.job.storage, (one for task, _ in sent for one in task.segments))
+
 
 def plan_rows_copy(
     source: Storage,
@@ -96,6 +99,7 @@ def plan_rows_copy(
     seal: bool = False,
     span: Range | None = None,
     made_by: str | None = None,
+    column: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
     """Fix what all tasks of a job share; only the first run binds the copy's range.
@@ -105,13 +109,12 @@ def plan_rows_copy(
     """
     request = CopyRequest(copy_id, *cuts, seal, ROWS)
     text = encode_schema(normalise_schema(write.schema))
-    context = StreamContext.of(StreamLog(source, clock=clock))
+    context = StreamContext.of(StreamLog(source, clock=clock), client=write.client)
     context.log.open()
     copy = plan_copy_events(
         context,
         target,
         request,
-        client=write.client,
         rows=(text, write.spark_schema),
         made_by=made_by or secrets.token_hex(6),
     )
@@ -123,7 +126,7 @@ def plan_rows_copy(
         schema=decode_schema(text),
         repeated=copy.to.done is not None,
     )
-    return RowsCopy(copy, job, span or copy.bounds)
+    return RowsCopy(copy, job, span or copy.bounds, column)
 
 
 @dataclass(slots=True)

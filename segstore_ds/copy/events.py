@@ -14,12 +14,19 @@ Source: the first approach of Pravega's copyStream.
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
+from segstore_ds.copy.destination import (
+    Copied,
+    CopyRequest,
+    Destination,
+    bytes_of,
+    open_destination,
+)
 from segstore_ds.copy.staging import (
     CopyPlan,
     Range,
@@ -44,7 +51,7 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.context import StreamContext
+from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.read.cuts import Position, check_position
@@ -52,6 +59,7 @@ from segstore_ds.read.plan import plan_range, plan_tasks
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import called_columns
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import Target
@@ -91,10 +99,10 @@ class EventsCopy:
             self.to.storage, self.to.request.copy_id, self.made_by, self.bounds, most=most
         )
 
-    def run(self, rows: Iterable[Range]) -> Iterator[int]:
+    def run(self, rows: Iterable[Range]) -> Generator[int, None, None]:
         """Stage ranges of the source's events and yield in how many segments, one for each.
 
-        It is safe to repeat, and to run twice at once: the first attempt at a range counts.
+        The first attempt at a range counts.
         """
         context = StreamContext.of(StreamLog(self.source))
         context.log.adopt(self.to.source)
@@ -103,6 +111,10 @@ class EventsCopy:
             piece = StagedPiece(*bounds, self.made_by, segments)
             counts = put_piece(self.to.storage, self.to.request.copy_id, piece)
             yield len(segments) if counts else 0
+
+    def size(self, rows: Iterable[Range]) -> int:
+        """Return how many encoded bytes the segments of ranges have."""
+        return bytes_of(TableStatus(self.source), self.to.source, rows)
 
     def commit(self) -> Copied:
         """Create the destination's first root, which lists the pieces of all runs.
@@ -188,16 +200,18 @@ def run_copy_events(
 ) -> Copied:
     """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
     context.log.refresh()
-    copy = plan_copy_events(context, target, request, client=context.client)
+    copy = plan_copy_events(context, target, request)
     if copy.to.done is not None:
         return copy.to.done
-    copy = replace(copy, threads=min(os.cpu_count() or 1, READ_THREADS))
+    if context.launch is run_here:
+        copy = replace(copy, threads=min(os.cpu_count() or 1, READ_THREADS))
     missing, (start, end) = copy.missing(), copy.bounds
     done, staged = end - start - sum(last - first for first, last in missing), 0
-    for (first, last), segments in zip(missing, copy.run(missing), strict=True):
-        staged += segments
-        done += last - first
-        progress(done, end - start)
+    with closing(context.launch(copy, missing)) as counts:
+        for (first, last), segments in zip(missing, counts, strict=True):
+            staged += segments
+            done += last - first
+            progress(done, end - start)
     copied = copy.commit()
     return copied if copied.repeated else replace(copied, reused=copied.segments - staged)
 
@@ -207,7 +221,6 @@ def plan_copy_events(
     target: Storage,
     request: CopyRequest,
     *,
-    client: str,
     rows: Schema | None = None,
     made_by: str | None = None,
 ) -> EventsCopy:
@@ -216,7 +229,7 @@ def plan_copy_events(
     Only the first run binds the range. `rows` is the schema of a job's rows, and `made_by` tells
     the job from others.
     """
-    to = open_destination(context, target, request, client=client)
+    to = open_destination(context, target, request)
     root = to.source
 
     def propose() -> CopyPlan:

@@ -13,23 +13,28 @@ Several objects are copied at a time. If both folders are in one store, the stor
 itself and the copy is read back. Otherwise ranges are fetched and written at once, and an object
 gets its name when all its bytes were checked.
 
-An engine's tasks may copy the segments (`SegmentsCopy.run`), of a range of offsets each, which they
-look up in the version that was planned on. So do rows that pass through the engine's data
-(`RowsOfSegments`): only the offset and id of each count.
+The rows of a `SegmentsCopy` are ranges of offsets, whose segments are looked up in the version that
+was planned on. Of rows that pass through an engine's data only the offset and id count.
 
 Source: the second approach of Pravega's copyStream.
 """
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
 from segstore_ds.compact.rewrite import CompactJob, events_of, plan_job
-from segstore_ds.copy.destination import Copied, CopyRequest, Destination, open_destination
+from segstore_ds.copy.destination import (
+    Copied,
+    CopyRequest,
+    Destination,
+    bytes_of,
+    open_destination,
+)
 from segstore_ds.copy.staging import Range
 from segstore_ds.copy.transfer import OBJECTS, CopiedObject, Transfer, has_arrived
 from segstore_ds.errors import (
@@ -48,7 +53,6 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import Progress, unheard
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -56,37 +60,46 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.task_writer import TaskWriter
 
-TASK_BYTES = 32 << 20  # of an engine's task, at least
+TASK_BYTES = 32 << 20  # of a row, at least
 MOST_TASKS = 256
 _SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
 
 
-class SegmentCopier:
-    """One running copy: the segments that have arrived, and numbers for rewritten segments.
+@dataclass(frozen=True, slots=True)
+class CopiedSegment:
+    """What the destination lists in the place of the events ``[start, end)`` of a segment."""
 
-    As a context manager it ends its threads.
-    """
+    start: int
+    end: int
+    entries: tuple[SegmentEntry, ...]
+    reused: bool = False  # it had arrived before
+    epoch: int | None = None  # of what was rewritten, which has no numbers yet
+
+
+def list_copied(
+    copied: Iterable[CopiedSegment], root: Root
+) -> tuple[tuple[SegmentEntry, ...], int]:
+    """Return the entries that the destination lists, and the number of its next segment. Pure."""
+    entries, number = list[SegmentEntry](), root.next_segment
+    for each in copied:
+        if each.epoch is None:
+            entries += each.entries
+            continue
+        for entry in each.entries:
+            entries.append(entry.numbered(each.epoch << 32 | number))
+            number += 1
+    return tuple(entries), number
+
+
+class SegmentCopier:
+    """Copies segments of one version; a context manager, which ends its threads."""
 
     def __init__(self, job: CompactJob, target: Storage, root: Root, *, token: str) -> None:
         self._source, self._target, self._root = job.storage, target, root
         self._job, self._token = job, token
-        self.next_segment = root.next_segment
-        self.reused = 0
-        self._counting = threading.Lock()
         self._transfer = Transfer()
         self._reading = threading.Semaphore(OBJECTS)  # bounds memory
         self._there = self._list()
-
-    def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
-        """Copy the segments of a range and yield the entries that the destination lists."""
-        slices = (placed.cut(*bounds) for placed in status.segments(self._root, *bounds))
-        copied = map_ahead(self._part, slices, threads=_SYNCED)
-        with closing(copied):
-            for epoch, part in copied:
-                if isinstance(part, SegmentEntry):
-                    yield part
-                else:
-                    yield from self._numbered(epoch, part)
 
     def __enter__(self) -> Self:
         return self
@@ -94,11 +107,11 @@ class SegmentCopier:
     def __exit__(self, *_: object) -> None:
         self._transfer.__exit__()
 
-    def _part(self, slice_: PlacedSegment) -> tuple[int, SegmentEntry | tuple[SegmentEntry, ...]]:
-        entry = slice_.entry
+    def copy(self, slice_: PlacedSegment) -> CopiedSegment:
+        """Copy the events of a slice: the object as it is, or what a cut leaves of it."""
         try:
-            whole = slice_.rows == (0, entry.rows)
-            return entry.epoch, self._whole(slice_) if whole else self._edge(slice_)
+            whole = slice_.rows == (0, slice_.entry.rows)
+            return self._whole(slice_) if whole else self._edge(slice_)
         except MissingObjectError as error:
             raise SnapshotExpiredError(
                 "a segment was deleted while it was copied",
@@ -106,7 +119,7 @@ class SegmentCopier:
                 version=self._root.version,
             ) from error
 
-    def _whole(self, slice_: PlacedSegment) -> SegmentEntry:
+    def _whole(self, slice_: PlacedSegment) -> CopiedSegment:
         entry, data = slice_.entry, b""
         if (frame := entry.frame) is not None:
             data, made = lay_out([stored_frame(entry, frame)])
@@ -114,9 +127,8 @@ class SegmentCopier:
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
             if has_arrived(self._target, names.segment_object(path), entry):
-                with self._counting:
-                    self.reused += 1
-                return replace(entry, path=path)
+                there = replace(entry, path=path)
+                return CopiedSegment(slice_.start, slice_.end, (there,), reused=True)
         # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{secrets.token_hex(6)}.{form.name}"
@@ -127,7 +139,7 @@ class SegmentCopier:
             self._target.create(names.segment_object(path), data)
         else:
             self._copy(path, slice_)
-        return replace(entry, path=path)
+        return CopiedSegment(slice_.start, slice_.end, (replace(entry, path=path),))
 
     def _list(self) -> dict[str, list[str]]:
         """Return what earlier attempts left, whole or not, by the prefix of its segment."""
@@ -172,103 +184,85 @@ class SegmentCopier:
             return False
         return True
 
-    def _edge(self, slice_: PlacedSegment) -> tuple[SegmentEntry, ...]:
-        epoch = slice_.entry.epoch
+    def _edge(self, slice_: PlacedSegment) -> CopiedSegment:
+        epoch, (first, last) = slice_.entry.epoch, slice_.rows
         target = self._job.target(epoch, self._token, storage=self._target)
-        writer = TaskWriter(target, slice_.start + slice_.rows[0], secrets.token_hex(6))
-        return writer.stage(events_of(self._job, epoch, [slice_])).segments
-
-    def _numbered(self, epoch: int, staged: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:
-        for segment in staged:
-            yield segment.numbered(epoch << 32 | self.next_segment)
-            self.next_segment += 1
+        writer = TaskWriter(target, slice_.start + first, secrets.token_hex(6))
+        made = writer.stage(events_of(self._job, epoch, [slice_])).segments
+        return CopiedSegment(slice_.start + first, slice_.start + last, made, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsCopy:
-    """What all tasks of a copy by segments share; picklable."""
+    """What all rows of a copy by segments share; picklable."""
 
     job: CompactJob = field(repr=False)  # the source's folder, and the schemas of its epochs
     to: Destination  # the destination, with the source's version that is copied
+    bounds: Range | None  # the offsets to copy; None: those of the rows, which are whole segments
 
-    def spans(self) -> list[Range]:
-        """Return the ranges of whole segments that tasks copy, in order."""
-        root, spans, size = self.to.source, list[Range](), 0
-        listed = [*TableStatus(self.job.storage).segments(root, root.listed_start, root.tail)]
-        total = sum(placed.entry.bytes for placed in listed)
-        task_bytes = max(TASK_BYTES, total // MOST_TASKS)
-        for placed in listed:
-            if spans and size < task_bytes:
-                spans[-1] = (spans[-1][0], placed.end)
-            else:
-                spans.append((placed.start, placed.end))
-                size = 0
-            size += placed.entry.bytes
-        return spans
+    def rows(self, status: TableStatus) -> list[Range]:
+        """Return ranges of offsets that end where segments do, or the bounds, in order."""
+        found, size, (start, end) = list[Range](), 0, self.bounds or (0, 0)
+        runs = [*status.runs(self.to.source, start, end)]
+        total = sum(int(run.columns.bytes.sum()) for run in runs)
+        for run in runs:
+            columns = run.columns
+            for first, rows, held in zip(run.starts, columns.rows, columns.bytes, strict=True):
+                last = min(int(first + rows), end)
+                if found and size < max(TASK_BYTES, total // MOST_TASKS):
+                    found[-1] = (found[-1][0], last)
+                else:
+                    found.append((max(int(first), start), last))
+                    size = 0
+                size += int(held)
+        return found
 
-    def run(self, rows: Iterable[Range]) -> Iterator[SegmentEntry]:
-        """Copy the segments of ranges and yield what the destination is to list, in order.
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Range]:
+        """Return the ranges of segments by rows of the metadata table `segments`.
 
-        It is safe to repeat, and to run twice at once: what has arrived whole is reused.
+        Of each row the `start` and `segment_id` count.
         """
-        status = TableStatus(self.job.storage)
-        with self.copier() as copier:
-            for span in rows:
-                yield from copier.entries(status, span)
+        status, source = TableStatus(self.job.storage), self.to.source
+        for row in rows if self.to.done is None else ():
+            start, segment_id = row["start"], row["segment_id"]
+            inside = source.listed_start <= start < source.tail
+            found = [*status.segments(source, start, start + 1)] if inside else []
+            if [(each.start, each.entry.segment_id) for each in found] != [(start, segment_id)]:
+                raise ConflictError(
+                    "the source does not list this segment",
+                    remedy="read metadata=segments again, and write its rows unchanged",
+                    start=start,
+                    segment_id=segment_id,
+                    version=source.version,
+                )
+            yield start, found[0].end
 
-    def commit(
-        self,
-        entries: Sequence[SegmentEntry],
-        bounds: Range | None = None,
-        next_segment: int | None = None,
-    ) -> Copied:
-        """Create the destination's first root, which lists what was copied of a range, in order."""
-        root, status = self.to.source, TableStatus(self.job.storage)
-        bounds = bounds or (root.head, root.tail)
-        return self.to.commit(
-            tuple(entries),
-            bounds,
-            copied=bounds,
-            mode=SEGMENTS,
-            epochs=[(each.since, *status.schema_texts(each), each.names) for each in root.epochs],
-            properties=inherited_properties(root),
-            next_segment=next_segment or root.next_segment,
-        )
+    def run(self, rows: Iterable[Range]) -> Generator[CopiedSegment, None, None]:
+        """Copy the segments of ranges, several at once; what has arrived whole is reused."""
+        status, root = TableStatus(self.job.storage), self.to.source
+        slices = (placed.cut(*span) for span in rows for placed in status.segments(root, *span))
+        token = self.to.request.token
+        with SegmentCopier(self.job, self.to.storage, root, token=token) as copier:
+            copied = map_ahead(copier.copy, slices, threads=_SYNCED)
+            with closing(copied):
+                yield from copied
 
-    def copier(self) -> SegmentCopier:
-        """Return what copies segments to the destination."""
-        return SegmentCopier(self.job, self.to.storage, self.to.source, token=self.to.request.token)
+    def size(self, rows: Iterable[Range]) -> int:
+        """Return how many encoded bytes the segments of ranges have."""
+        return bytes_of(TableStatus(self.job.storage), self.to.source, rows)
 
+    def discard(self, copied: Iterable[CopiedSegment]) -> None:
+        """Leave what was copied to the next attempt."""
 
-@dataclass(frozen=True, slots=True)
-class RowsOfSegments:
-    """A copy of the segments that rows of the metadata table `segments` name; picklable."""
-
-    copy: SegmentsCopy
-
-    def run(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[PlacedSegment]:
-        """Copy whole segments and yield what the destination is to list.
-
-        Of each row the `start` and `segment_id` count. A segment that has arrived before is reused.
-        """
-        if self.copy.to.done is not None:
-            return
-        status = TableStatus(self.copy.job.storage)
-        with self.copy.copier() as copier:
-            for row in rows:
-                placed = self._find(status, row["start"], row["segment_id"])
-                for entry in copier.entries(status, (placed.start, placed.end)):
-                    yield PlacedSegment(placed.start, entry)
-
-    def commit(self, found: Sequence[PlacedSegment]) -> Copied:
-        """Create the destination's first root, which lists the segments that tasks have copied."""
-        to = self.copy.to
+    def commit(self, copied: Iterable[CopiedSegment]) -> Copied:
+        """Create the destination's first root, which lists what was copied, in order."""
+        to, root, status = self.to, self.to.source, TableStatus(self.job.storage)
         if to.done is not None:
             return replace(to.done, repeated=True)
         # A duplicated row was copied once, or by two attempts; only one of them counts.
-        by_start = {placed.start: placed for placed in found}
+        by_start = {each.start: each for each in copied}
         ordered = [by_start[start] for start in sorted(by_start)]
-        if not ordered:
+        if not ordered and self.bounds is None:
             raise InvalidInputError(
                 "no segments to copy", remedy="write the rows of at least one segment"
             )
@@ -279,52 +273,44 @@ class RowsOfSegments:
                     remedy="write the rows of neighbouring segments",
                     gap=f"[{before.end}, {behind.start})",
                 )
-        bounds = (max(ordered[0].start, to.source.head), ordered[-1].end)
-        return self.copy.commit([placed.entry for placed in ordered], bounds)
-
-    def discard(self, found: Sequence[PlacedSegment]) -> None:
-        """Leave what was copied to the next attempt."""
-
-    def _find(self, status: TableStatus, start: int, segment_id: int) -> PlacedSegment:
-        source = self.copy.to.source
-        inside = source.listed_start <= start < source.tail
-        listed = [*status.segments(source, start, start + 1)] if inside else []
-        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
-            raise ConflictError(
-                "the source does not list this segment",
-                remedy="read metadata=segments again, and write its rows unchanged",
-                start=start,
-                segment_id=segment_id,
-                version=source.version,
-            )
-        return listed[0]
+        bounds = self.bounds or (max(ordered[0].start, root.head), ordered[-1].end)
+        entries, next_segment = list_copied(ordered, root)
+        done = to.commit(
+            entries,
+            bounds,
+            copied=bounds,
+            mode=SEGMENTS,
+            epochs=[(each.since, *status.schema_texts(each), each.names) for each in root.epochs],
+            properties=inherited_properties(root),
+            next_segment=next_segment,
+        )
+        reused = sum(each.reused for each in ordered)
+        return done if done.repeated else replace(done, reused=reused)
 
 
 def plan_copy_segments(
-    context: StreamContext, target: Storage, request: CopyRequest, *, client: str
+    context: StreamContext, target: Storage, request: CopyRequest, *, whole: bool = False
 ) -> SegmentsCopy:
-    """Fix the version that is copied, and find out whether it was copied before.
+    """Fix the version that is copied and, unless rows name `whole` segments, the range.
 
-    `context` is the source's, refreshed.
+    `context` is the source's, refreshed. Finds out whether the copy was made before.
     """
-    to = open_destination(context, target, request, client=client)
-    rules, layout = CompactRules(), Layout(inline_bytes=0)
-    return SegmentsCopy(plan_job(context, to.source, rules, layout), to)
+    to = open_destination(context, target, request)
+    job = plan_job(context, to.source, Layout(inline_bytes=0))
+    return SegmentsCopy(job, to, None if whole or to.done else request.bind(context, to.source))
 
 
 def run_copy(
     context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
     """Copy a range of the version that `context` is at to a stream that does not exist yet."""
-    copy = plan_copy_segments(context, target, request, client=context.client)
-    if copy.to.done is not None:
-        return copy.to.done
-    bounds = request.bind(context, copy.to.source)
-    with copy.copier() as work:
-        entries, rows = list[SegmentEntry](), 0
-        for entry in work.entries(context.status, bounds):
-            entries.append(entry)
-            rows += entry.rows
-            progress(rows, bounds[1] - bounds[0])
-    copied = copy.commit(entries, bounds, work.next_segment)
-    return copied if copied.repeated else replace(copied, reused=work.reused)
+    copy = plan_copy_segments(context, target, request)
+    if copy.bounds is None:
+        return copy.commit(())
+    start, end = copy.bounds
+    copied = list[CopiedSegment]()
+    with closing(context.launch(copy, copy.rows(context.status))) as found:
+        for each in found:
+            copied.append(each)
+            progress(each.end - start, end - start)
+    return copy.commit(copied)

@@ -1,13 +1,18 @@
-"""What every verb on a stream needs: where it reads and commits, and in whose name."""
+"""What every verb on a stream needs: where it reads, works and commits, and in whose name.
+
+Verbs that read and write much have one shape: a plan on a root makes a `Job` and its rows, a
+`Launch` runs the rows, here or in an engine's tasks, and one commit takes the results.
+"""
 
 import getpass
 import os
 import platform
 import re
 import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -22,6 +27,28 @@ CLIENT_VARIABLE = "SEGSTORE_CLIENT"
 _WORD, _MOST = 60, 400  # characters of a word of a client's name, and of all
 
 
+class Job(Protocol):
+    """What all rows of a verb share; picklable, as are its rows and results."""
+
+    def run(self, rows: Iterable[Any], /) -> Generator[Any, None, None]:
+        """Do rows and yield results, in their order.
+
+        Any row may be run again, killed, or run twice at once. If one fails or the iteration is
+        broken off, what no later attempt can use is deleted.
+        """
+
+    def size(self, rows: Iterable[Any], /) -> int:
+        """Return how many encoded bytes rows read."""
+
+
+Launch = Callable[[Job, Sequence[Any]], Generator[Any, None, None]]
+
+
+def run_here(job: Job, rows: Sequence[Any]) -> Generator[Any, None, None]:
+    """Run the rows of a job in this process; a `Launch`."""
+    return job.run(rows)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamContext:
     """One stream as one handle sees it; the first argument of every verb.
@@ -31,12 +58,14 @@ class StreamContext:
         status: Its table status, which remembers the parts that were read.
         client: Who commits, for the history.
         memory: What other rooms remember from one commit to the next.
+        launch: Runs the rows of jobs.
     """
 
     log: StreamLog
     status: TableStatus
     client: str = ""
     memory: dict[str, Any] = field(default_factory=dict, compare=False)
+    launch: Launch = run_here
 
     @classmethod
     def of(cls, log: StreamLog, *, client: str = "") -> Self:

@@ -317,20 +317,6 @@ def _table_of_rows(
     )
 
 
-# Of a compaction's plan, which `compact` makes for an engine's tasks.
-PLAN_SCHEMA = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("version", pa.int64()),
-        ("number", pa.int64()),
-        ("start", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("segments", pa.int64()),
-        ("plan", pa.string()),
-        ("digest", pa.string()),
-    ]
-)
 METADATA_TABLES: Mapping[str, MetadataTable] = {
     "segments": MetadataTable(_SEGMENTS, _segments, by_range=True),
     "frames": MetadataTable(_FRAMES, _frames, by_range=True),

@@ -42,7 +42,7 @@ from segstore_ds.read.filters.conditions import Condition, Filters, all_of
 from segstore_ds.read.filters.given import parse_filters
 from segstore_ds.redact.plan import RedactRequest, check_columns
 from segstore_ds.redact.rewrite import find_matches
-from segstore_ds.redact.run import Progress, note_of, work_here
+from segstore_ds.redact.run import Progress, note_of
 from segstore_ds.retention.retain import tail_at, tells_age
 from segstore_ds.retention.upkeep import Round, deadline
 from segstore_ds.status.epochs import epoch_schema
@@ -153,7 +153,7 @@ def _expire(context: StreamContext, rule: Expiry, until_us: int, late: Callable[
     start = max(_clean_start(context, root, until_us), record.start or 0)
     for progress in _passes(context, rule, until_us):
         try:
-            while progress.sweep(context.log.refresh(), work_here(context), COMMIT_BYTES, late):
+            while progress.sweep(context.log.refresh(), COMMIT_BYTES, late):
                 if late():
                     break
         except ConflictError:

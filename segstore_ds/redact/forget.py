@@ -21,7 +21,7 @@ from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import AGAIN, BEYOND, Forgotten, Left, Redacted
-from segstore_ds.redact.run import Work, run_redact
+from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.report import Maintenance
 from segstore_ds.status.deletable import Item
@@ -35,14 +35,13 @@ Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[str, str, st
 def redact_and_forget(
     context: StreamContext,
     request: RedactRequest,
-    work: Work | None = None,
     *,
     forget: bool,
     short_grace: bool,
     tables: Tables,
 ) -> Redacted:
     """Redact, and on request forget."""
-    done = run_redact(context, request, work)
+    done = run_redact(context, request)
     if not forget:
         return done
     forgotten = run_forget(context, request.redact_id, tables, short_grace=short_grace)

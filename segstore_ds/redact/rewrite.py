@@ -5,15 +5,14 @@ redacted column is taken by an index that has nulls, so that the slots of its nu
 lists, strings and structs hold none of what was there.
 """
 
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from segstore_ds.compact.commit import Replacement
+from segstore_ds.compact.commit import Replacement, discard, run_each
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import InternalError
@@ -27,6 +26,7 @@ from segstore_ds.redact.plan import Wanted
 from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.write.task_writer import TaskWriter
 
+SEGMENTS_AT_ONCE = 4  # while one is synced, another one is encoded
 _OFFSET = "offset"
 
 
@@ -38,10 +38,20 @@ class RedactJob:
     wanted: Mapping[int, Wanted] = field(repr=False)  # by epoch
     tail: int  # events from this offset on stay as they are
 
-    def run(self, rows: Iterable[tuple[int, PlacedSegment]]) -> Iterator["RedactedSegment"]:
-        """Look through segments with numbers of their own."""
-        for number, placed in rows:
-            yield redact_segment(self, placed, number=number, nonce=secrets.token_hex(6))
+    def run(self, rows: Iterable[PlacedSegment]) -> Generator["RedactedSegment", None, None]:
+        """Look through segments, several at once."""
+        nonce = self.job.clock.new_id()[:12]
+        return run_each(
+            lambda number, placed: redact_segment(self, placed, number=number, nonce=nonce),
+            rows,
+            lambda done: discard(self.job.storage, (each.run for each in done)),
+            threads=SEGMENTS_AT_ONCE,
+            weigh=lambda placed: placed.entry.bytes,
+        )
+
+    def size(self, rows: Iterable[PlacedSegment]) -> int:
+        """Return how many encoded bytes segments have."""
+        return sum(placed.entry.bytes for placed in rows)
 
     def keys(self) -> dict[int, tuple[Key, ...]]:
         """Return what the filters look up in segments of each epoch."""

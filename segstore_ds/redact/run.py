@@ -15,16 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
-from segstore_ds.compact.commit import (
-    Replacement,
-    check_outputs,
-    describe_runs,
-    listed_runs,
-    replace_runs,
-)
+from segstore_ds.compact.commit import Replacement, commit_runs
 from segstore_ds.compact.rewrite import plan_job
-from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
+from segstore_ds.compact.run import commit_bytes, in_commits
+from segstore_ds.errors import ConflictError
 from segstore_ds.format import names
 from segstore_ds.format.expiry import refuse_kept
 from segstore_ds.format.indexed_columns import find_time_field
@@ -33,8 +29,6 @@ from segstore_ds.format.redactions import Redaction, redactions_of, with_redacti
 from segstore_ds.format.root import PartRef, Root, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import CompactRules
-from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.prune import looks_up, segments_holding
 from segstore_ds.redact.plan import (
     RedactRequest,
@@ -45,26 +39,17 @@ from segstore_ds.redact.plan import (
     refuse_time_column,
 )
 from segstore_ds.redact.report import Redacted
-from segstore_ds.redact.rewrite import RedactedSegment, RedactJob, redact_segment
+from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.staged import delete_staged
 
-COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
-COMMIT_SEGMENTS = 256
-SEGMENTS_AT_ONCE = 4
 CONFLICTS = 32  # rounds in a row that changed nothing because others came first
 
-# Looks through segments of a job, here or in tasks elsewhere, in any order.
-Work = Callable[[RedactJob, Sequence[PlacedSegment]], Iterable[RedactedSegment]]
 
-
-def run_redact(
-    context: StreamContext, request: RedactRequest, work: Work | None = None
-) -> Redacted:
+def run_redact(context: StreamContext, request: RedactRequest) -> Redacted:
     """Redact a stream up to its tail, in as many commits as needed.
 
     If it fails, earlier commits of the call stay, and the same id goes on from there.
@@ -84,7 +69,7 @@ def run_redact(
     lost = 0
     while lost < CONFLICTS:
         try:
-            if progress.round(work or work_here(context)):
+            if progress.round():
                 return _result(progress.record)
             lost = 0
         except ConflictError:
@@ -104,36 +89,6 @@ def _result(record: Redaction, *, repeated: bool = False) -> Redacted:
     return Redacted(
         record.redact_id, record.version, record.tail, record.rows, record.segments, repeated
     )
-
-
-def work_here(context: StreamContext) -> Work:
-    """Return what looks through segments in this process, several at once."""
-
-    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
-        nonce = context.clock.new_id()[:12]
-        written: list[RedactedSegment] = []
-
-        def redact(numbered: tuple[int, PlacedSegment]) -> RedactedSegment:
-            number, placed = numbered
-            found = redact_segment(job, placed, number=number, nonce=nonce)
-            written.append(found)
-            return found
-
-        # Several at once: while one is synced, another one is encoded.
-        weigh = _stored_bytes
-        found = map_ahead(redact, enumerate(chosen), threads=SEGMENTS_AT_ONCE, weigh=weigh)
-        try:
-            with closing(found):
-                yield from found
-        except BaseException:
-            _discard(context, written)
-            raise
-
-    return work
-
-
-def _stored_bytes(numbered: tuple[int, PlacedSegment]) -> int:
-    return numbered[1].entry.bytes
 
 
 class Progress:
@@ -156,36 +111,31 @@ class Progress:
         self._wanted: Mapping[int, Wanted] = {}
         self._clean: set[tuple[int, int, str]] = set()
 
-    def round(self, work: Work) -> bool:
+    def round(self) -> bool:
         """Redact what matches on the newest version; True once a commit says nothing does."""
         root = self._context.log.refresh()
         if (root.restored or 0) > self.record.version:
             # What a restore listed again lies behind the tail of before.
             self.record = replace(self.record, version=root.version, tail=root.tail)
-        return False if self.sweep(root, work) else self._finish(root)
+        return False if self.sweep(root, commit_bytes(self._context)) else self._finish(root)
 
-    def sweep(
-        self,
-        root: Root,
-        work: Work,
-        most_bytes: int = COMMIT_BYTES,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    def sweep(self, root: Root, most_bytes: int, stop: Callable[[], bool] = lambda: False) -> bool:
         """Redact what matches on a version, in commits of so many bytes; False if nothing does.
 
         It may stop between two commits.
         """
         job, found = self.plan(root), False
-        for chosen in _batches(self.candidates(root, job), most_bytes):
-            found |= self._redact(work(job, chosen))
+        size = attrgetter("entry.bytes")
+        for chosen in in_commits(self.candidates(root, job), size, most_bytes):
+            with closing(self._context.launch(job, chosen)) as looked:
+                found |= self._redact(looked)
             if stop():
                 break
         return found
 
     def plan(self, root: Root) -> RedactJob:
         """Return what all segments of a version are looked through for."""
-        rules, layout = CompactRules(), Layout()
-        job = plan_job(self._context, root, rules, layout, stages=True)
+        job = plan_job(self._context, root, Layout(), stages=True)
         if {*job.epochs} != {*self._wanted}:
             self._wanted = plan_wanted(job.epochs, self._request)
         time = find_time_field(root, epoch_schema(self._context.status, root.epoch))
@@ -221,15 +171,11 @@ class Progress:
     def _redact(self, found: Iterable[RedactedSegment]) -> bool:
         """Commit what replaces segments; tell whether any event matched."""
         matched: list[RedactedSegment] = []
-        try:
-            for segment in found:
-                if segment.run is None:
-                    self._clean.add(_place(segment.placed))
-                else:
-                    matched.append(segment)
-        except BaseException:
-            _discard(self._context, matched)
-            raise
+        for segment in found:
+            if segment.run is None:
+                self._clean.add(_place(segment.placed))
+            else:
+                matched.append(segment)
         if matched:
             self.record = commit_redaction(self._context, self.record, matched)
             for segment in matched:
@@ -269,26 +215,14 @@ class Progress:
 
 
 def commit_redaction(
-    context: StreamContext, record: Redaction, segments: Sequence[RedactedSegment]
+    context: StreamContext, record: Redaction, segments: Iterable[RedactedSegment]
 ) -> Redaction:
-    """Replace segments in one commit; return the record with what was replaced.
-
-    Segments that another commit changed meanwhile are skipped, and what was written for them is
-    deleted. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted.
-    """
+    """Replace segments in one commit, as `commit_runs`; return the record with what it replaced."""
     rows = {segment.run: segment.rows for segment in segments if segment.run is not None}
     runs = sorted(rows, key=lambda run: run.start)
 
-    def build(root: Root, slot: Slot) -> Change[tuple[Redaction, Sequence[Replacement]]]:
+    def note(root: Root, kept: Sequence[Replacement], slot: Slot) -> tuple[Root, Note]:
         refuse_kept(root)
-        check_outputs(root, runs)
-        kept, landed = listed_runs(context.status, root, runs)
-        if landed or not kept:
-            raise ConflictError(
-                "the segments to redact are no longer listed",
-                remedy="call it again with the same redact_id",
-                stream=root.stream_id,
-            )
         changed = sum(rows[run] for run in kept)
         known = redactions_of(root).get(record.redact_id, record)
         noted = replace(
@@ -300,25 +234,12 @@ def commit_redaction(
             time_us=slot.time_us,
             done=False,
         )
-        replaced = replace_runs(context.status, root, kept, slot)
-        planned = replace(
-            with_redaction(_without_fingerprints(context.status, replaced, kept, slot), noted),
-            operation=Operation.REDACT,
-            client=context.client,
-        )
-        tidied = context.status.tidy(planned, slot)
-        note = replace(note_of(noted, changed), merged=describe_runs(kept))
-        return Change(tidied, (noted, kept), note)
+        cleared = _without_fingerprints(context.status, root, kept, slot)
+        planned = replace(with_redaction(cleared, noted), operation=Operation.REDACT)
+        return planned, note_of(noted, changed)
 
-    try:
-        noted, kept = context.log.commit(build).result
-    except MAYBE_COMMITTED:
-        raise  # the log may name the outputs, so keep them
-    except SegstoreError:
-        _discard(context, segments)
-        raise
-    _discard(context, [segment for segment in segments if segment.run not in kept])
-    return noted
+    root, _ = commit_runs(context, runs, note, staged=runs)
+    return redactions_of(root).get(record.redact_id, record)
 
 
 def note_of(record: Redaction, rows: int) -> Note:
@@ -357,21 +278,3 @@ def _without_fingerprints(
 def _place(placed: PlacedSegment) -> tuple[int, int, str]:
     # The path of an inline segment may come to stand for others; with its range it does not.
     return placed.start, placed.entry.rows, placed.entry.path
-
-
-def _batches(candidates: Iterable[PlacedSegment], most_bytes: int) -> Iterator[list[PlacedSegment]]:
-    batch: list[PlacedSegment] = []
-    size = 0
-    for placed in candidates:
-        if batch and (size + placed.entry.bytes > most_bytes or len(batch) >= COMMIT_SEGMENTS):
-            yield batch
-            batch, size = [], 0
-        batch.append(placed)
-        size += placed.entry.bytes
-    if batch:
-        yield batch
-
-
-def _discard(context: StreamContext, segments: Iterable[RedactedSegment]) -> None:
-    runs = (segment.run for segment in segments if segment.run is not None)
-    delete_staged(context.storage, (output for run in runs for output in run.outputs))

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,57 +15,49 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from segstore_ds import Layout
+from segstore_ds import Layout, Stream
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import WRITE, parse_options
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
 from segstore_ds.reports import Compaction, Copied, Redacted
-from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS, plan_copied_rows
+from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS
 from segstore_ds.spark.batch.planning import storage_of
-from segstore_ds.spark.batch.writer import client_of
-from segstore_ds.spark.option_texts import CopiedRows, HelperNotes, as_location, as_texts
+from segstore_ds.spark.batch.writer import build_request, client_of
+from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan import here
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector.jobs import (
     CutLike,
     FilterLike,
-    RowsCopy,
-    compact_stream,
-    copy_events,
-    copy_segments,
-    open_stream,
-    redact_stream,
+    Job,
+    cut_text,
+    open_on_engine,
+    plan_rows_copy,
 )
 from segstore_ds.stream.connector.reads import Storage
 
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain
-_WHOLE = ("head", "tail")
 
 
-def launch(
-    spark: SparkSession,
-    run: Callable[[Sequence[Any]], Iterator[Any]],
-    rows: Sequence[Any],
-    size: int,
-) -> list[Any]:
-    """Run each row in a task and return the results; an attempt that fails is made again.
+def launch(spark: SparkSession, job: Job, rows: Sequence[Any]) -> Generator[Any, None, None]:
+    """Run each row of a job in a task; an attempt that fails is made again. A `Launch`.
 
     What reads few bytes is run here: tasks take seconds to start after an idle minute.
     """
-    if size <= here.MOST_BYTES:
-        return [*run(rows)]
-    numbers = spark.range(0, len(rows), 1, max(1, min(len(rows), MOST_TASKS)))
+    if not rows or job.size(rows) <= here.MOST_BYTES:
+        yield from job.run(rows)
+        return
+    numbers = spark.range(0, len(rows), 1, min(len(rows), MOST_TASKS))
     packed = [pickle.dumps(row) for row in rows]  # a task unpacks only its own
 
     def run_row(number: int) -> bytes:
-        return pickle.dumps([*run([pickle.loads(packed[number])])])  # noqa: S301 - our own
+        return pickle.dumps([*job.run([pickle.loads(packed[number])])])  # noqa: S301 - our own
 
     # Functions of Arrow batches need pandas; a job does not.
     task = udf(run_row, "binary", useArrow=False).asNondeterministic()
-    done = numbers.select(task("id")).collect() if packed else []
-    return [one for row in done for one in pickle.loads(row[0])]  # noqa: S301 - our own tasks
+    for row in numbers.select(task("id")).collect():
+        yield from pickle.loads(row[0])  # noqa: S301 - our own tasks
 
 
 def compact(
@@ -114,13 +106,15 @@ def compact(
         >>> done.segments_before, done.segments_after
         (2, 1)
     """
-    return compact_stream(
-        _storage(spark, as_location(url), single_writer=single_writer),
-        CompactRules(mode, target_rows, target_bytes, minor, budget_bytes),
-        layout or Layout(),
-        (start, end),
-        partial(launch, spark),
-        client=_client(spark),
+    return _open(spark, url, single_writer=single_writer).compact(
+        start,
+        end,
+        mode=mode,
+        target_rows=target_rows,
+        target_bytes=target_bytes,
+        minor=minor,
+        budget_bytes=budget_bytes,
+        layout=layout,
     )
 
 
@@ -132,17 +126,17 @@ def copy(
     transform: Callable[[DataFrame], DataFrame] | None = None,
     *,
     mode: str | None = None,
-    start: int | str = "head",
-    end: int | str = "tail",
+    start: CutLike = "head",
+    end: CutLike = "tail",
     seal: bool = False,
     single_writer: bool = False,
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
 
-    With mode ``segments`` the objects are copied as they are; offsets stay. With mode ``events``
-    the events are written again, with offsets from 0, and can be transformed on the way. The order
-    is kept if the transformation keeps it: filters and new columns do; joins, sorts and shuffles
-    don't. There is no stream at the destination before everything is copied.
+    It does the same as `Stream.copy_to`, with the same guarantees; by events, the events can be
+    transformed on the way. The order is kept if the transformation keeps it: filters and new
+    columns do; joins, sorts and shuffles don't. There is no stream at the destination before
+    everything is copied.
 
     The first call fixes the range. If it fails, the next call with the same id continues where it
     stopped. A copy with a transformation runs about one Spark job for each 16 GiB, and continues
@@ -156,9 +150,9 @@ def copy(
         target: A location without a stream, on any filesystem.
         copy_id: Letters, digits and dashes; repeating a finished copy with its id does nothing.
         transform: A function from the events to the rows to write; needs mode ``events``.
-        mode: ``segments`` or ``events``; None means ``events`` if there is a transformation.
-            `Stream.copy_to` copies ranges by segments.
-        start: First event, for mode ``events``; any form of cut except a time object.
+        mode: As for `Stream.copy_to`; None means ``events`` with a transformation, else
+            ``segments``.
+        start: First event; a segment that it divides is rewritten.
         end: The event after the last, in the same forms.
         seal: Seal the copy after its last event.
         single_writer: Allow filesystems without exclusive create, for both streams.
@@ -182,28 +176,43 @@ def copy(
         2
     """
     source, target = as_location(source), as_location(target)
-    mode = mode or (EVENTS if transform is not None else SEGMENTS)
-    if mode not in (EVENTS, SEGMENTS):
+    mode = mode or (SEGMENTS if transform is None else EVENTS)
+    if transform is None:
+        stream = _open(spark, source, single_writer=single_writer)
+        to = _storage(spark, target, single_writer=single_writer)
+        return stream.copy_to(to, copy_id=copy_id, mode=mode, start=start, end=end, seal=seal)
+    if mode != EVENTS:
         raise InvalidInputError(
-            "unknown copy mode",
-            remedy="use segments or events, or segstore.spark.clone(...) to share segments",
+            "only a copy by events can be transformed",
+            remedy='use mode="events", or no transformation',
             mode=mode,
         )
-    old, new = (_storage(spark, url, single_writer=single_writer) for url in (source, target))
-    if transform is None and mode == EVENTS:
-        cuts = (str(start), str(end))
-        run = partial(launch, spark)
-        return copy_events(old, new, copy_id, cuts, run, seal=seal, client=_client(spark))
-    if transform is None and (str(start), str(end)) == _WHOLE:
-        run = partial(launch, spark)
-        return copy_segments(old, new, copy_id, run, seal=seal, client=_client(spark))
-    if transform is None or mode == SEGMENTS:
-        raise InvalidInputError(
-            'mode="segments" copies the whole stream unchanged',
-            remedy='use mode="events", or Stream.copy_to for a range of segments',
-        )
-    rows = CopiedRows(source, copy_id, seal, (str(start), str(end)))
-    return _copy_rows(spark, (old, new), target, rows, transform, single_writer=single_writer)
+    options = as_texts({"singleWriter": single_writer})
+    reader = spark.read.format("segstore").options(**options)
+    schema, cuts = transform(reader.load(source)).schema, (cut_text(start), cut_text(end))
+    plan = partial(
+        plan_rows_copy,
+        _storage(spark, source, single_writer=single_writer),
+        _storage(spark, target, single_writer=single_writer),
+        build_request(parse_options({}, WRITE), schema, client=_client(spark)),
+        copy_id,
+        cuts,
+        seal=seal,
+        made_by=_made_by(transform, schema),
+    )
+    work = plan().copy
+    if work.to.done is not None:
+        return work.to.done
+    asked = {"copyFrom": source, "copyMode": mode, "copyId": copy_id, "seal": str(seal)}
+    asked |= {"startCut": cuts[0], "endCut": cuts[1]}
+    spans = work.missing(JOB_PIECES)
+    for first, last in spans:
+        rows = transform(read_in_order(spark, source, **options, startCut=first, endCut=last))
+        notes = HelperNotes(piece=(first, last, work.made_by))
+        save(rows, target, "append", options | asked | notes.as_options())
+    if spans == [work.bounds]:  # one job of everything has committed it
+        return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
+    return work.commit()
 
 
 def clone(
@@ -242,41 +251,9 @@ def clone(
         >>> segstore.spark.read(spark, fork).count()
         2
     """
-    stream = open_stream(_storage(spark, as_location(source)))
-    return stream.copy_to(
+    return _open(spark, source).copy_to(
         as_location(target), copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
     )
-
-
-def _copy_rows(
-    spark: SparkSession,
-    storages: tuple[Storage, Storage],
-    target: str,
-    rows: CopiedRows,
-    transform: Callable[[DataFrame], DataFrame],
-    *,
-    single_writer: bool,
-) -> Copied:
-    """Copy the events that a transformation makes, by as many jobs as there are pieces."""
-    options = as_texts({"singleWriter": single_writer})
-    reader = spark.read.format("segstore").options(**options)
-    schema = transform(reader.load(rows.source)).schema
-    rows = replace(rows, made_by=_made_by(transform, schema))
-
-    def plan() -> RowsCopy:
-        return plan_copied_rows(storages, schema, rows, client=_client(spark))
-
-    copy = plan().copy
-    if copy.to.done is not None:
-        return copy.to.done
-    spans = copy.missing(JOB_PIECES)
-    for span in spans:
-        read = read_in_order(spark, rows.source, **options, startCut=span[0], endCut=span[1])
-        notes = HelperNotes(copied=replace(rows, made_by=copy.made_by, span=span))
-        save(transform(read), target, "append", options | notes.as_options())
-    if spans == [copy.bounds]:  # one job of everything has committed it
-        return replace(plan().copy.to.done or Copied(0, 0, 0, 0), repeated=False)
-    return copy.commit()
 
 
 def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) -> str | None:
@@ -291,6 +268,14 @@ def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) ->
     source = inspect.getsourcefile(transform) if inspect.isroutine(transform) else None
     text = Path(source).read_bytes() if source and Path(source).is_file() else b""
     return hashlib.blake2b(code + text + schema.json().encode(), digest_size=6).hexdigest()
+
+
+def _open(
+    spark: SparkSession, url: str | os.PathLike[str], *, single_writer: bool = False
+) -> Stream:
+    """Open a stream in this process whose jobs run by Spark's tasks."""
+    storage = _storage(spark, as_location(url), single_writer=single_writer)
+    return open_on_engine(storage, partial(launch, spark), client=_client(spark))
 
 
 def _client(spark: SparkSession) -> str:
@@ -342,11 +327,9 @@ def redact(
         >>> segstore.spark.read(spark, stream.url).where("user IS NULL").count()
         1
     """
-    return redact_stream(
-        _storage(spark, as_location(url)),
+    return _open(spark, url).redact(
         filters,
-        columns,
-        partial(launch, spark),
+        columns=columns,
         reason=reason,
         redact_id=redact_id,
         forget=forget,

@@ -32,41 +32,19 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedRows:
-    """Which rows a write of a copy brings.
-
-    Attributes:
-        source: The location of the source.
-        copy_id: The name of the copy.
-        seal: Whether the copy is sealed after its last event.
-        cuts: The range of the source that was asked for.
-        column: The column with the offset of each row; None if the helper reads the range itself.
-        span: The offsets that the rows are made of, if they are a part of the range.
-        made_by: What tells their transformation from others.
-    """
-
-    source: str
-    copy_id: str
-    seal: bool
-    cuts: tuple[str, str]
-    column: str | None = None
-    span: tuple[int, int] | None = None
-    made_by: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class HelperNotes:
     """What a helper tells the source: one hidden option, written and parsed here alone.
 
     Attributes:
         native_epochs: The hybrid scan reads the Parquet segments of these epochs itself.
         transaction: Of a write, whose commit the helper then finds.
-        copied: Of a copy by events, the rows of one of its jobs.
+        piece: Of a copy by events, the offsets that a write's rows are made of, which it has read
+            itself, and what tells their transformation from others.
     """
 
     native_epochs: tuple[int, ...] = ()
     transaction: str | None = None
-    copied: CopiedRows | None = None
+    piece: tuple[int, int, str] | None = None
 
     def as_options(self) -> dict[str, str]:
         """Return the notes as Spark passes them: nothing where there is none."""
@@ -78,12 +56,8 @@ class HelperNotes:
         if NOTES not in options:
             return NO_NOTES
         value = json.loads(options[NOTES])
-        copied = value["copied"]
-        if copied is not None:
-            span = copied["span"]
-            copied |= {"cuts": tuple(copied["cuts"]), "span": None if span is None else tuple(span)}
-            copied = CopiedRows(**copied)
-        return cls(tuple(value["native_epochs"]), value["transaction"], copied)
+        piece = value["piece"] and tuple(value["piece"])
+        return cls(tuple(value["native_epochs"]), value["transaction"], piece)
 
 
 NO_NOTES = HelperNotes()
@@ -91,8 +65,7 @@ NO_NOTES = HelperNotes()
 
 def asks_for_job(options: Mapping[str, str]) -> bool:
     """Tell whether options of a write, as Spark has them, may ask for a copy or a compaction."""
-    copied = HelperNotes.of(options).copied is not None
-    return copied or not _OF_JOBS.isdisjoint(name.lower() for name in options)
+    return not _OF_JOBS.isdisjoint(name.lower() for name in options)
 
 
 def as_location(url: str | os.PathLike[str]) -> str:

@@ -34,7 +34,7 @@ from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
@@ -426,7 +426,7 @@ class Stream(Writes):
 
     def copy_to(
         self,
-        url: str | os.PathLike[str],
+        url: UrlLike,
         *,
         copy_id: str,
         mode: str = "segments",

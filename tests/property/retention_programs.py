@@ -6,7 +6,7 @@ to such a version, however slow, misses one. And no retention passes a reader th
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -281,7 +281,7 @@ def compactor(nonce: str) -> Program:
         inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in placed)
         output = SegmentEntry(0, path, rows, 6, 1, 0)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
-        commit_groups(context, [run], transaction=nonce)
+        commit_groups(context, [run])
 
     return acting(work)
 
@@ -296,16 +296,16 @@ def redactor(nonce: str) -> Program:
         context = StreamContext.of(log)
         tries = count()
 
-        def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+        def launch(
+            job: RedactJob, chosen: Sequence[PlacedSegment]
+        ) -> Generator[RedactedSegment, None, None]:
             attempt = next(tries)
-            return [
-                _redacted(actor, job, placed, f"{number}-{attempt}-0.arrow", nonce)
-                for number, placed in enumerate(chosen)
-            ]
+            for number, placed in enumerate(chosen):
+                yield _redacted(actor, job, placed, f"{number}-{attempt}-0.arrow", nonce)
 
         request = RedactRequest([["n", ">=", 0]], ["n"], "", "r")
         try:
-            done = run_redact(context, request, work)
+            done = run_redact(replace(context, launch=launch), request)
         except GIVEN_UP:
             return
         actor.note("redacted", done.tail, done.version)
@@ -343,7 +343,7 @@ def merger(nonce: str) -> Program:
         inputs = tuple((each.entry.segment_id, each.entry.path) for each in placed)
         output = SegmentEntry(0, path, rows, 6, 1, 0)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
-        commit_groups(context, [run], transaction=nonce)
+        commit_groups(context, [run])
 
     return acting(work)
 

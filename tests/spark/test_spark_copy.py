@@ -44,10 +44,18 @@ def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkey
 def test_copy_refuses_modes_that_do_not_fit(spark, url, tmp_path):
     fill(url, 4)
     target = f"file://{tmp_path}/copied"
-    for given in ({"mode": "clone"}, {"start": 10}, {"transform": sorted, "mode": "segments"}):
+    for given in ({"mode": "whole"}, {"transform": sorted, "mode": "segments"}):
         with pytest.raises(InvalidInputError, match="mode"):
             segstore.spark.copy(spark, url, target, "c", **given)
     assert not segstore.exists(target)
+
+
+def test_a_range_is_copied_by_segments(spark, url, tmp_path):
+    """As `Stream.copy_to` does, which finds it done."""
+    stream, target = fill(url, 4), f"file://{tmp_path}/copied"
+    assert segstore.spark.copy(spark, url, target, "c", start=5, end=30).segments == 3
+    assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(5, 30))
+    assert stream.copy_to(target, copy_id="c", start=5, end=30).repeated
 
 
 def test_an_empty_stream_is_copied(spark, url, tmp_path):

@@ -425,7 +425,7 @@ def test_copy_by_events_goes_by_stored_names_while_columns_are_renamed(stream, t
     """A later run of the copy reads a source whose columns have other names by then."""
     request = CopyRequest("one", "head", "tail", mode="events")
     target = open_storage(str(tmp_path / "copy"))
-    plan_copy_events(stream._context, target, request, client="test")
+    plan_copy_events(stream._context, target, request)
     stream.change_schema(rename={"user": "email", "email": "user"})
     stream.copy_to(str(tmp_path / "copy"), copy_id="one", start="head", end="tail", mode="events")
     assert rows(segstore.open(str(tmp_path / "copy"))) == EVENTS

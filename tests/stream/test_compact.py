@@ -249,7 +249,7 @@ def test_compaction_skips_runs_that_another_one_replaced() -> None:
     done = [run_group(job, groups[0], nonce="0" * 12)]
     stream.compact(mode="split", target_rows=10)
     with pytest.raises(ConflictError, match="plan again"):
-        commit_groups(stream._context, done, transaction="t")
+        commit_groups(stream._context, done)
     assert stream.verify().check().leftovers == []
 
 
@@ -259,7 +259,7 @@ def test_truncation_during_compaction_wins() -> None:
     job, groups = _planned(stream, CompactRules("merge", 20, 1 << 20))
     done = [run_group(job, one, nonce="0" * 12) for one in groups]
     stream.truncate(10)
-    _, kept = commit_groups(stream._context, done, transaction="t")
+    _, kept = commit_groups(stream._context, done)
     assert [run.start for run in kept] == [20, 40]
     assert values(stream, offset=True) == [(n, n) for n in range(10, 60)]
     assert stream.verify().check().leftovers == []
@@ -267,8 +267,8 @@ def test_truncation_during_compaction_wins() -> None:
 
 def _planned(stream: Stream, rules: CompactRules) -> tuple:
     root = stream.refresh()._log.root
-    job = plan_job(stream._context, root, rules, Layout())
-    return job, plan_range_groups(stream._context.status, root, job, (root.listed_start, root.tail))
+    job, bounds = plan_job(stream._context, root, Layout()), (root.listed_start, root.tail)
+    return job, plan_range_groups(stream._context.status, root, job, rules, bounds)
 
 
 def test_groups_are_committed_once() -> None:
@@ -277,7 +277,7 @@ def test_groups_are_committed_once() -> None:
     job, groups = _planned(stream, CompactRules())
     done = [run_group(job, groups[0], nonce=nonce * 12) for nonce in "01"]
     for _ in range(2):
-        root, kept = commit_groups(stream._context, done, transaction="t")
+        root, kept = commit_groups(stream._context, done)
         assert len(kept) == 1
     assert root.version == stream.version
     assert values(stream) == list(range(60))
@@ -293,7 +293,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     stream.maintain(grace=DAY)
     assert stream._log.root.staging_floor > 0
     with pytest.raises(StagedExpiredError):
-        commit_groups(stream._context, done, transaction="t")
+        commit_groups(stream._context, done)
     assert values(stream) == list(range(60))
 
 

@@ -223,18 +223,17 @@ class TestSplit:
         """The split is rebased over an append; a truncation of its segment comes first."""
         stream = fill(storage, each=50)
         layout = Layout(frame_rows=20, segment_format="arrow")
-        job = plan_job(
-            stream._context, stream._log.root, CompactRules("split"), layout, stages=True
-        )
-        groups = plan_range_groups(stream._context.status, stream._log.root, job, (0, 100))
+        context, root, rules = stream._context, stream._log.root, CompactRules("split")
+        job = plan_job(context, root, layout, stages=True)
+        groups = plan_range_groups(context.status, root, job, rules, (0, 100))
         replaced = run_group(job, groups[0], nonce="a" * 12)
         open_on(storage).append(events(100, 130), layout=Layout(inline_bytes=0))
-        commit_groups(stream._context, [replaced], transaction="1" * 32)
+        commit_groups(stream._context, [replaced])
         assert stream.read().read_all() == events(0, 130)
         assert counts(stream) == [6, 1]
         again = run_group(job, groups[0], nonce="b" * 12)
         with pytest.raises(ConflictError, match="no longer listed"):
-            commit_groups(stream._context, [again], transaction="2" * 32)
+            commit_groups(stream._context, [again])
         stream.verify().check()
 
 
@@ -243,7 +242,7 @@ def test_entry_without_counts_opens_the_footer(storage):
     stream = fill(storage)
     (entry,) = stream._log.root.entries
     older = replace(entry, frames=0, frame_raws=0)
-    job = plan_job(stream._context, stream._log.root, CompactRules(), Layout())
+    job = plan_job(stream._context, stream._log.root, Layout())
     storage.calls.clear()
     assert count_frames(entry, partial(frames_of, job)) == (20, entry.frame_raws)
     assert storage.calls == []

@@ -423,7 +423,7 @@ def test_source_of_another_generation_is_refused() -> None:
     stream._log.adopt(promoted)
     request = CopyRequest("c", "head", "tail", mode="events")
     with pytest.raises(PositionError, match="another generation"):
-        plan_copy_events(stream._context, target, request, client="")
+        plan_copy_events(stream._context, target, request)
 
 
 @pytest.mark.usefixtures("no_inline")

@@ -3,6 +3,7 @@
 import datetime as dt
 import random
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -252,24 +253,17 @@ def test_two_rounds_and_a_compaction_at_once() -> None:
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
     wait(storage, 2 * DAY)
     other = open_on(storage, clock=stream._log.clock)
-    work_here = expire.work_here
     happened = []
 
-    def work(context):
-        looks = work_here(context)
+    def launch(job, chosen):
+        found = [*job.run(chosen)]
+        if not happened:
+            happened.append(1)
+            other.compact(0, 30)
+            other.maintain()
+        yield from found
 
-        def look(job, chosen):
-            found = list(looks(job, chosen))
-            if not happened:
-                happened.append(1)
-                other.compact(0, 30)
-                other.maintain()
-            return found
-
-        return look
-
-    with patch.object(expire, "work_here", work):
-        stream.maintain()
+    Stream(replace(stream._context, launch=launch)).maintain()
     assert happened
     stream.maintain()
     assert texts(stream) == [None] * 60

@@ -57,8 +57,8 @@ def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
     task.append(_events(0).to_batches()[0])
     task.finish()
     root, context = stream._log.root, stream._context
-    job = plan_job(context, root, CompactRules(), LAYOUTS[1])
-    for group in plan_range_groups(context.status, root, job, (root.listed_start, root.tail)):
+    job, bounds = plan_job(context, root, LAYOUTS[1]), (root.listed_start, root.tail)
+    for group in plan_range_groups(context.status, root, job, CompactRules(), bounds):
         run_group(job, group, nonce=12 * "a")
     stream.truncate(root.head + 2)
     return stream

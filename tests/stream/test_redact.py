@@ -1,7 +1,7 @@
 """Redaction of streams: which values go, what stays, and what comes in between."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,18 +9,19 @@ import pytest
 from stream_kit import STAGED, Meddling, make_stream, numbers, objects, snapshot
 from wrapped_storage import WrappedStorage
 
+from segstore_ds.compact import run
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
+from segstore_ds.log.context import Job
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
-from segstore_ds.redact import run as redact_module
 from segstore_ds.redact.plan import RedactRequest
 from segstore_ds.redact.report import Redacted
-from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.restore import plan_restore
 from segstore_ds.status.slot import Slot
@@ -56,12 +57,13 @@ def _hidden(stream: Stream) -> list[str | None]:
 def _redact_while(stream: Stream, happens: Callable[[Sequence[PlacedSegment]], object]) -> Redacted:
     """Redact; something happens after segments were looked through, before each commit."""
 
-    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
-        found = list(redact_module.work_here(stream._context)(job, chosen))
+    def launch(job: Job, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
+        found = [*job.run(chosen)]
         happens(chosen)
-        return found
+        yield from found
 
-    return run_redact(stream._context, RedactRequest(SECRET, ["s"], "", "r"), work)
+    context = replace(stream._context, launch=launch)
+    return run_redact(context, RedactRequest(SECRET, ["s"], "", "r"))
 
 
 @pytest.mark.parametrize("layout", [Layout(), STAGED, PARQUET], ids=["inline", "arrow", "parquet"])
@@ -162,12 +164,12 @@ def test_a_compaction_under_way_brings_nothing_back() -> None:
     stream, storage = make_stream(4)
     other = open_on(storage, clock=stream._context.clock)._context
     root = other.log.root
-    job = plan_job(other, root, CompactRules(), Layout())
-    groups = plan_range_groups(other.status, root, job, (0, 40))
+    job = plan_job(other, root, Layout())
+    groups = plan_range_groups(other.status, root, job, CompactRules(), (0, 40))
     done = [run_group(job, group, nonce=12 * "a") for group in groups]
     stream.redact(SECRET, columns=["s"])
     with pytest.raises(ConflictError):
-        commit_groups(other, done, transaction=32 * "b")
+        commit_groups(other, done)
     assert _texts(stream) == _expected(40, 13, 27)
 
 
@@ -311,7 +313,7 @@ def test_only_the_newest_redactions_are_remembered() -> None:
 
 def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed stays, the bound tail too; the rest follows."""
-    monkeypatch.setattr(redact_module, "COMMIT_SEGMENTS", 1)
+    monkeypatch.setattr(run, "COMMIT_ROWS", 1)
     stream, storage = make_stream(4)
 
     def interrupt(chosen: Sequence[PlacedSegment]) -> None:

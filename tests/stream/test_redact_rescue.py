@@ -3,20 +3,22 @@
 Not a value of it may be read, whatever object was lost and however much loss a repair may accept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from follower_kit import Pair
 from stream_kit import TIGHT, make_stream, numbers, objects
 from virtual_time import TimedStorage
 
+from segstore_ds.compact import run
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redactions_of
-from segstore_ds.redact import run as redact_module
+from segstore_ds.log.context import Job
 from segstore_ds.redact.plan import RedactRequest
-from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
+from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.stream.opening import open as open_on
@@ -46,16 +48,16 @@ def _half_redact(stream: Stream, commits: int) -> None:
     """Redact by commits of one segment, and die after some of them."""
     done: list[RedactedSegment] = []
 
-    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+    def launch(job: Job, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
         if len(done) == commits:
             raise KeyboardInterrupt
-        found = list(redact_module.work_here(stream._context)(job, chosen))
+        found = [*job.run(chosen)]
         done.extend(segment for segment in found if segment.run)
-        return found
+        yield from found
 
-    stream.refresh()
+    context = replace(stream.refresh()._context, launch=launch)
     with pytest.raises(KeyboardInterrupt):
-        run_redact(stream._context, RedactRequest(FILTERS, ["s"], "", "r"), work)
+        run_redact(context, RedactRequest(FILTERS, ["s"], "", "r"))
 
 
 def _texts(stream: Stream) -> list[str | None]:
@@ -143,7 +145,7 @@ def test_a_half_done_redaction_survives_a_repair(
     commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it committed stays redacted. Its id finishes it, up to the new tail."""
-    monkeypatch.setattr(redact_module, "COMMIT_SEGMENTS", 1)
+    monkeypatch.setattr(run, "COMMIT_ROWS", 1)
     stream, storage = make_stream(0)
     _fill(stream)
     _half_redact(stream, commits)
@@ -187,7 +189,7 @@ def test_a_promoted_follower_finishes_a_redaction(
     commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The primary dies half-way; the same id goes on by the bound tail, and forgets there."""
-    monkeypatch.setattr(redact_module, "COMMIT_SEGMENTS", 1)
+    monkeypatch.setattr(run, "COMMIT_ROWS", 1)
     pair = Pair()
     stream = pair.stream
     stream.followers.add(pair.follower)

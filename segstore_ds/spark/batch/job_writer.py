@@ -1,8 +1,8 @@
 """Writes whose rows are a plan's, a list of segments, or a copy's events.
 
-The options `operation` and `copyMode` ask for them, or the helper `copy` of a session. A `Job`
-(`stream.connector`) is planned in the driver, does some rows in each task, and commits once what
-all of them have done. A copy by events takes rows of a DataFrame (`RowsCopy`).
+The options `operation` and `copyMode` ask for them. A `TableJob` (`stream.connector`) is planned
+in the driver, does some rows in each task, and what all of them have done is committed once. A copy
+by events takes rows of a DataFrame (`RowsCopy`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,19 +19,18 @@ from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter, build_request
-from segstore_ds.spark.option_texts import CopiedRows, HelperNotes
+from segstore_ds.spark.option_texts import HelperNotes
 from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.jobs import (
-    Job,
     RowsCopy,
-    commit_job,
+    TableJob,
+    commit_compaction,
     plan_compaction,
     plan_compaction_job,
     plan_rows_copy,
     plan_segments_copy,
 )
 from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
-from segstore_ds.stream.connector.writes import discard_staged
 
 SEGMENTS, EVENTS, CLONE = "segments", "events", "clone"
 MOST_TASKS = 256
@@ -54,31 +53,40 @@ def plan_job_writer(
     overwrite: bool,
 ) -> SegstoreWriter | None:
     """Return the writer of a job; None if the options, as Spark has them, ask for an append."""
-    copied = HelperNotes.of(given).copied
-    if copied is not None:
-        options = parse_options(given, WRITE)
-        return _write_rows(open_storage, options, schema, copied, client=client)
     given, range_ = _take_range(given)
     options = parse_options(given, WRITE)
     mode = _check_options(options, overwrite=overwrite)
     if options["operation"] == "append" and mode is None:
         return None
-    copy_id, seal = options["copyId"], options["seal"]
-    if mode == EVENTS and range_ is not None:
-        *cuts, column = range_
-        if column not in schema.names:
-            raise InvalidInputError(
-                "the rows have no such column", remedy="load them with offsetColumn", column=column
-            )
-        copied = CopiedRows(options["copyFrom"], copy_id, seal, (cuts[0], cuts[1]), column)
-        return _write_rows(open_storage, options, schema, copied, client=client)
     target = open_storage(options)
-    if mode == SEGMENTS:
+    if mode is None:
+        _check_rows(schema, PLAN, operation="compact")
+        compaction = plan_compaction_job(target, options)
+        return _write_job(compaction, partial(commit_compaction, compaction, client))
+    source, copy_id = open_storage({**options, "path": options["copyFrom"]}), options["copyId"]
+    if range_ is None:
         _check_rows(schema, SEGMENTS, operation="copy")
-        source = open_storage({**options, "path": options["copyFrom"]})
-        return _write_job(plan_segments_copy(source, target, copy_id, seal=seal, client=client))
-    _check_rows(schema, PLAN, operation="compact")
-    return _write_job(plan_compaction_job(target, options, client=client))
+        copy = plan_segments_copy(source, target, copy_id, seal=options["seal"], client=client)
+        return _write_job(copy, copy.commit)
+    *cuts, column = range_
+    rows = StructType([field for field in schema if field.name != column])
+    piece = HelperNotes.of(given).piece
+    if piece is None and len(rows) == len(schema):
+        raise InvalidInputError(
+            "the rows have no such column", remedy="load them with offsetColumn", column=column
+        )
+    work = plan_rows_copy(
+        source,
+        target,
+        build_request(options, rows, client=client),
+        copy_id,
+        (cuts[0], cuts[1]),
+        seal=options["seal"],
+        span=piece and piece[:2],
+        made_by=piece and piece[2],
+        column=column,
+    )
+    return SegstoreWriter(partial(_run_rows, work), work.commit, work.discard)
 
 
 def _check_options(options: Mapping[str, Any], *, overwrite: bool) -> str | None:
@@ -135,18 +143,21 @@ def _check_rows(schema: StructType, table: str, *, operation: str) -> None:
 
 def _take_range(
     given: Mapping[str, str],
-) -> tuple[Mapping[str, str], tuple[str, str, str] | None]:
+) -> tuple[Mapping[str, str], tuple[str, str, str | None] | None]:
     """Take the cuts of a copy's rows and the column of their offsets out of a write's options.
 
-    The rows of a DataFrame are those of the moment it was loaded. So a write without the helper
-    must name its range, in cuts that still mean the same events now, and the column of the offsets.
+    The rows of a DataFrame are those of the moment it was loaded. So a write must name its range,
+    in cuts that still mean the same events now, and the column of the offsets; the helper has read
+    the range of its piece itself.
     """
     named = {name.lower(): value for name, value in given.items()}
     if str(named.get("copymode")).strip().lower() != EVENTS:
         return given, None
     start, end, column = (named.get(name) for name in _RANGE)
-    fixed = all(cut is not None and parse_cut(cut).kind in _FIXED for cut in (start, end))
-    if not fixed or start is None or end is None or column is None:
+    fixed = HelperNotes.of(given).piece is not None or (
+        column and all(cut and parse_cut(cut).kind in _FIXED for cut in (start, end))
+    )
+    if not fixed or start is None or end is None:
         raise InvalidInputError(
             "a copy by events needs the range of its rows, in offsets, and their offsetColumn",
             remedy="use segstore.spark.copy(spark, source, target, copy_id, transform); or load "
@@ -172,76 +183,24 @@ def _read_plan(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist(rows, to_arrow(table_schema(PLAN)))
 
 
-def _write_job(job: Job) -> SegstoreWriter:
+def _write_job(job: TableJob, commit: Callable[[list[Any]], object]) -> SegstoreWriter:
     return SegstoreWriter(
-        partial(_run_job, job), partial(_commit_job, job), partial(_discard_job, job)
+        partial(_run_job, job), partial(_joined, commit), partial(_joined, job.discard)
     )
 
 
 def _run_job(
-    job: Job, _context: TaskContext, batches: Iterator[pa.RecordBatch]
+    job: TableJob, _context: TaskContext, batches: Iterator[pa.RecordBatch]
 ) -> tuple[list[Any], int]:
-    results: list[Any] = []
-    try:
-        for result in job.run(row for batch in batches for row in batch.to_pylist()):
-            results.append(result)  # noqa: PERF402 - a failure must find what was done
-    except BaseException:
-        job.discard(results)
-        raise
-    return results, 0
+    return [*job.run(job.take(row for batch in batches for row in batch.to_pylist()))], 0
 
 
-def _commit_job(job: Job, done: list[list[Any]]) -> None:
-    commit_job(job, [*chain(*done)])
-
-
-def _discard_job(job: Job, done: list[list[Any]]) -> None:
-    job.discard([*chain(*done)])
-
-
-def plan_copied_rows(
-    storages: tuple[Storage, Storage],
-    schema: StructType,
-    copied: CopiedRows,
-    *,
-    client: str,
-    options: Mapping[str, Any] | None = None,
-) -> RowsCopy:
-    """Fix the range, and what all tasks of a job share."""
-    options = parse_options({}, WRITE) if options is None else options
-    return plan_rows_copy(
-        *storages,
-        build_request(options, schema, client=client),
-        copied.copy_id,
-        copied.cuts,
-        seal=copied.seal,
-        span=copied.span,
-        made_by=copied.made_by,
-    )
-
-
-def _write_rows(
-    open_storage: Open,
-    options: Mapping[str, Any],
-    schema: StructType,
-    copied: CopiedRows,
-    *,
-    client: str,
-) -> SegstoreWriter:
-    """Return the writer of a copy's rows; the column of their offsets is not stored."""
-    storages = open_storage({**options, "path": copied.source}), open_storage(options)
-    rows = StructType([field for field in schema if field.name != copied.column])
-    work = plan_copied_rows(storages, rows, copied, client=client, options=options)
-    discard = partial(_discard_rows, storages[1])
-    return SegstoreWriter(partial(_run_rows, work, copied.column), work.commit, discard)
+def _joined(step: Callable[[list[Any]], object], done: list[list[Any]]) -> None:
+    step([*chain(*done)])
 
 
 def _run_rows(
-    work: RowsCopy, column: str | None, context: TaskContext, batches: Iterator[pa.RecordBatch]
+    work: RowsCopy, context: TaskContext, batches: Iterator[pa.RecordBatch]
 ) -> tuple[Any, int]:
-    done = work.stage(context.partitionId(), batches, column)
+    done = work.stage(context.partitionId(), batches)
     return done, done[0].rows
-
-
-def _discard_rows(storage: Storage, done: list[Any]) -> None:
-    discard_staged(storage, [staged for staged, _ in done])

@@ -2,7 +2,8 @@
 
 import pickle
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from stream_kit import SCHEMA, numbers, values
@@ -13,13 +14,12 @@ from segstore_ds.compact.rewrite import CompactJob
 from segstore_ds.compact.run import (
     AUTO_PARQUET_BYTES,
     AUTO_PARQUET_ROWS,
-    Work,
     plan_auto,
     run_compact,
-    run_groups,
 )
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW, PARQUET
+from segstore_ds.log.context import StreamContext
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
@@ -76,28 +76,31 @@ def small_appends() -> Stream:
     return stream
 
 
-def elsewhere(stream: Stream, *, compacted: bool = False) -> Work:
-    """Return what runs groups as another process gets them, each twice; others commit meanwhile."""
+def elsewhere(stream: Stream, other: Stream, *, compacted: bool = False) -> StreamContext:
+    """Return a context that runs groups as another process gets them, each twice.
 
-    def work(job: CompactJob, groups: Sequence[Group]) -> list[Replacement]:
+    Another handle commits meanwhile.
+    """
+
+    def launch(job: CompactJob, groups: Sequence[Group]) -> Iterator[Replacement]:
         if compacted:
-            stream.compact()
+            other.compact()
         else:
-            stream.append(numbers(stream.tail, stream.tail + 10))
+            other.append(numbers(other.tail, other.tail + 10))
         job, rows = pickle.loads(pickle.dumps((job, [*groups])))  # noqa: S301 - ours
-        lost = [*run_groups(job, rows)]
-        done = [*run_groups(job, rows)]
+        lost = [*job.run(rows)]
+        done = [*job.run(rows)]
         assert {lost[0].outputs[0].path}.isdisjoint({done[0].outputs[0].path})
-        return done
+        yield from done
 
-    return work
+    return replace(stream._context, launch=launch)
 
 
 def test_groups_that_tasks_run_are_rebased_over_appends() -> None:
     """Tasks read events of commit files from the job; appends meanwhile stay as they are."""
     stream = small_appends()
     rules = CompactRules(target_rows=30)
-    done = run_compact(stream._context, rules, Layout(), bounds=(0, 30), work=elsewhere(stream))
+    done = run_compact(elsewhere(stream, stream), rules, Layout(), bounds=(0, 30))
     assert (done.groups, done.commits) == (1, 1)
     assert [entry.rows for entry in stream.refresh()._log.root.entries] == [
         30,
@@ -111,8 +114,7 @@ def test_groups_that_others_have_compacted_are_refused() -> None:
     """Tasks merge inline segments that the newest root no longer lists."""
     stream = small_appends()
     other = at_root(Stream, stream._log.storage, stream._log.root)
-    work = elsewhere(other, compacted=True)
-    done = run_compact(stream._context, CompactRules(), Layout(), work=work)
+    done = run_compact(elsewhere(stream, other, compacted=True), CompactRules(), Layout())
     assert done.commits == 0
     assert not any(entry.frame for entry in stream.refresh()._log.root.entries)
     assert values(stream) == [*range(30)]

@@ -1,7 +1,5 @@
 """Jobs of helpers: what is small needs no session to run in."""
 
-from collections.abc import Iterator, Sequence
-
 import pyarrow as pa
 import pytest
 
@@ -16,18 +14,6 @@ class NoSession:
 
     def range(self, *_: int) -> None:
         raise RuntimeError("a job")
-
-
-def double(rows: Sequence[int]) -> Iterator[int]:
-    for row in rows:
-        yield 2 * row
-
-
-def test_few_bytes_are_read_here_and_more_by_tasks() -> None:
-    """The bound is that of small scans."""
-    assert jobs.launch(NoSession(), double, [1, 2], here.MOST_BYTES) == [2, 4]
-    with pytest.raises(RuntimeError, match="a job"):
-        jobs.launch(NoSession(), double, [1, 2], here.MOST_BYTES + 1)
 
 
 @pytest.mark.parametrize("bound", [0, 16 << 20])
