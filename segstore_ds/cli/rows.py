@@ -229,7 +229,7 @@ def serve(
     stop_timeout: Annotated[str, "DURATION: How long it waits for calls when it ends."] = "30s",
 ) -> None:
     """Serve streams to programs in any language over Arrow Flight, until Ctrl-C."""
-    from segstore_ds.serve.access import Tokens, read_tokens
+    from segstore_ds.serve.requests import Tokens, read_tokens
     from segstore_ds.serve.server import StreamServer
 
     if (certificate is None) != (key is None):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from segstore_ds.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
+from segstore_ds.format.copies import CLONE, EVENTS, CopyRecord, parse_copy
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import build_json, to_json
@@ -58,6 +58,18 @@ class CopyRequest:
         if not isinstance(self.copy_id, str) or _COPY_ID.fullmatch(self.copy_id) is None:
             raise InvalidInputError(
                 "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
+            )
+        if self.version is not None and self.mode != CLONE:
+            raise InvalidInputError(
+                "an older version can only be cloned",
+                remedy='use mode="clone", or restore the version in a clone and copy that',
+                version=self.version,
+            )
+        if self.start != "head" and self.mode == CLONE:
+            raise InvalidInputError(
+                "a clone takes no start",
+                remedy='truncate the clone, or copy with mode="segments"',
+                start=self.start,
             )
 
     @property

@@ -303,7 +303,8 @@ def plan_copy_segments(
 def run_copy(
     context: StreamContext, target: Storage, request: CopyRequest, *, progress: Progress = unheard
 ) -> Copied:
-    """Copy a range of the version that `context` is at to a stream that does not exist yet."""
+    """Copy a range to a stream that does not exist yet, or go on with a copy that was begun."""
+    context.log.refresh()
     copy = plan_copy_segments(context, target, request)
     if copy.bounds is None:
         return copy.commit(())

@@ -1,11 +1,21 @@
-"""What a client asks for: the JSON object of a Flight command or ticket."""
+"""What a call of a client may do, and what it asks for.
 
+Bearer tokens, one a line of a file, may read or also write. A Flight command or ticket is a JSON
+object.
+"""
+
+import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from pyarrow import flight
 
 from segstore_ds.errors import InvalidInputError
 
+RIGHTS = ("read", "write")  # who may write may also read
+MIDDLEWARE = "segstore"
 # Field -> the types that its value may have. What a scan takes is checked by the scan.
 _CUT = (int, str)
 SCAN_FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -32,6 +42,64 @@ APPEND_FIELDS: Mapping[str, tuple[type, ...]] = {
     "batch_id": (int,),
     "merge_schema": (bool,),
 }
+
+
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """What one call may do."""
+
+    def __init__(self, right: str) -> None:
+        self.right = right
+
+
+class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Looks at the header `authorization: Bearer TOKEN` of each call.
+
+    Without tokens everybody may do everything that the server offers.
+    """
+
+    def __init__(self, tokens: Sequence[tuple[str, bytes]]) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def start_call(self, _info: flight.CallInfo, headers: Mapping[str, list[str]]) -> Caller:
+        """Return the caller, or raise FlightUnauthenticatedError."""
+        if not self._tokens:
+            return Caller("write")
+        given = {name.lower(): values for name, values in headers.items()}
+        scheme, _, token = given.get("authorization", [""])[0].partition(" ")
+        # Every token is compared, and in constant time: the time tells nothing of them.
+        right = ""
+        for allowed, known in self._tokens:
+            if hmac.compare_digest(token.strip().encode(), known) and scheme.lower() == "bearer":
+                right = allowed
+        if not right:
+            raise flight.FlightUnauthenticatedError(
+                "give a token of this server in the header 'authorization: Bearer TOKEN'"
+            )
+        return Caller(right)
+
+
+def read_tokens(path: Path) -> list[tuple[str, bytes]]:
+    """Return the right and the token of each line `read TOKEN` or `write TOKEN`; `#` is a comment.
+
+    Raises:
+        InvalidInputError: A line is something else, or there is no token. Texts show none.
+    """
+    tokens = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0] not in RIGHTS:
+            raise InvalidInputError(
+                "a line of the file of tokens is not 'read TOKEN' or 'write TOKEN'",
+                file=str(path),
+                line=number,
+            )
+        tokens.append((words[0], words[1].encode()))
+    if not tokens:
+        raise InvalidInputError("the file of tokens has no token", file=str(path))
+    return tokens
 
 
 def parse_request(

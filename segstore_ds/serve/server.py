@@ -29,11 +29,13 @@ from segstore_ds.errors import (
 from segstore_ds.format.arrow.offsets import check_offsets
 from segstore_ds.format.schema.unpacking import unpacked_sizes
 from segstore_ds.options.arguments import check_timeout
-from segstore_ds.serve.access import MIDDLEWARE, Caller, Tokens
 from segstore_ds.serve.requests import (
     APPEND_FIELDS,
     FOLLOW_FIELDS,
+    MIDDLEWARE,
     SCAN_FIELDS,
+    Caller,
+    Tokens,
     is_follow,
     parse_request,
 )

@@ -8,9 +8,10 @@ from typing import Any
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.run import bind_range, run_compact
 from segstore_ds.copy.backup import BackedUp, run_backup
-from segstore_ds.copy.clone import run_materialize
-from segstore_ds.copy.copy_to import run_copy_to
+from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.destination import Copied, CopyRequest
+from segstore_ds.copy.events import run_copy_events
+from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.policies import RetentionPolicy, as_policy
 from segstore_ds.log.context import StreamContext
@@ -487,7 +488,19 @@ class Stream(Writes):
         check_whole("version", version, optional=True)
         first, last = map(cut_text, (start, end))
         request = CopyRequest(copy_id, first, last, seal, mode, version, allow_redacted)
-        return run_copy_to(self._context, url, request, storage_options, progress=progress)
+        if mode == "clone":
+            if storage_options is not None:
+                raise InvalidInputError(
+                    "a clone takes no storage options", remedy="leave them out: it has the stream's"
+                )
+            target = self._context.storage.sibling(open_storage(url).url)
+            return run_clone(self._context, target, request)
+        run = {"segments": run_copy, "events": run_copy_events}.get(mode)
+        if run is None:
+            raise InvalidInputError(
+                "unknown copy mode", remedy="use segments, events or clone", mode=mode
+            )
+        return run(self._context, open_storage(url, storage_options), request, progress=progress)
 
     def back_up(
         self,

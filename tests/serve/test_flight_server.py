@@ -16,7 +16,7 @@ from pyarrow import flight
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
-from segstore_ds.serve.access import Tokens, read_tokens
+from segstore_ds.serve.requests import Tokens, read_tokens
 from segstore_ds.serve.server import StreamServer
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64())])

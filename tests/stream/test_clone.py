@@ -344,7 +344,7 @@ def test_refusals() -> None:
         (stream, f"{stream.url}/inner", "is inside the stream's own", {}),
         (stream, "/elsewhere/segstore", "filesystem", {}),
         (stream, _place(), "takes no start", {"start": 5}),
-        (stream, _place(), "takes no start", {"storage_options": {}}),
+        (stream, _place(), "takes no storage options", {"storage_options": {}}),
         (stream, _place(), "version", {"version": "2"}),
         (stream, _place(), "not a cut", {"end": "once"}),
     ]
