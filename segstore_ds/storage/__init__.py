@@ -18,7 +18,13 @@ from segstore_ds.storage.base import (
 )
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.local import LocalStorage
-from segstore_ds.storage.locations import Location, find_inner, load_fsspec, resolve_location
+from segstore_ds.storage.locations import (
+    BUCKETS,
+    Location,
+    find_inner,
+    load_fsspec,
+    resolve_location,
+)
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
 __all__ = [
@@ -40,8 +46,6 @@ __all__ = [
 ]
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
-
-_OBJECTS = ("s3", "gs", "abfs")
 
 
 def open_storage(
@@ -66,7 +70,7 @@ def open_storage(
     resolve_storage_options(storage_options, location)
     cls = _class_of(location, single_writer=single_writer)
     storage = cls(location, storage_options, single_writer=single_writer, opener=open_storage)
-    if location.scheme in _OBJECTS:
+    if location.scheme in BUCKETS:
         # A missing package or a wrong option fails here, not in the middle of a write.
         storage.fs  # noqa: B018
     opened: Storage = storage
@@ -78,7 +82,7 @@ def _class_of(location: Location, *, single_writer: bool) -> Any:
         return LocalStorage
     if location.scheme == "memory":
         return load_fsspec("segstore_ds.storage.memory").MemoryStorage
-    if location.scheme in _OBJECTS:
+    if location.scheme in BUCKETS:
         return load_fsspec("segstore_ds.storage.objects").ObjectStorage
     module = load_fsspec("segstore_ds.storage.single_writer")
     if not single_writer:

@@ -22,9 +22,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(:/*)(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
-_BUCKETS = ("s3", "gs", "abfs")
+BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
-_OURS = (*_BUCKETS, *_NAMELESS)  # fsspec need not be asked
+_OURS = (*BUCKETS, *_NAMELESS)  # fsspec need not be asked
 _ARCHIVES = (".egg", ".jar", ".zip")
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
@@ -88,7 +88,7 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
     if scheme == "memory":
         path = _normal_parts(rest[2:], text)
         return Location(scheme, f"memory://{path}", f"/{path}" if path else "")
-    if scheme in _BUCKETS:
+    if scheme in BUCKETS:
         return _bucket(scheme, rest[2:], text)
     return _other(scheme, rest[2:], text)
 
