@@ -24,7 +24,7 @@ from segstore_ds.compact.rewrite import (
 )
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.read.segments import open_segment
+from segstore_ds.read.segments import frame_stats, open_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
@@ -155,11 +155,15 @@ class TestSplit:
         stream.append(events(0, 100), layout=Layout(inline_bytes=0, segment_format="arrow"))
         stream.compact(mode="split", layout=Layout(frame_rows=10, segment_format="arrow"))
         (entry,) = stream._log.root.entries
-        bounds = []
-        for frame in open_segment(storage, entry).frames:
-            assert frame.filters
-            bounds.append((frame.stats["n"].min, frame.stats["n"].max))
-        assert bounds == [(start, start + 9) for start in range(0, 100, 10)]
+        segment = open_segment(storage, entry)
+        assert all(frame.filters for frame in segment.frames)
+        numbers = [
+            (bounds.min, bounds.max)
+            for piece in frame_stats(segment, entry)
+            for label, bounds in piece.items()
+            if label.endswith(":n")
+        ]
+        assert numbers == [(start, start + 9) for start in range(0, 100, 10)]
         assert stream.read(filters=[("s", "=", "s42")]).read_all() == events(42, 43)
 
     @pytest.mark.parametrize("frame_rows", [3, 7, 10, 49, 64])
