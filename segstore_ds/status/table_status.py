@@ -25,7 +25,7 @@ from segstore_ds.format.bounds import labels_of
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.indexed_columns import find_time_field, key_columns_of
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
-from segstore_ds.format.parts.columns import ListedSegments, SegmentColumns, from_entries
+from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
 from segstore_ds.format.root import (
@@ -202,7 +202,7 @@ class TableStatus(SchemaTexts):
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
             load = partial(stats_of, root.entries)
-            yield Run(inline_start, ListedSegments(root.entries), load).trimmed(start, end)
+            yield Run(inline_start, SegmentColumns(None, root.entries), load).trimmed(start, end)
 
     def sound_runs(
         self, root: Root, start: int, end: int, damaged: Callable[[FormatError], None]

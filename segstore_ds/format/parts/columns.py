@@ -75,8 +75,18 @@ SCHEMA = pa.schema(
 )
 
 
+_OF_ENTRIES: Mapping[str, Callable[[SegmentEntry], int]] = {
+    "epochs": attrgetter("epoch"),
+    "rows": attrgetter("rows"),
+    "bytes": attrgetter("bytes"),
+    "frames": lambda entry: entry.frames or (entry.frame is not None),
+}
+
+
 class SegmentColumns:
-    """Segments in offset order: a batch of `SCHEMA`. Immutable; slices share memory.
+    """Segments in offset order: a batch of `SCHEMA`, or entries. Immutable; slices share memory.
+
+    Those that a root lists itself stay entries, of which a read needs few of the columns.
 
     Each column of integers is an attribute, a numpy array: `epochs` of each segment's bytes, its
     `numbers`, `rows`, `bytes`, `footer_bytes`, `crcs` of its end, the `versions`, `tasks`,
@@ -84,20 +94,34 @@ class SegmentColumns:
     size, `frame_raws`, in units of 64 KiB.
     """
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
+    def __init__(
+        self, batch: pa.RecordBatch | None, listed: Sequence[SegmentEntry] | None = None
+    ) -> None:
+        self._listed = listed
+        if batch is not None:
+            self.__dict__["batch"] = batch
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The batch; it lacks the frames of entries that are inline."""
+        return from_entries(self._listed or ()).batch
 
     def __len__(self) -> int:
-        return int(self.batch.num_rows)
+        return int(self.batch.num_rows) if self._listed is None else len(self._listed)
 
     def __getattr__(self, name: str) -> Ints:
         if name not in _MOSTS:
             raise AttributeError(name)
-        values = column_values(self.batch, name)
+        if self._listed is not None and name in _OF_ENTRIES:
+            values = np.fromiter(map(_OF_ENTRIES[name], self._listed), np.int64)
+        else:
+            values = column_values(self.batch, name)
         self.__dict__[name] = values
         return values
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._listed is not None:
+            return type(self), (None, self._listed)
         # Python would pickle the whole memory of which a slice is a part.
         return _unpickle, (encode_rows(self.batch),)
 
@@ -121,7 +145,9 @@ class SegmentColumns:
         return found[NONCE_BYTES * start : NONCE_BYTES * end].reshape(-1, NONCE_BYTES)
 
     def entry(self, row: int, stats: str | None = None) -> SegmentEntry:
-        """Return one segment as a value."""
+        """Return one segment as a value; `stats` are those of a row of the batch."""
+        if self._listed is not None:
+            return self._listed[row]
         return SegmentEntry(
             segment_id=int(self.epochs[row]) << 32 | int(self.numbers[row]),
             path=self.path(row),
@@ -137,6 +163,8 @@ class SegmentColumns:
 
     def path(self, row: int) -> str:
         """Return the path of one segment."""
+        if self._listed is not None:
+            return self._listed[row].path
         return self.kind_names[int(self.kinds[row])][1].format(
             version=f"{int(self.versions[row]):020d}",
             nonce=self.nonces[row].tobytes().hex(),
@@ -152,57 +180,15 @@ class SegmentColumns:
 
     def slice(self, start: int, end: int) -> "SegmentColumns":
         """Return the rows ``[start, end)`` without a copy of the columns."""
+        if self._listed is not None:
+            return SegmentColumns(None, self._listed[start:end])
         return SegmentColumns(self.batch.slice(start, end - start))
 
     def take(self, rows: Ints) -> "SegmentColumns":
         """Return the given rows in the given order; a row may be repeated."""
+        if self._listed is not None:
+            return SegmentColumns(None, [self._listed[row] for row in rows.tolist()])
         return SegmentColumns(self.batch.take(as_column(rows)))
-
-
-_OF_ENTRIES: Mapping[str, Callable[[SegmentEntry], int]] = {
-    "epochs": attrgetter("epoch"),
-    "rows": attrgetter("rows"),
-    "bytes": attrgetter("bytes"),
-    "frames": lambda entry: entry.frames or (entry.frame is not None),
-}
-
-
-class ListedSegments(SegmentColumns):
-    """Segments that a root lists itself, which stay entries; few of the columns are ever used."""
-
-    def __init__(self, entries: Sequence[SegmentEntry]) -> None:
-        self._entries = entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getattr__(self, name: str) -> Ints:
-        if name not in _OF_ENTRIES:
-            return super().__getattr__(name)
-        values = np.fromiter(map(_OF_ENTRIES[name], self._entries), np.int64)
-        self.__dict__[name] = values
-        return values
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._entries,)
-
-    @cached_property
-    def batch(self) -> pa.RecordBatch:
-        """The same segments as a batch of `SCHEMA`, without their frames."""
-        return from_entries(self._entries).batch
-
-    def entry(self, row: int, stats: str | None = None) -> SegmentEntry:  # noqa: D102
-        del stats
-        return self._entries[row]
-
-    def path(self, row: int) -> str:  # noqa: D102
-        return self._entries[row].path
-
-    def slice(self, start: int, end: int) -> "ListedSegments":  # noqa: D102
-        return ListedSegments(self._entries[start:end])
-
-    def take(self, rows: Ints) -> "ListedSegments":  # noqa: D102
-        return ListedSegments([self._entries[row] for row in rows.tolist()])
 
 
 def _unpickle(body: bytes) -> SegmentColumns:
