@@ -27,7 +27,7 @@ from segstore_ds.format.arrow.index import RAW_UNIT, FrameEntry, count_raws
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
-from segstore_ds.options.compaction import MINOR, CompactRules
+from segstore_ds.options.arguments import MINOR, CompactRules
 from segstore_ds.options.parsing import default
 from segstore_ds.options.table import MERGE, SPLIT, STITCH
 from segstore_ds.status.table_status import PlacedSegment

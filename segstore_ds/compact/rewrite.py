@@ -36,7 +36,7 @@ from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.options.table import SPLIT, STITCH
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters.conditions import Filters

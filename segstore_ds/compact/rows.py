@@ -19,7 +19,7 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import attach_to, join_frames
 from segstore_ds.format.record import Positive, build_json, from_json, parse_json, to_json
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
 PLAN_SCHEMA = pa.schema(

@@ -22,8 +22,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext, run_here
-from segstore_ds.options.arguments import Progress, unheard
-from segstore_ds.options.compaction import MINOR, CompactRules
+from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.batch_plan import PARQUET_ROWS

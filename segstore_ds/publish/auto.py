@@ -19,7 +19,7 @@ from segstore_ds.format.root import Root, property_of
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.lookup import find_moment
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.publish.life import CODECS, run_publish, run_unpublish
 from segstore_ds.write.create import run_set_properties
 from segstore_ds.write.layout import Layout

@@ -18,7 +18,7 @@ from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.format.statistics import lacking_epochs

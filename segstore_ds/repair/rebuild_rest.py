@@ -14,8 +14,7 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import to_batch
-from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, WRITERS, encode_object
+from segstore_ds.format.parts.kinds import HISTORY, LIST, SCHEMA, WRITERS, encode_object, to_batch
 from segstore_ds.format.parts.rows import column_values
 from segstore_ds.format.root import BlobRef, Epoch, HistoryRow, PartRef, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema

@@ -19,8 +19,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import to_batch
-from segstore_ds.format.parts.kinds import HISTORY
+from segstore_ds.format.parts.kinds import HISTORY, to_batch
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import HistoryRow, PartRef, Root
 from segstore_ds.status.slot import Slot

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext, new_context

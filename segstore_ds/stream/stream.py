@@ -15,8 +15,13 @@ from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.policies import RetentionPolicy, as_policy
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.arguments import Progress, check_duration, check_whole, unheard
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import (
+    CompactRules,
+    Progress,
+    check_duration,
+    check_whole,
+    unheard,
+)
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS, TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from virtual_time import TimedStorage, VirtualTime
 
-from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.policies import RetentionPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on

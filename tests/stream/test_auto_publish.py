@@ -15,7 +15,7 @@ import segstore_ds as segstore
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.log.clock import Clock
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.publish import auto as rounds
 from segstore_ds.publish.auto import run_set_auto_publish
 from segstore_ds.retention.deletion import run_maintain

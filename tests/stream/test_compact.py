@@ -33,7 +33,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import commits
 from segstore_ds.stream.opening import open as open_on

@@ -23,7 +23,7 @@ from segstore_ds.compact.rewrite import (
     run_group,
 )
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.segments import frame_stats, open_segment
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage, open_storage

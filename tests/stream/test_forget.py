@@ -17,7 +17,7 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import SegstoreError, StorageError
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.redact import forget
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage

@@ -11,7 +11,7 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.compact.commit import Replacement, describe_runs
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.status.history import History

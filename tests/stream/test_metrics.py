@@ -10,7 +10,7 @@ from stream_kit import make_stream, numbers, wait
 
 import segstore_ds as segstore
 from segstore_ds.observe.figures import measure_lag
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.storage.locations import resolve_location
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -16,7 +16,7 @@ from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
 from segstore_ds.log.context import Job
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.redact.plan import RedactRequest

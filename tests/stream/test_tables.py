@@ -7,7 +7,7 @@ import pytest
 from stream_kit import make_stream
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 
 
 @pytest.fixture

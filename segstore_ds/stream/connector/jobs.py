@@ -11,7 +11,7 @@ from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.event_rows import RowsCopy, plan_rows_copy
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.log.context import Job, Launch
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.cuts import CutLike, cut_text
 from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.status.writers import Commit

@@ -12,7 +12,7 @@ from segstore_ds.compact import plan as compact_plan
 from segstore_ds.compact.commit import Replacement, is_gain
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.compact.plan import plan_groups, small_segments
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
 RULES = CompactRules(target_rows=20, target_bytes=200)

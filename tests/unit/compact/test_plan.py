@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from segstore_ds.compact.plan import plan_groups, plan_pieces
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
 

@@ -15,7 +15,7 @@ from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.parts import SegmentsTable
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage

@@ -20,7 +20,7 @@ from segstore_ds.compact.run import (
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.log.context import StreamContext
-from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.arguments import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
