@@ -125,8 +125,9 @@ def _mend(context: StreamContext, codec: Codec, wrong: Mapping[str, FormatError]
         # The marks stay: without them nobody would miss a table whose repair was killed here.
         remove_table(storage, context.log.root.stream_id, codec, keep=marks)
         context.memory.pop(codec.KIND, None)
-        upto = 0 if table.note is None else table.note.tail
-        run_publish(context, codec.KIND, settle=own and not upto, upto=upto)
+        # A lost commit may have shown events of files of its own up to the tail.
+        shown = table.note.tail if table.note else 0
+        run_publish(context, codec.KIND, upto=context.log.root.tail if own else shown)
         return
     if codec.HINT in wrong:
         if (wrong[codec.HINT].fields.get("named") or -1) > table.version:

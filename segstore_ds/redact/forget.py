@@ -6,6 +6,7 @@ mirrors it. The same call later goes on. A report says what is left, what it wai
 call ends it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -88,16 +89,10 @@ def forget_before(
 
 def _waiting(url: str, kept: Iterable[Item], version: int) -> Iterator[Left]:
     """Yield the objects that may be from before a version, counted by what they wait for."""
-    counts: dict[str, int] = {}
-    for item in kept:
-        if _may_be_older(item, version):
-            why = "replaced" if item.dropped is not None else "never committed"
-            counts[why] = counts.get(why, 0) + 1
-    for why, count in sorted(counts.items()):
-        waits = "for readers until the grace is over, and for pins"
-        if why != "replaced":
-            waits = "staged by a job that may still run"
-        yield Left(url, f"objects {why}: {count}", waits, AGAIN)
+    older = (item for item in kept if _may_be_older(item, version))
+    counts = Counter((item.why, item.waits_for) for item in older)
+    for (why, waits_for), count in sorted(counts.items()):
+        yield Left(url, f"objects ({why}): {count}", waits_for, AGAIN)
 
 
 def _may_be_older(item: Item, version: int) -> bool:

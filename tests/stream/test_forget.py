@@ -131,7 +131,7 @@ def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     root = stream._log.root
     report = run_maintain(stream._context, keep_s=0, keep_from=root.version, grace_s=DAY)
     left = list(forget._copies(stream._context, report, root.version))[1]
-    assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
+    assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects (overwritten)")
     pair.world.lost.add(pair.follower)
     (left,) = forget._copies(stream._context, report, root.version)
     assert (left.where, left.why) == (pair.follower, "it can't be reached")
