@@ -18,12 +18,11 @@ from typing import Self
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.inline import attach_to, frame_is_sound, join_frames
 from segstore_ds.format.names import Hint
-from segstore_ds.format.record import Encoded, encode_after, to_json
+from segstore_ds.format.record import Encoded, encode_after
 from segstore_ds.format.root import (
     ROOT_FORMAT,
     ROOT_RAW_LIMIT_BYTES,
     Root,
-    SegmentEntry,
     decode_root,
     encode_root,
 )
@@ -44,17 +43,11 @@ CONFIRM_S = 60.0
 FOLLOWED = 8  # versions behind a base that are read by name; then their names are listed
 
 
-_Entries = tuple[SegmentEntry, ...]
-
-
 def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes, Encoded]:
     encoded, news = encode_after(root, known, where=where, format=ROOT_FORMAT)
     given, read = news.given.get("entries", ()), news.read.get("entries", ())
-    frames = [entry.frame for entry in given if entry.frame]
-    if (to_json(read, _Entries), [frame.size for frame in frames]) != (
-        to_json(given, _Entries),
-        [len(frame.data) for frame in frames],
-    ):
+    attach_to(read, join_frames(given), where=where)
+    if read != given:
         raise CorruptionError("entries can't be read back as they were written", where=where)
     for entry in read:
         parse_piece(entry.stats, where=where)

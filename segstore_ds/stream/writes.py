@@ -96,7 +96,7 @@ class Writes(Reads):
         auto = compact != "off" and (
             options.parse_value(options.BY_NAME["compact"], compact) == "auto"
         )
-        given = as_input(data, lambda: self.schema, new_columns=merge_schema)
+        given = as_input(data, self, new_columns=merge_schema)
         layout = as_layout(layout)
         request = WriteRequest(
             schema=given.schema,
@@ -134,8 +134,7 @@ class Writes(Reads):
             (3, 3, 4)
         """
         key = writer_key(writer_id, batch_id, takeover=takeover, on_repeat=on_repeat)
-        schema = None if overwrite_schema else lambda: self.schema
-        given = as_input(data, schema, new_columns=merge_schema)
+        given = as_input(data, None if overwrite_schema else self, new_columns=merge_schema)
         request = WriteRequest(
             schema=given.schema,
             layout=as_layout(layout),

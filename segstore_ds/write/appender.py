@@ -167,7 +167,7 @@ class LiveAppender:
         if type(data) is dict or isinstance(data, Mapping):
             event = data if type(data) is dict else dict(data)
         else:
-            given = as_input(data, lambda: self._ends.schema)
+            given = as_input(data, self._ends)
             batches = self._taken(given)
         with self._here():
             self._check()

@@ -9,11 +9,12 @@ Arrow values count as the Python values that they hold, at every level.
 
 import datetime as dt
 import math
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,21 @@ _ERRORS = (
 _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
 )
+
+# By Arrow's ids: the types of values that a column takes unchanged, if they are in its range.
+_PLAIN_TYPES = {
+    kind.id: frozenset((plain, type(None)))
+    for plain, kinds in (
+        (int, (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
+        (float, (pa.float64(),)),
+        (bool, (pa.bool_(),)),
+        (str, (pa.string(),)),
+        (bytes, (pa.binary(),)),
+    )
+    for kind in kinds
+}
+
+_CODES = {8: "b", 16: "h", 32: "i", 64: "q"}  # of `array`, by the bits of an integer
 
 _Take = Callable[[Any], tuple[Any, int]]  # returns the value to store and its size in bytes
 
@@ -108,6 +124,44 @@ def check_events(events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
                 type=type(event).__name__,
             )
         yield event
+
+
+def few_rows(events: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch | None:
+    """Return a few dicts of plain values as a batch; None where each value has to be looked at."""
+    if len(events) > BATCH_ROWS or {*map(type, events)} != {dict}:
+        return None
+    if not {*chain.from_iterable(events)} <= {*schema.names}:
+        return None
+    arrays = []
+    for field in schema:
+        values = [event.get(field.name) for event in events]
+        if not {*map(type, values)} <= _PLAIN_TYPES.get(field.type.id, frozenset()):
+            return None
+        try:
+            arrays.append(_plain_array(values, field.type))
+        except MemoryError:
+            raise
+        except _ERRORS:  # such as an integer that is too large, which `EventRows` names
+            return None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain_array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return plain values as an array; `pa.array` would load pandas where it is installed."""
+    valid = _bits([value is not None for value in values]) if None in values else None
+    if t.is_boolean(kind):
+        parts = [_bits(values)]
+    elif t.is_primitive(kind):
+        code = "d" if t.is_floating(kind) else _CODES[kind.bit_width]
+        parts = [array(code, [0 if value is None else value for value in values])]
+    else:
+        items = [value.encode() if type(value) is str else value or b"" for value in values]
+        parts = [array("i", accumulate(map(len, items), initial=0)), b"".join(items)]
+    return pa.Array.from_buffers(kind, len(values), [valid, *map(pa.py_buffer, parts)])
+
+
+def _bits(values: list[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits([*map(bool, values)], bitorder="little"))
 
 
 def table_of(events: Sequence[Any]) -> pa.Table:

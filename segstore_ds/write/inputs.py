@@ -3,7 +3,7 @@
 import os
 import re
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from types import GeneratorType
 from typing import Any, Protocol, Self, TypeAlias
@@ -27,6 +27,7 @@ from segstore_ds.write.dataframes import from_pandas, refuse_objects
 from segstore_ds.write.event_rows import (
     EventRows,
     check_events,
+    few_rows,
     own_copy,
     table_of,
     with_new_columns,
@@ -63,6 +64,14 @@ class Relation(Protocol):
 
     def to_arrow_table(self) -> Any:
         """Run the query."""
+
+
+class WithSchema(Protocol):
+    """What has a stored schema, which may have to be read."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
 
 
 # What `as_input` takes. Libraries without types, such as pyarrow, are anything to a type checker.
@@ -209,19 +218,15 @@ def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
 
 
 def as_input(
-    data: Any,
-    events_schema: Callable[[], pa.Schema] | None = None,
-    *,
-    new_columns: bool = False,
+    data: Any, target: WithSchema | None = None, *, new_columns: bool = False
 ) -> ArrowInput:
     """Return Arrow data of any form as schema and batches.
 
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
     `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or an
-    iterable of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
-    columns that it lacks. An empty list, tuple or new generator is no events of that schema.
-    Nothing is taken from a reader. The first batch is taken from a generator, because only that
-    batch has the schema.
+    iterable of dicts: events of the schema of `target`, with `new_columns` also of columns that it
+    lacks. An empty list, tuple or new generator is no events of that schema. Nothing is taken from
+    a reader. The first batch is taken from a generator, because only that batch has the schema.
     """
     # Not through Arrow's C interface: it refuses deep nesting without an explanation.
     if isinstance(data, pa.RecordBatch | pa.Table):
@@ -232,7 +237,7 @@ def as_input(
             "the input was already consumed", remedy=_ONCE, type=type(data).__name__
         )
     if isinstance(data, Mapping):
-        return _of_events([data], events_schema, new_columns=new_columns)
+        return _of_events([data], target, new_columns=new_columns)
     if is_lazy(data):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
@@ -245,10 +250,10 @@ def as_input(
     items = iter(data) if isinstance(data, Iterable) else iter(())
     source = data if items is data else None
     first = next(items, _NOTHING)
-    if isinstance(first, Mapping) or (first is _NOTHING and unread and events_schema is not None):
+    if isinstance(first, Mapping) or (first is _NOTHING and unread and target is not None):
         _remember(source)
         events = chain([] if first is _NOTHING else [first], items)
-        found = _of_events(data if held else events, events_schema, new_columns=new_columns)
+        found = _of_events(data if held else events, target, new_columns=new_columns)
         return found.once(source)
     if not isinstance(first, pa.RecordBatch):
         raise _not_arrow(data)
@@ -262,15 +267,15 @@ def is_lazy(data: Any) -> bool:
 
 
 def _of_events(
-    events: Iterable[Any], events_schema: Callable[[], pa.Schema] | None, *, new_columns: bool
+    events: Iterable[Any], target: WithSchema | None, *, new_columns: bool
 ) -> ArrowInput:
-    if events_schema is not None and not new_columns:
-        return _of_rows(events, events_schema())
+    if target is not None and not new_columns:
+        return _of_rows(events, target.schema)
     # All values of a column are needed for its type: what a generator may fill again is copied.
     events = events if isinstance(events, list | tuple) else [*map(own_copy, events)]
-    if events_schema is None:
+    if target is None:
         return ArrowInput((table := table_of(events)).schema, table.to_batches())
-    schema = with_new_columns(events_schema(), events)
+    schema = with_new_columns(target.schema, events)
     try:
         return _of_rows(events, schema)
     except SchemaMismatchError:
@@ -278,6 +283,9 @@ def _of_events(
 
 
 def _of_rows(events: Iterable[Any], schema: pa.Schema) -> ArrowInput:
+    few = few_rows(events, schema) if isinstance(events, list | tuple) else None
+    if few is not None:
+        return ArrowInput(schema, [few])
     rows, batches = EventRows(schema), list[pa.RecordBatch]()
     for event in check_events(events):
         rows.add(event)

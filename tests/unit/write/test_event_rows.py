@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.write.event_rows import BATCH_BYTES, BATCH_ROWS, EventRows
+from segstore_ds.write.event_rows import BATCH_BYTES, BATCH_ROWS, EventRows, few_rows
 
 UTC = dt.UTC
 NOW = dt.datetime(2026, 11, 20, 10, 0, 0, 5, tzinfo=UTC)
@@ -127,6 +127,11 @@ def test_a_value_that_fits_comes_back(kind, value):
     given = dict(value) if pa.types.is_map(kind) else value
     assert back["v"] == (list(given) if isinstance(given, tuple) else given)
     assert rows.peek().schema == rows.schema
+    events = [{"v": value}, {}] * 9
+    few = few_rows(events, rows.schema)
+    for event in events[1:]:
+        rows.add(event)
+    assert few is None or few.equals(rows.peek())
 
 
 @pytest.mark.parametrize(("kind", "value", "expected"), UNWRAPPED)
@@ -160,6 +165,7 @@ def test_value_that_would_change_is_refused(kind, value):
         rows.add({"v": value})
     assert (len(rows), rows.bytes) == (0, 0)
     assert rows.peek().num_rows == 0
+    assert few_rows([{"v": value}], rows.schema) is None
 
 
 def test_not_a_number_is_a_number():
