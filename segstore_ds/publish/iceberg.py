@@ -390,7 +390,7 @@ def reads(
 ) -> Iterator[tuple[str, Read]]:
     """Yield each object of the metadata with what reads it, and those that are only named."""
     versions = {n for path in objects if (n := paths.parse_iceberg_path(path)) is not None}
-    for version in versions:
+    for version in sorted(versions):
         yield commit_path(version), partial(read_version, storage, version)
     avro = {path for path in objects if path.endswith(".avro")}
     with suppress(FormatError):  # what is damaged is found anyway
@@ -400,9 +400,9 @@ def reads(
         for path in _lists(table):
             avro.add(path)
             avro |= {m.path for m in decode_list(read_sealed(storage, path), form)}
-        for number in _kept_versions(metadata, now_us) - versions:
+        for number in sorted(_kept_versions(metadata, now_us) - versions):
             yield commit_path(number), partial(storage.info, commit_path(number))
-    for path in avro:
+    for path in sorted(avro):
         yield path, partial(read_sealed, storage, path)
     # The first version is there before the hint.
     if (
