@@ -107,7 +107,9 @@ def test_planned_rows_of_inline_segments_are_merged() -> None:
     rows = plan_rows(stream._context, stream._log.root, RULES, (0, 30))
     job = plan_job(stream._context, stream._log.root, Layout(), stages=True)
     stream.append(numbers(30, 40))
-    commit_job(stream._context, job, [*job.run(job.take(rows * 2))])
+    groups = [*job.take(rows * 2)]
+    assert len(groups) == len(rows)
+    commit_job(stream._context, job, [*job.run(groups)])
     assert [entry.rows for entry in stream.refresh()._log.root.entries] == [30, 10]
     assert values(stream) == [*range(40)]
     stream.verify().check()
