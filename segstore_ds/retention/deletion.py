@@ -113,13 +113,12 @@ def run_maintain(
     elif keep_s is not None:
         start = plan_log_start(context, root, keep_s, now_us)
     start = start if keep_from is None else min(start, keep_from)
-    version_age_s = FREE_S if free_now else policy.keep_s if keep_s is None else keep_s
-    version_age_s = version_age_s if free_now else max(context.log.grace_s, version_age_s)
-    aim = Aim(start, min_versions, version_age_s=version_age_s)
+    kept_s = max(context.log.grace_s, policy.keep_s if keep_s is None else keep_s)
+    aim = Aim(start, min_versions, version_age_s=FREE_S if free_now else kept_s)
     if grace_s is not None:
         until_us = now_us - int(max(grace_s, 0) * 1e6)
         floor = version_at(context, context.log.root, until_us)
-        age_s = max(version_age_s, grace_s)
+        age_s = max(aim.version_age_s, grace_s)
         aim = replace(aim, until_us=until_us, floor=floor, object_age_s=age_s)
     done = run_deletion(context, aim, dry_run=dry_run, progress=progress)
     if dry_run or not whole:
