@@ -110,6 +110,11 @@ def log_commit(url: str, row: HistoryRow, fact: str = "commit") -> None:
         _LOG.debug("%s %s", fact, text, extra={"segstore": known})
 
 
+def winner_of(root: Root) -> dict[str, Any]:
+    """Return what a ConflictError says of the newest commit that came first."""
+    return {"version": root.version, "operation": root.operation, "client": root.client}
+
+
 def log_lost_race(url: str, find_winner: Callable[[], Root | None]) -> None:
     """Log the commit that took the slot first, unless it can't be read, as `log_commit` does."""
     if _LOG.isEnabledFor(logging.DEBUG) and (winner := find_winner()) is not None:

@@ -41,6 +41,7 @@ from segstore_ds.log.commit import (
     complete_root,
     log_commit,
     log_lost_race,
+    winner_of,
 )
 from segstore_ds.log.late_hints import HintPace
 from segstore_ds.log.lost_attempts import discard_lost
@@ -317,6 +318,7 @@ class StreamLog:
                 "other writers committed first on every attempt",
                 url=self.storage.url,
                 attempts=attempts,
+                **winner_of(self.root),
             )
 
     def acknowledged(self) -> Root:
@@ -478,7 +480,6 @@ class StreamLog:
                 # They are slower than expected: look where they are.
                 version, data = read_ahead(self.files, self.clock, base.root.version, None, 0.0)
             if data is None:
-                self._turns.nobody_came()
                 return
             if not self._rebase_on(base, data, version):
                 self.refresh()

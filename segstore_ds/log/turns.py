@@ -45,7 +45,6 @@ LEAST_S, MOST_S = 0.004, 0.25  # of a round trip: there is more to it on one dis
 FAST_S = 0.012  # a put and a get that take less are of a fast disk
 READS = 64  # of one wait
 LOOK_AHEAD = 24  # reads of a loser
-AT_ONCE, NEXT = 0.25, 0.75  # below the first a loser puts at once, from the second it waits
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
 
 
@@ -76,7 +75,6 @@ class Turns:
         self._seen, self._seen_s = -1, 0.0  # the newest version, and about when it was put
         self._losses = 0
         self._others = 0
-        self._absent: dict[str, int] = {}  # who let a turn pass, and their last versions
 
     @property
     def writers(self) -> int:
@@ -149,29 +147,23 @@ class Turns:
         expected_s = self._seen_s + (root.version - self._seen) * self._slot_s
         self._seen, self._seen_s = root.version, now_s if fresh else min(now_s, expected_s)
 
-    def nobody_came(self) -> None:
-        """Note that the writers whose turn it is don't take it; until they do, they have none."""
-        order, _ = self._order()
-        won = -1 if self._won is None else self._won
-        self._absent.update((who, version) for who, version in order.items() if version < won)
-
     def lost(self, took_s: float) -> float | None:
         """Note a lost race; return until when to wait for the next commit, or None if it waited.
 
         `took_s` is how long the put and the read of the winner took. On a fast disk this call backs
-        off. Elsewhere a loser puts at once, after a look at the end, or right after the next
-        commit. Each of them wins where the others never do, so chance decides: a fixed order falls
-        in step with the winners, and then loses fifty times.
+        off. Elsewhere a loser puts at once, or right after the next commit. Either wins where the
+        other never does, so chance decides: a fixed order falls in step with the winners, and then
+        loses fifty times.
         """
         self._losses += 1
         if took_s < FAST_S:
             doubled = min(self._losses - 1, BACKOFF_DOUBLED)
             self._clock.backoff(doubled, base_s=BACKOFF_S, most_s=BACKOFF_MOST_S)
             return None
-        drawn = self._clock.random()
-        if self._losses == 1 or AT_ONCE <= drawn < NEXT:
+        if self._losses == 1:
             return 0.0
-        return -1.0 if drawn < AT_ONCE else self._clock.boot_s() + PATIENCE * self._trip_s
+        waits = self._clock.random() < 0.5
+        return self._clock.boot_s() + PATIENCE * self._trip_s if waits else -1.0
 
     def won(self, root: Root, put_s: float) -> None:
         """Note that this handle's commit made `root`, and how long its put took."""
@@ -211,8 +203,7 @@ class Turns:
         others = {
             writer: version
             for writer, version in last.items()
-            if writer in again - {self._digits}
-            and version > max(oldest, self._absent.get(writer, -1))
+            if writer in again - {self._digits} and version > oldest
         }
         return others, run
 

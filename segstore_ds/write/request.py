@@ -7,6 +7,7 @@ import pyarrow as pa
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.column_names import with_names
+from segstore_ds.log.commit import winner_of
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
@@ -38,9 +39,13 @@ class WriteRequest:
         """Raise ConflictError if the root's tail or version is not the expected one. Pure."""
         tail, version = self.expected_tail, self.expected_version
         if tail is not None and tail != root.tail:
-            raise ConflictError("tail has moved", expected=tail, actual=root.tail)
+            raise ConflictError(
+                "tail has moved", expected=tail, actual=root.tail, **winner_of(root)
+            )
         if version is not None and version != root.version:
-            raise ConflictError("version has changed", expected=version, actual=root.version)
+            raise ConflictError(
+                "version has changed", expected=version, actual=root.version, **winner_of(root)
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,8 +302,10 @@ def test_writer_that_never_wins_gets_a_conflict(log):
         commit(other)
         return Change(replace(root, operation="append"))
 
-    with pytest.raises(ConflictError, match="attempts=4"):
+    with pytest.raises(ConflictError, match="attempts=4") as lost:
         log.commit(build, transaction="mine", attempts=4)
+    newest = other.root
+    assert lost.value.fields.items() >= {"version": 4, "operation": newest.operation}.items()
     assert find_outcome(log, "mine").state is UNKNOWN
     assert "mine" not in {log.read_version(n).transaction for n in range(log.refresh().version + 1)}
 

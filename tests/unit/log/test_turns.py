@@ -80,8 +80,7 @@ def test_writers_that_commit_at_once_take_turns(writers, seed):
     waits: list[int] = []
     times, _ = commit_times(writers, waits=waits, seed=seed)
     assert sum(map(len, times)) / SECONDS > 18
-    assert max(waits) < 100
-    assert sorted(waits)[int(0.99 * len(waits))] < 64
+    assert max(waits) <= 64
     assert min(map(len, times)) > 0.3 * max(map(len, times))
 
 

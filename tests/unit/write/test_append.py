@@ -394,8 +394,10 @@ def test_only_objects_below_the_staging_floor_are_refused(stream, other):
 def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text):
     stream.append(numbers(1, 2))
     for handle in (stream, other):
-        with pytest.raises(ConflictError, match=text):
+        with pytest.raises(ConflictError, match=text) as failed:
             handle.append(numbers(3), **expected)
+        by = {"version": 1, "operation": "append", "client": stream._context.client}
+        assert failed.value.fields.items() >= by.items()
     assert ns(stream) == [1, 2]
     assert len(objects(stream)) == 1
     stream.append(numbers(3), expected_tail=2, expected_version=1)
