@@ -148,6 +148,9 @@ def test_files_that_the_source_page_names_exist():
     named = re.findall(r"`([\w/]+\.(?:py|md))`", SOURCE)
     assert named
     assert not [path for path in named if not (ROOT / "segstore_ds" / path).is_file()]
+    tasks = SOURCE.partition("\n## If you want to")[2].partition("\n## ")[0].split("\n- ")[1:]
+    assert tasks
+    assert all(len({*re.findall(r"`([\w/]+\.(?:py|md))`", task)}) <= 6 for task in tasks)
 
 
 def test_servers_and_least_versions_of_the_stores_page_are_those_of_the_code():

@@ -173,33 +173,18 @@ def _short_enough(values: pa.Array) -> pa.Array:
     return values.filter(pc.less_equal(pc.binary_length(values), MOST_VALUE_BYTES))
 
 
-def encode_arrays(filters: Sequence[Filters]) -> dict[str, list[str | None]]:
-    """Return the filters of a segment's frames as a footer holds them."""
-    names = dict.fromkeys(name for frame in filters for name in frame)
-    return {name: [_encode(frame.get(name)) for frame in filters] for name in names}
+def encode_filters(filters: Filters) -> dict[str, str]:
+    """Return the filters of a frame as a footer holds them."""
+    return {name: base64.b64encode(data).decode() for name, data in filters.items()}
 
 
-def _encode(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
-
-
-def parse_arrays(columns: Mapping[str, Any], count: int, *, where: str) -> list[dict[str, bytes]]:
-    """Parse what `encode_arrays` returned for `count` frames; the value is untrusted."""
-    found: list[dict[str, bytes]] = [{} for _ in range(count)]
-    for name, texts in columns.items():
-        if not isinstance(texts, list) or len(texts) != count:
-            raise CorruptionError("filters are of other frames", where=where, column=name)
-        for frame, text in zip(found, texts, strict=True):
-            if text is not None:
-                frame[name] = check_filter(_decode(text), where=where)
-    return found
-
-
-def _decode(text: Any) -> bytes:
+def decode_filters(value: Any, *, where: str) -> dict[str, bytes]:
+    """Parse what `encode_filters` returned; the value is untrusted."""
     try:
-        return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError):
-        return b""
+        found = {name: base64.b64decode(text, validate=True) for name, text in value.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptionError("filters of a segment cannot be read", where=where) from error
+    return {name: check_filter(data, where=where) for name, data in found.items()}
 
 
 def check_filter(data: bytes, *, where: str) -> bytes:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Self
@@ -16,19 +17,21 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format import compute as pc
 from segstore_ds.format.bounds import (
-    EXACT_FLOAT,
     Bound,
     Bounds,
     Piece,
     as_floats,
+    label_of,
     labels_of,
 )
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, is_text, parse_json
+
+Flags = npt.NDArray[np.bool_]
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 _PLAIN = frozenset((type(None), bool, int, str))  # types of bounds that JSON has as they are
@@ -82,18 +85,21 @@ def entry_stats(piece: Piece) -> str | None:
 
 def parse_piece(text: str | None, *, where: str) -> dict[str, Bounds]:
     """Parse statistics as an entry or the row of a part has them."""
-    if text is None:
-        return {}
-    # A lone surrogate, which UTF-8 can't hold, is for `decode_piece` to judge.
-    return decode_piece(parse_json(text.encode("utf-8", "surrogatepass"), where=where), where=where)
+    return {} if text is None else decode_piece(_parse(text, where=where), where=where)
 
 
-def decode_piece(value: Any, *, where: str) -> dict[str, Bounds]:
+def decode_piece(value: Mapping[str, Any], *, where: str) -> dict[str, Bounds]:
     """Parse what `encode_piece` returned; columns of unknown kinds are passed over."""
-    if type(value) is not dict:
-        raise CorruptionError("stored statistics cannot be read", where=where)
     found = {label: _decode(label, cell, where=where) for label, cell in value.items()}
     return {label: bounds for label, bounds in found.items() if bounds is not None}
+
+
+def _parse(text: str, *, where: str) -> dict[str, Any]:
+    # A lone surrogate, which UTF-8 can't hold, is for `_decode` to judge.
+    value = parse_json(text.encode("utf-8", "surrogatepass"), where=where)
+    if type(value) is not dict:
+        raise CorruptionError("stored statistics cannot be read", where=where)
+    return value
 
 
 def _decode(label: str, cell: Any, *, where: str) -> Bounds | None:
@@ -178,19 +184,22 @@ class Stats:
     Attributes:
         rows: The number of pieces.
         columns: The column of each label, if they are stored as Arrow.
-        values: What JSON says of each piece, if they are stored as JSON.
+        values: The JSON object of each piece, or None, if they are stored as JSON.
         where: Where the JSON lies; None: what can't be read of it is unknown.
     """
 
     rows: int
     columns: Mapping[str, Column] | None
-    values: Sequence[Any] = ()
+    values: Sequence[Mapping[str, Any] | None] = ()
     where: str | None = None
 
     @classmethod
     def of_texts(cls, texts: Sequence[str | None], *, where: str | None = None) -> Self:
         """Return statistics that are stored as JSON text."""
-        return cls(len(texts), None, _parse(texts), where)
+        if where is None:
+            return cls(len(texts), None, _parse_all(texts))
+        values = [None if text is None else _parse(text, where=where) for text in texts]
+        return cls(len(texts), None, values, where)
 
     def slice(self, start: int, end: int) -> "Stats":
         """Return the pieces ``[start, end)``."""
@@ -222,27 +231,24 @@ class Stats:
         return [None if nulls is None else Bounds(low, high, nulls) for low, high, nulls in cells]
 
     def _value(self, row: int, label: str) -> Bounds | None:
-        value = self.values[row]
-        if type(value) is dict and label in value:
-            try:
-                return _decode(label, value[label], where=self.where or "")
-            except CorruptionError:
-                if self.where is not None:
-                    raise
-        elif value is not None and type(value) is not dict and self.where is not None:
-            raise CorruptionError("stored statistics cannot be read", where=self.where)
-        return None
+        cell = (self.values[row] or {}).get(label)
+        try:
+            return None if cell is None else _decode(label, cell, where=self.where or "")
+        except CorruptionError:
+            if self.where is None:
+                return None
+            raise
 
     def _labels(self) -> list[str]:
         if self.columns is not None:
             return [*self.columns]
-        found = {label for value in self.values if type(value) is dict for label in value}
+        found = {label for value in self.values for label in value or ()}
         return sorted(label for label in found if label.partition(":")[0] in _KINDS)
 
     def pieces(self) -> list[dict[str, Bounds]]:
         """Return the statistics of each piece."""
         if self.columns is None and self.where is not None:
-            return [decode_piece(value, where=self.where) for value in self.values]
+            return [decode_piece(value or {}, where=self.where) for value in self.values]
         found: list[dict[str, Bounds]] = [{} for _ in range(self.rows)]
         for label in self._labels():
             for own, bounds in zip(found, self._bounds(label, range(self.rows)), strict=True):
@@ -266,23 +272,19 @@ class Stats:
         """Return the same as columns."""
         if self.columns is not None:
             return self
-        found = {label: self._column(label) for label in self._labels()}
-        return Stats(self.rows, {label: column for label, column in found.items() if column})
-
-    def _column(self, label: str) -> Column | None:
-        if self.columns is not None:
-            return self.columns.get(label)
-        if not any(type(value) is dict and label in value for value in self.values):
-            return None
-        return _as_column(label, self._bounds(label, range(self.rows)))
+        every = range(self.rows)
+        found = {label: self._bounds(label, every) for label in self._labels()}
+        known = {label: bounds for label, bounds in found.items() if any(bounds)}
+        return Stats(self.rows, {label: _as_column(label, known[label]) for label in known})
 
     def column(self, field: pa.Field) -> Column | None:
         """Return a column as of its type now, whatever it was in older epochs; None if unknown."""
-        own, *others = [*map(self._column, labels_of(field))] or [None]
-        if not others or others[0] is None:
-            return own
-        numbers = _as_floats(others[0])
-        return numbers if own is None else Column(*map(pc.coalesce, own, numbers))
+        found, own = {*labels_of(field)} & {*self._labels()}, label_of(field) or ""
+        if not found:
+            return None
+        if self.columns is not None and found == {own}:
+            return self.columns[own]
+        return _as_column(own, self.bounds(field, range(self.rows)))
 
     def within(self, most_bytes: int) -> "Stats":
         """Return the columns that most pieces have, as many as fit in memory of a size."""
@@ -293,66 +295,73 @@ class Stats:
                 kept[label] = columns[label]
         return Stats(self.rows, dict(sorted(kept.items())))
 
-    def joined(self, field: pa.Field, counts: Ints, absent: npt.NDArray[np.bool_]) -> Bounds | None:
-        """Return the bounds of a column of numbers over all pieces; None if unknown.
+    def numbers(
+        self, field: pa.Field, counts: Ints, absent: Flags | None = None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Ints, Flags]:
+        """Return minimums, maximums, null counts of a column of numbers, and where they are known.
 
-        `counts` are the pieces' events; `absent` pieces lack the column: its values are null.
+        `counts` are the pieces' events; `absent` pieces lack the column: its values are null. Where
+        there are no values, the minimum is above the maximum.
         """
+        least, most = limits_of(field.type)
+        nothing = np.zeros(self.rows, np.bool_) if absent is None else absent
         column = self.column(field)
         if column is None:
-            return Bounds(None, None, int(counts.sum())) if absent.all() else None
-        low, high, nulls = column
-        known = np.asarray(nulls.is_valid())
-        empty = np.where(known, np.asarray(nulls.fill_null(0)), counts)
-        bounded = np.asarray(low.is_valid()) & np.asarray(high.is_valid())
-        if not (known | absent).all() or not (bounded | (empty >= counts)).all():
+            low, high = np.full(self.rows, least), np.full(self.rows, most)
+            nulls, known = np.zeros(self.rows, np.int64), nothing
+        else:
+            low, high = np.array(column.min.fill_null(least)), np.array(column.max.fill_null(most))
+            nulls = np.asarray(column.nulls.fill_null(0))
+            known = np.asarray(column.min.is_valid()) & np.asarray(column.max.is_valid())
+        nulls = np.where(nothing, counts, nulls)
+        empty = nulls >= counts
+        low[empty], high[empty] = most, least
+        return low, high, nulls, known | empty
+
+    def joined(self, field: pa.Field, counts: Ints, absent: Flags) -> Bounds | None:
+        """Return the bounds of a column of numbers over all pieces; None if unknown."""
+        low, high, nulls, known = self.numbers(field, counts, absent)
+        if not known.all():
             return None
-        rows = pa.array((empty < counts) & ~absent)
-        bounds = pc.min(low.filter(rows)).as_py(), pc.max(high.filter(rows)).as_py()
-        return Bounds(*bounds, int(empty.sum()))
+        valued, count = nulls < counts, int(nulls.sum())
+        if not valued.any():
+            return Bounds(None, None, count)
+        return Bounds(low[valued].min().item(), high[valued].max().item(), count)
 
 
-def _parse(texts: Sequence[str | None]) -> list[Any]:
+def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
+    """Return the least and the greatest value that bounds of a column of numbers can have."""
+    return (-math.inf, math.inf) if t.is_floating(data_type) else (_LEAST, _MOST)
+
+
+def absent_in(epochs: Ints, schemas: Mapping[int, pa.Schema], name: str) -> Flags:
+    """Tell of each of some segments whether the schema of its epoch lacks a column."""
+    lacking = [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
+    return np.isin(epochs, lacking)
+
+
+def _parse_all(texts: Sequence[str | None]) -> list[Mapping[str, Any] | None]:
     """Parse statistics all at once, which is several times faster; one by one if one is damaged."""
-    try:
+    with suppress(CorruptionError):
         joined = ",".join("null" if text is None else text for text in texts)
         values = parse_json(f"[{joined}]", where="")
         if len(values) == len(texts):
-            return list(values)
-    except CorruptionError:
-        pass
-    return [*map(_parse_one, texts)]
+            return [value if type(value) is dict else None for value in values]
+    return [None if text is None else _parse_or_none(text) for text in texts]
 
 
-def _parse_one(text: str | None) -> Any:
-    try:
-        return text and parse_json(text, where="")
-    except CorruptionError:
-        return text  # is no object either
+def _parse_or_none(text: str) -> Mapping[str, Any] | None:
+    with suppress(CorruptionError):
+        return _parse(text, where="")
+    return None
 
 
 def _as_column(label: str, bounds: Iterable[Bounds | None]) -> Column:
     stored = _KINDS[label.partition(":")[0]].stored
     lows, highs, nulls = zip(*[each or (None, None, None) for each in bounds], strict=True)
     if label.startswith("decimal:"):
-        lows, highs = (tuple(x if x is None else str(x) for x in side) for side in (lows, highs))
+        lows, highs = (tuple(map(encode_bound, side)) for side in (lows, highs))
     return Column(pa.array(lows, stored), pa.array(highs, stored), pa.array(nulls, pa.int64()))
-
-
-def _as_floats(column: Column) -> Column:
-    """Return bounds of integers as floats; unknown where not exact."""
-
-    def as_floats(bound: pa.Array) -> pa.Array:
-        least, most = (pc.less_equal(-EXACT_FLOAT, bound), pc.less_equal(bound, EXACT_FLOAT))
-        exact = pc.if_else(pc.and_(least, most), bound, pa.scalar(None, bound.type))
-        return exact.cast(pa.float64())
-
-    return Column(as_floats(column.min), as_floats(column.max), column.nulls)
-
-
-def lacking_epochs(schemas: Mapping[int, pa.Schema], name: str) -> list[int]:
-    """Return the epochs whose schema lacks a column: there its values are null."""
-    return [number for number, schema in schemas.items() if schema.get_field_index(name) < 0]
 
 
 # --- Arrow ----------------------------------------------------------------------------------------

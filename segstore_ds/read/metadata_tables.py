@@ -21,7 +21,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
-from segstore_ds.format.statistics import lacking_epochs
+from segstore_ds.format.statistics import Flags, absent_in, limits_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.metadata_rows import (
     BATCH_ROWS,
@@ -31,7 +31,6 @@ from segstore_ds.read.metadata_rows import (
     ints,
     texts,
 )
-from segstore_ds.read.prune import limits_of
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import NUMBERS_SKIPPED, History
@@ -206,28 +205,15 @@ def _segment_times(
 
 def time_bounds(
     runs: Iterable[Run], field: pa.Field, schemas: Mapping[int, pa.Schema]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Flags]:
     """Return the bounds of a time column in segments, and where they are known.
 
     Where there are no values, the low bound is above the high one.
     """
-    least, most = limits_of(field.type)
-    dtype = np.float64 if t.is_floating(field.type) else np.int64
-    lacking = lacking_epochs(schemas, field.name)
     pieces = []
     for run in runs:
-        absent = np.isin(run.columns.epochs, lacking)
-        column = run.load_stats().column(field)
-        if column is None:
-            rows = len(run.columns)
-            low, high = np.full(rows, least, dtype), np.full(rows, most, dtype)
-            known = empty = absent
-        else:
-            lows, highs, nulls = column
-            low, high = np.array(lows.fill_null(least)), np.array(highs.fill_null(most))
-            empty = absent | (np.asarray(nulls.fill_null(0)) >= run.columns.rows)
-            known = empty | (np.asarray(lows.is_valid()) & np.asarray(highs.is_valid()))
-        low[empty], high[empty] = most, least
+        absent = absent_in(run.columns.epochs, schemas, field.name)
+        low, high, _, known = run.load_stats().numbers(field, run.columns.rows, absent)
         pieces.append((low, high, known))
     low, high, known = (np.concatenate([piece[n] for piece in pieces]) for n in range(3))
     return low, high, known

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
@@ -23,14 +22,13 @@ from segstore_ds.format.bloom import Filters as FrameFilters
 from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, may_hold
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.root import PartRef
-from segstore_ds.format.statistics import Column, Stats, lacking_epochs
+from segstore_ds.format.statistics import Flags, Stats, absent_in
 from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.literals import Literal, parse_literal, typed_array
 from segstore_ds.status.parts import WHOLE_SEGMENTS
 from segstore_ds.status.table_status import Run
 
-_Flags = npt.NDArray[np.bool_]
-_EDGES: Mapping[str, Callable[[Any, Any, Any], _Flags]] = {
+_EDGES: Mapping[str, Callable[[Any, Any, Any], Flags]] = {
     "==": lambda value, low, high: (low <= value) & (high >= value),
     "<": lambda value, low, _: low < value,
     "<=": lambda value, low, _: low <= value,
@@ -44,13 +42,13 @@ def may_match(
     schema: pa.Schema,
     load_stats: Callable[[], Stats],
     counts: Ints,
-    among: _Flags | None = None,
-) -> _Flags:
+    among: Flags | None = None,
+) -> Flags:
     """Tell of each piece, of so many rows, whether it is `among` some and a row of it may pass.
 
     `schema` has the filtered columns as they are read. Statistics are loaded if they can tell.
     """
-    kept: _Flags = counts > 0 if among is None else among
+    kept: Flags = counts > 0 if among is None else among
     if not (filters.conditions or filters.any_of) or not kept.any():
         return kept
     stats = load_stats()
@@ -59,8 +57,11 @@ def may_match(
     for condition in filters.conditions:
         if stats.columns is None or not _is_number(condition):
             alone = True
-        elif (column := stats.column(fields[condition.column])) is not None:
-            kept = kept & _between(condition, column, counts)
+            continue
+        low, high, nulls, sure = stats.numbers(fields[condition.column], counts)
+        # NaN is above infinity, and where there is one there are no bounds.
+        may = ~sure | _EDGES[condition.op](condition.literal, low, high)
+        kept = kept & may & (nulls < counts)
     if alone:
         kept = kept.copy()
         rows = np.flatnonzero(kept).tolist()
@@ -97,14 +98,13 @@ def segments_to_read(
     columns = run.columns
     kept = np.ones(len(columns), np.bool_)
     for condition in filters.conditions:
-        lacking = lacking_epochs(schemas, condition.column)
-        if lacking and condition.op != "is null":
-            kept &= ~np.isin(columns.epochs, lacking)  # its values are null there
+        if condition.op != "is null":  # values of later columns are null
+            kept &= ~absent_in(columns.epochs, schemas, condition.column)
 
-    def by_bounds(kept: _Flags) -> _Flags:
+    def by_bounds(kept: Flags) -> Flags:
         return may_match(filters, schema, run.load_stats, columns.rows, kept)
 
-    def by_keys(kept: _Flags) -> _Flags:
+    def by_keys(kept: Flags) -> Flags:
         if not (looks_up and kept.any()):
             return kept
         epochs = np.unique(columns.epochs).tolist()
@@ -118,25 +118,6 @@ def segments_to_read(
 
 def _is_number(condition: Condition) -> bool:
     return condition.op in _EDGES and type(condition.literal) in (int, float)
-
-
-def _between(condition: Condition, column: Column, counts: Ints) -> _Flags:
-    low, high, nulls = column
-    least, most = limits_of(low.type)
-    lows, highs = np.asarray(low.fill_null(least)), np.asarray(high.fill_null(most))
-    valued = np.asarray(nulls.fill_null(0)) < counts
-    # NaN is above infinity, and where there is one there are no bounds.
-    unknown = np.asarray(low.is_null()) | np.asarray(high.is_null())
-    met: _Flags = valued & (unknown | _EDGES[condition.op](condition.literal, lows, highs))
-    return met
-
-
-def limits_of(data_type: pa.DataType) -> tuple[Any, Any]:
-    """Return the least and the greatest value that bounds of a type can have."""
-    if t.is_floating(data_type):
-        return -np.inf, np.inf
-    integers = np.iinfo(np.int64)
-    return int(integers.min), int(integers.max)
 
 
 LOOKUPS = frozenset(("==", "in"))
@@ -178,7 +159,7 @@ def may_hold_keys(keys: Sequence[Key], filters: FrameFilters) -> bool:
     )
 
 
-def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> _Flags:
+def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> Flags:
     """Tell of each segment of a run whether its filters allow the keys of its epoch."""
     kept = np.ones(len(run.columns), np.bool_)
     filters = run.load_filters()

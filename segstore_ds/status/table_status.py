@@ -37,7 +37,7 @@ from segstore_ds.format.root import (
     encode_root,
 )
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.format.statistics import Stats, build_text, lacking_epochs
+from segstore_ds.format.statistics import Stats, absent_in, build_text
 from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
 from segstore_ds.status.parts import WHOLE_SEGMENTS, SegmentsTable, stats_of
@@ -285,10 +285,9 @@ class TableStatus(SchemaTexts):
         field = _time_field(root, schema_of)
         if field is None:
             return None
-        lacking = lacking_epochs(
-            {n: schema_of(n) for n in np.unique(columns.epochs).tolist()}, field.name
-        )
-        found = stats.joined(field, columns.rows, np.isin(columns.epochs, lacking))
+        schemas = {number: schema_of(number) for number in np.unique(columns.epochs).tolist()}
+        absent = absent_in(columns.epochs, schemas, field.name)
+        found = stats.joined(field, columns.rows, absent)
         return None if found is None else build_text({labels_of(field)[0]: found})
 
     def add_filters(

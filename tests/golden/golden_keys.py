@@ -101,9 +101,8 @@ def _of_arrow(data: bytes) -> Iterator[tuple[str, bytes, pa.Array]]:
     start = 64
     for number, size in enumerate(index["bytes"]):
         (batch,) = list(pa.ipc.open_stream(data[start : start + size]))
-        for name, texts in index.get("filters", {}).items():
-            if texts[number] is not None:
-                yield name, base64.b64decode(texts[number], validate=True), batch.column(name)
+        for name, text in index["filters"][number].items() if "filters" in index else ():
+            yield name, base64.b64decode(text, validate=True), batch.column(name)
         start += size
 
 

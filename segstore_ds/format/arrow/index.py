@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import MAX_RAW_BYTES, MAX_ROWS
-from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
+from segstore_ds.format.bloom import Filters, decode_filters, encode_filters
 from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.record import ABSENT, Range, from_json
 from segstore_ds.format.root import SegmentEntry
@@ -93,8 +93,8 @@ def build_index(frames: Sequence[FrameEntry], stats: Sequence[Piece] = ()) -> by
         "schema": [schemas.index(entry.fingerprint) for entry in frames],
     }
     bare: dict[str, Any] = {**footer, "stats": [encode_piece(piece) for piece in stats]}
-    filters = encode_arrays([entry.filters for entry in frames])
-    whole = {**bare, "filters": filters} if filters else bare
+    filters = [encode_filters(entry.filters) for entry in frames]
+    whole = {**bare, "filters": filters} if any(filters) else bare
     for content in (whole, bare, {**footer, "stats": []}):
         raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         encoded = raw.encode()
@@ -114,8 +114,8 @@ class _Index:
     raw: Annotated[list[int], Range(most=MAX_RAW_BYTES)]
     schemas: list[str]
     schema: list[int]
-    stats: list[Any]
-    filters: Annotated[dict[str, Any], ABSENT]
+    stats: list[dict[str, Any]]
+    filters: Annotated[list[Any], ABSENT]
 
 
 def parse_index(
@@ -128,11 +128,10 @@ def parse_index(
     """
     index = from_json(_Index, value, where=where)
     sizes, count = index.bytes, len(index.bytes)
-    stats = index.stats or [{}] * count
-    arrays = (index.rows, index.crc, index.raw, index.schema, stats)
+    stats, filters = index.stats or [{}] * count, index.filters or [{}] * count
+    arrays: tuple[list[Any], ...] = (index.rows, index.crc, index.raw, index.schema, stats, filters)
     if {count} != {*map(len, arrays)} or max(index.schema, default=-1) >= len(index.schemas):
         raise CorruptionError("a segment's index is wrong", where=where)
-    filters = parse_arrays(index.filters, count, where=where)
     entries = []
     start = frames_start
     for place, size in enumerate(sizes):
@@ -143,7 +142,7 @@ def parse_index(
             crc=index.crc[place],
             fingerprint=index.schemas[index.schema[place]],
             raw_bytes=index.raw[place],
-            filters=filters[place],
+            filters=decode_filters(filters[place], where=where),
         )
         entries.append(entry)
         start += size
