@@ -300,7 +300,7 @@ def test_a_tuned_write_takes_the_values_of_python(spark, url):
     df = spark.range(5).selectExpr("id AS a", "id AS b").coalesce(1)
     segstore.spark.write(df, url, inlineBytes=0, **options)
     [segment] = segstore.open(url).segments().read_all().to_pylist()
-    assert (segment["stats"], segment["end"]) == ('{"b":[0,4,0]}', 5)
+    assert (segment["stats"], segment["end"]) == ('{"int:b":[0,4,0]}', 5)
 
 
 @pytest.fixture
