@@ -191,8 +191,10 @@ def _weigh(
 
 def _measure_steps(numbers: Numbers, total: float, codec: _Codec) -> _Size:
     alike = 8 * numbers.itemsize  # so many steps have as many bits each, the last ones, too
-    block = min(alike, len(numbers))
-    blocks = numbers[: len(numbers) // block * block].reshape(-1, block)
+    each = len(numbers) // _PLACES if len(numbers) >= 2 * _PLACES else len(numbers)
+    block = min(alike, each)  # within one place: a step to the next one is like no other
+    places = numbers[: len(numbers) // each * each].reshape(-1, each)
+    blocks = places[:, : each // block * block].reshape(-1, block)
     steps = blocks[:, 1:] - blocks[:, :-1]  # they wrap around, as Parquet's do
     above = (steps - steps.min(axis=1, keepdims=True)).view(f"u{steps.itemsize}")
     most = above.max(axis=1)

@@ -169,6 +169,15 @@ def test_codec_that_saves_little_is_left_out(column, coded):
     assert not choose(batch, compression="none").ways["c"][1]
 
 
+@pytest.mark.parametrize("rows", [10_000, 100_000, 200_000])
+def test_steps_between_the_places_of_a_sample_do_not_count(rows):
+    """They are longer than those of the values, whatever part of a block a place is."""
+    times = np.arange(rows) * 1000 + DRAW.integers(0, 1000, rows)
+    found = choose(pa.record_batch({"t": times}))
+    assert found.ways["t"] == ("DELTA_BINARY_PACKED", False)
+    assert 1.2 < found.row_bytes < 1.5
+
+
 def test_an_archive_is_compressed_for_less():
     """Doubles keep 6 % of their bytes from zstd, for whom asks for few bytes."""
     batch = pa.record_batch({"c": DRAW.random(ROWS)})
