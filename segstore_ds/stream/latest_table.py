@@ -144,8 +144,12 @@ def run_latest(context: StreamContext, *, at_once: bool = False) -> None:
     beside = None if at_once else find_latest(context)
     if beside is not None and beside.log.root.time_us + EVERY_US > root.time_us:
         return
-    for kind in rule.formats:
-        _publish(context, rule, kind)
+    try:
+        for kind in rule.formats:
+            _publish(context, rule, kind)
+    except NotFoundError:
+        if _is_wanted(context):  # else it was removed meanwhile
+            raise
 
 
 LATEST = Round(
