@@ -9,7 +9,6 @@ from commit_programs import (
     FollowsNames,
     FollowsNamesUnconfirming,
     FollowsTheHint,
-    NoLateCheck,
     TrustsAnyLoss,
     Unconfirming,
     commit,
@@ -66,12 +65,12 @@ def others(*, commits: int, more: int = 0):
     return run
 
 
-def slept_past_a_purge(log_class=StreamLog, *, until: str) -> Play:
+def slept_past_a_purge(until: str) -> Play:
     """(a) It reads root 41 and sleeps; others commit to 200 and purge below 150; it creates 42."""
-    play = grown(42, {"a": writer("a1", log_class=log_class)})
+    play = grown(42, {"a": writer("a1")})
     play.run("a", until=f"create {name(42)}")
     before = len(play.trace)
-    play = grown(42, {"a": writer("a1", log_class=log_class)})
+    play = grown(42, {"a": writer("a1")})
     while len(play.trace) < before - (until == "clock"):
         play.step("a")
     assert str(play.asks("a")).startswith(until)
@@ -96,14 +95,6 @@ def test_put_asleep_during_a_purge_learns_its_outcome():
     assert play.ghost.transactions[202:] == []
     assert "a1" not in play.ghost.acknowledged
     assert "a1" in play.ghost.denied
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("until", ["clock", "create"])
-def test_without_the_late_check_a_sleepers_commit_is_lost(until):
-    shown = "acknowledged a1 is not in the log|by hint a newcomer finds SEG_MISSING_OBJECT"
-    with pytest.raises(Violation, match=shown):
-        slept_past_a_purge(NoLateCheck, until=until)
 
 
 def test_put_landing_after_an_empty_read_is_recognised():

@@ -19,7 +19,7 @@ NAP = {"naps": (LEASE_S + 1,)}
 LONG = ("two members, two short naps", "two members, two naps")
 SLEEPERS = "two members sleep, a third goes on"
 SCENES = {
-    "two members": lambda: shared_scene({"a": member(3), "b": member(3)}),
+    "two members": lambda: shared_scene({"a": member(2), "b": member(2)}),
     "three members": lambda: shared_scene({name: member(1) for name in "abc"}),
     "two members, a nap": lambda: shared_scene({"a": member(1), "b": member(2)}, **NAP),
     "two members, a nap of the first": lambda: shared_scene(

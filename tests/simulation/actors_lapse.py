@@ -26,7 +26,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
 )
 from segstore_ds.format.policies import UpkeepPolicy
-from segstore_ds.publish.latest import WRITER
+from segstore_ds.publish.latest import WRITER, rule_of
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.stream import Stream
@@ -224,8 +224,9 @@ class Warden(_Lapsing):
                 due = acked_us is not None and acked_us < until_us
                 if due and value is not None and (not rule.filters or key == "ada"):
                     raise Violation(f"{event!r} still has its value {value!r}")
-        if stream.published.latest:
-            stream.publish("delta", latest_by=["key"], auto=True)
+        if rule_of(stream.refresh()._log.root) is not None:  # perhaps left by who was killed
+            for kind in ("delta", "iceberg"):
+                stream.publish(kind, latest_by=["key"], auto=True)
         gone = {event for _, event, _, value in rows if value is None}
         judge_stored(self.life, process, URL, gone)
         self.life.judge_stream(process, URL, self.ledger)

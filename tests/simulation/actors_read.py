@@ -33,6 +33,7 @@ class Consumer(Actor):
     """Follows by a named reader: nothing may be left out, and at most the last batch repeated."""
 
     done = confirmed = 0  # up to where it got events, and up to where it surely published that
+    anew = True  # it begins at the head, where others may have let it go
     follow: Any = None
 
     def begin(self) -> None:
@@ -63,13 +64,12 @@ class Consumer(Actor):
                 self.follow = None
                 break
             offsets = batch.column("offset").to_pylist()
-            # A new reader begins at the head, where others may have let it go.
-            gone = self.ledger.dropped if self.done else self.ledger.may_drop
+            gone = self.ledger.may_drop if self.anew else self.ledger.dropped
             if not self.confirmed <= offsets[0] <= max(self.done, gone):
                 raise Violation(f"{self.name}: got {offsets[0]} after {self.done}")
             rows = zip(offsets, batch.column("id").to_pylist(), strict=True)
             self.ledger.read(rows)
-            given = offsets[-1] + 1
+            given, self.anew = offsets[-1] + 1, False
             self.done = self.ledger.readers[self.name] = max(self.done, given)
 
     def skip(self) -> None:
@@ -78,6 +78,7 @@ class Consumer(Actor):
             raise Violation(f"{self.name}: events from {self.confirmed} on are gone, unasked")
         self.stream.refresh()
         self.stream.readers.release(self.name)
+        self.anew = True
         self.stream.readers.register(self.name, start="head")
         self.done, self.follow = max(self.done, self.stream.head), None
         self.ledger.readers[self.name] = self.done

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from sim_actor import KEYS, Actor
 from sim_ledger import Violation
 
-from segstore_ds.errors import InvalidInputError, NotFoundError, SegstoreError, TruncatedError
+from segstore_ds.errors import (
+    InvalidInputError,
+    NotFoundError,
+    SegstoreError,
+    SnapshotExpiredError,
+    TruncatedError,
+)
 
 if TYPE_CHECKING:
     from simulation import Life
@@ -123,8 +129,11 @@ class Curator(Actor):
     def read(self, name: str) -> list[dict[str, object]]:
         """Return what a tag keeps."""
         columns = ["id", "key", "email"]
-        scan = self.stream.scan(as_of=f"tag:{name}", columns=columns, offset_column="offset")
-        rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
+        try:
+            scan = self.stream.scan(as_of=f"tag:{name}", columns=columns, offset_column="offset")
+            rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
+        except (NotFoundError, SnapshotExpiredError) as error:
+            raise Violation(f"the tag {name} keeps nothing") from error
         self.ledger.read((int(str(row["offset"])), str(row["id"])) for row in rows)
         return rows
 

@@ -13,6 +13,8 @@ from importlib import import_module
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from sim_store import KINDS, REQUESTS, Faults, Store, _fits
 from sim_world import HOUR_US, START_US
 from simulation import CAST, Life
@@ -20,6 +22,7 @@ from simulation import CAST, Life
 from segstore_ds.errors import CommitUnknownError, SegstoreError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.log.newest import Base
+from segstore_ds.storage import local_files
 
 MOST_LIVES = 12
 
@@ -56,7 +59,8 @@ class Mutant:
 
     `target` is ``module:function`` or ``module:Class.method``; `make` gets the original. All of the
     cast take part, with waits that are `pace` times as long, and requests fail at the rate, by the
-    kinds of faults given. `seed` is that of the first life.
+    kinds of faults given. `seed` is that of the first life, `far` whether an object
+    store has the stream, or a disk.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Mutant:
     hours: float = 8.0
     pace: float = 1.0
     seed: int = 300
+    far: bool = True
 
     @contextmanager
     def broken(self) -> Iterator[None]:
@@ -102,7 +107,8 @@ class Mutant:
         life.actors = [CAST[name](life, name) for name in self.cast]
         for actor in life.actors:
             actor.pace *= self.pace
-        life.store = Store(life.world, True, OneKind(self.rate, kinds=self.kinds))
+        life.store = Store(life.world, self.far, OneKind(self.rate, kinds=self.kinds))
+        life.foreign.store = life.store
         life.faulty = self.rate > 0
         return life
 
@@ -269,6 +275,73 @@ def _last_match_stays(original: Any) -> Any:
     return find_matches
 
 
+def _all_is_old(_original: Any) -> Any:
+    return lambda context, _until_us: context.log.root.tail
+
+
+def _slots_stay(_original: Any) -> Any:
+    def with_nulls(batch: Any, columns: Any, rows: Any) -> Any:
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for name in columns:
+            valid = pc.and_(arrays[name].is_valid(), pc.invert(rows))
+            mask = pa.array(valid.to_pylist()).buffers()[1]
+            _, *data = arrays[name].take(pa.array(range(len(valid)))).buffers()
+            arrays[name] = pa.Array.from_buffers(arrays[name].type, len(valid), [mask, *data])
+        return pa.record_batch([*arrays.values()], schema=batch.schema)
+
+    return with_nulls
+
+
+def _last_segment_stays(original: Any) -> Any:
+    def plan_restore(root: Any, old: Any, listed: Any, slot: Any, **how: Any) -> Any:
+        return original(root, old, listed[:-1] if len(listed) > 1 else listed, slot, **how)
+
+    return plan_restore
+
+
+def _stale(original: Any) -> Any:
+    def run_set_properties(context: Any, changes: Any) -> Any:
+        before = dict(context.log.root.properties)
+        context.clock.sleep(1)
+        return original(context, {**before, **changes})
+
+    return run_set_properties
+
+
+# --- published tables ----------------------------------------------------------------------------
+
+
+def _last_is_not_added(original: Any) -> Any:
+    def plan_changes(span: Any, listed: Any, wanted: Any, **how: Any) -> Any:
+        added, removed = original(span, listed, wanted, **how)
+        return added[: max(len(added) - 1, 1)], removed
+
+    return plan_changes
+
+
+def _tail_of_now(_original: Any) -> Any:
+    return lambda _context, root, _version: root.tail
+
+
+# --- a disk --------------------------------------------------------------------------------------
+
+
+def _without_sync(original: Any) -> Any:
+    def write_temporary(self: Any, folder: str, data: bytes, *, sync: bool) -> Any:
+        del sync
+        return original(self, folder, data, sync=False)
+
+    return write_temporary
+
+
+def _replacing(_original: Any) -> Any:
+    def link(temporary: str, full: str) -> bool:
+        local_files.os.replace(temporary, full)
+        return True
+
+    return link
+
+
 # --- followers -----------------------------------------------------------------------------------
 
 
@@ -293,6 +366,8 @@ def _value(value: Any) -> Callable[[Any], Any]:
 _ADD = "log.metadata_log:MetadataLog.add_or_read"
 _WRITERS = ("append-1", "append-2", "write-1")
 _PAIR = ("pair-write-1", "pair-write-2", "pair-read", "pair-op-1", "pair-op-2")
+_LAPSE = ("lapse-write-1", "lapse-read", "lapse-expiry", "lapse-keep")
+_SHAPE = ("shape-write-1", "shape-read", "shape-smith", "shape-publish")
 _DAYS = 72.0
 MUTANTS = (
     Mutant(
@@ -552,5 +627,110 @@ MUTANTS = (
         0.002,
         24,
         0.2,
+    ),
+    Mutant("values expire too early", "retention.retain:tail_at", _all_is_old, _LAPSE, (), 0.0),
+    Mutant(
+        "a rule of expiry begins behind what is due",
+        "redact.expire:_clean_start",
+        lambda _original: lambda context, _root, _until_us: context.log.root.tail,
+        _LAPSE,
+        (),
+        0.0,
+    ),
+    Mutant(
+        "nulls keep what was in their slots",
+        "redact.rewrite:with_nulls",
+        _slots_stay,
+        _LAPSE,
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a setting goes back to what a process remembers",
+        "write.create:run_set_properties",
+        _stale,
+        ("lapse-expiry", "lapse-key_columns", "lapse-upkeep"),
+        (),
+        0.0,
+        24,
+        0.01,
+    ),
+    Mutant(
+        "objects of kept versions go",
+        "format.root:Root.kept_tags",
+        _value(property(lambda _root: {})),
+        ("append-1", "keep", "keep-2", "curate", "overwrite"),
+        (),
+        0.0,
+        _DAYS,
+    ),
+    Mutant(
+        "objects of others go",
+        "format.names:is_object",
+        _always(True),
+        ("append-1", "keep", "stranger"),
+        (),
+        0.0,
+        24,
+    ),
+    Mutant(
+        "upkeep deletes nothing",
+        "retention.deletion:Runner.plan",
+        _always(([], [])),
+        ("append-1", "keep", "truncate"),
+        (),
+        0.0,
+        24,
+    ),
+    Mutant(
+        "a restore leaves a segment out",
+        "retention.restore:plan_restore",
+        _last_segment_stays,
+        _SHAPE,
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a publication leaves a file out",
+        "publish.listing:plan_changes",
+        _last_is_not_added,
+        _SHAPE,
+        (),
+        0.0,
+    ),
+    Mutant(
+        "newest events pass over what came since",
+        "publish.latest:_tail_at",
+        _tail_of_now,
+        ("lapse-write-1", "lapse-newest"),
+        (),
+        0.0,
+    ),
+    Mutant(
+        "a new file is not synced",
+        "storage.local:LocalStorage._write_temporary",
+        _without_sync,
+        ("append-1", "write-1", "read-1"),
+        ("power",),
+        0.05,
+        far=False,
+    ),
+    Mutant(
+        "a folder is not synced",
+        "storage.local_files:sync_folder",
+        _always(None),
+        ("append-1", "write-1", "read-1"),
+        ("power",),
+        0.05,
+        far=False,
+    ),
+    Mutant(
+        "a taken name is replaced",
+        "storage.local_files:link",
+        _replacing,
+        ("append-1", "append-2", "write-1"),
+        ("slow",),
+        0.05,
+        far=False,
     ),
 )
