@@ -191,7 +191,7 @@ def _weigh(
 
 def _measure_steps(numbers: Numbers, total: float, codec: _Codec) -> _Size:
     alike = 8 * numbers.itemsize  # so many steps have as many bits each, the last ones, too
-    each = len(numbers) // _PLACES if len(numbers) >= 2 * _PLACES else len(numbers)
+    each = len(numbers) // _PLACES if len(numbers) >= _LEAST_ROWS else len(numbers)
     block = min(alike, each)  # within one place: a step to the next one is like no other
     places = numbers[: len(numbers) // each * each].reshape(-1, each)
     blocks = places[:, : each // block * block].reshape(-1, block)
