@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
@@ -25,6 +24,7 @@ from segstore_ds.errors import (
     SegstoreError,
     SnapshotExpiredError,
 )
+from segstore_ds.format import compute as pc
 from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.record import build_json, to_json

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import compute as pc
 
 FOLD_ROWS = 1 << 18  # events that are gathered before those of one key are joined, at least
 _PLACE = "place"

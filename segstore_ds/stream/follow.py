@@ -4,7 +4,6 @@ A poll that finds nothing sends one small request. The wait between two polls do
 to `poll_s`, and begins anew after events. A member of a reader reads the range that it has leased.
 """
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -75,7 +74,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._replicated, self._most_rows = replicated, most_rows
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
-        self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
+        self._pending: Any = None  # of asyncio: the batch that a cancelled wait has left
         self._ended = False
         root = self._seen = context.log.refresh()  # the newest root that continues what was read
         if name is None and replicated:
@@ -119,6 +118,8 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
     async def __anext__(self) -> pa.RecordBatch:
         """Return the next batch; a cancelled wait loses none."""
+        import asyncio  # noqa: PLC0415 - which few processes need
+
         while True:
             if self._pending is None:
                 self._pending = asyncio.ensure_future(asyncio.to_thread(self._take))

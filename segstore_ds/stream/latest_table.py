@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import pyarrow.compute as pc
-
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from segstore_ds.format import compute as pc
 from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.redactions import Redaction, redacted_since
 from segstore_ds.format.root import Root
