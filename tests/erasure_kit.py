@@ -46,7 +46,7 @@ def decoded(path: str, data: bytes) -> Iterator[bytes]:
         yield from _frames(data[64:place])
     elif path.endswith(".avro"):
         yield str(list(fastavro.reader(io.BytesIO(data)))).encode()
-    elif path.startswith(("log/0", "status/")):
+    elif path.startswith(("log/0", "status/", "twins/")):
         yield from _envelopes(data)
 
 

@@ -88,7 +88,6 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/copy/PIECES.md",
         "segstore_ds/publish/TABLES.md",
         "segstore_ds/redact/REDACTION.md",
-        "segstore_ds/repair/REPAIR.md",
         "segstore_ds/replication/REPLICATION.md",
         "segstore_ds/retention/READERS.md",
         "segstore_ds/data/flights-2013-01.parquet",

@@ -141,7 +141,7 @@ def _stored(storage: Storage) -> Row:
         " beside the events": folders.total() - live,
         " log": folders["log"],
         " dropped": folders["segments"] - live,
-        " status": folders["status"],
+        " status": folders["status"] + folders["twins"],
         " events": live,
     }
     return {"objects": objects, **{f"MB{name}": round(n / 1e6, 2) for name, n in found.items()}}

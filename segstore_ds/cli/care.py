@@ -116,7 +116,7 @@ def repair(
     replica: Annotated[str | None, "FOLDER: Take lost commits from this copy."] = None,
     yes: Yes = False,
 ) -> None:
-    """Rebuild lost or damaged metadata; status 1 if something stays damaged."""
+    """Put back what is lost or damaged; status 1 if something stays damaged."""
     if allow_loss:
         ask(f"Give up the newest commits of {url} that can't be read?", yes=yes)
     done = segstore.repair(
@@ -127,7 +127,7 @@ def repair(
         replica=replica,
         storage_options=run.options(),
     )
-    lines = [*(f"rebuilt: {text}" for text in done.repaired)]
+    lines = [*(f"put back: {text}" for text in done.repaired)]
     lines += [f"given up: version {version}" for version in done.lost]
     lines += [f"DAMAGED {text}" for text in done.damaged]
     run.report(

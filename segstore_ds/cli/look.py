@@ -43,7 +43,7 @@ _PAGES = (
         "publish/TABLES.md",
         "redact/REDACTION.md",
     ),
-    *("repair/REPAIR.md", "replication/REPLICATION.md", "retention/READERS.md"),
+    *("replication/REPLICATION.md", "retention/READERS.md"),
 )
 
 

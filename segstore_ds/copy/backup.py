@@ -25,7 +25,7 @@ from segstore_ds.log.seen import abandoned_through, hint_of
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import list_objects, read_references
-from segstore_ds.status.store import check_object
+from segstore_ds.status.store import read_sound
 from segstore_ds.storage import Storage
 
 
@@ -64,6 +64,8 @@ def run_backup(
             origins=list(root.origins),
         )
     sizes = {info.path: info.size for info in list_objects(source)}
+    for path in filter(names.is_status, [*sizes]):
+        sizes.setdefault(names.twin_of(path), sizes[path])  # either is read where the other is gone
     there = {info.path: info.size for info in list_objects(target)}
     files = context.log.files.at(target)
     start = _first_missing(context, root, files, there.keys() - sizes.keys())
@@ -168,10 +170,8 @@ def _copy(
     """Copy objects, those that the root lists checked against it; yield their paths."""
     source, left = context.storage, set(paths)
     for path in paths:
-        if path.startswith(f"{names.STATUS_FOLDER}/"):
-            data = source.get(path)
-            check_object(path, data, where=source.describe(path))
-            target.put(path, data)
+        if names.is_status(path):
+            target.put(path, read_sound(source, path))
             left.remove(path)
             yield path
     listed = (

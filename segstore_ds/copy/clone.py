@@ -243,7 +243,7 @@ def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> boo
     """Copy an object into the clone's own folder; False if it is gone and not required."""
     path, required = shared
     try:
-        if path.startswith(f"{names.STATUS_FOLDER}/"):
+        if names.is_status(path):
             copy_small(storage, storage, path)
         elif not storage.copy_from(storage, path, path, replace=True):
             transfer.copy(CopiedObject(storage, path, storage, path))
@@ -268,7 +268,7 @@ def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
         if path not in here:
             yield path, True
     for path in sorted(refs.retired.keys() - refs.live):
-        if path not in here and path.startswith(f"{names.STATUS_FOLDER}/"):
+        if path not in here and names.is_status(path):
             yield path, False
 
 

@@ -40,7 +40,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentFormat, find_end, find_format, format_of
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.status.store import check_object, is_whole
+from segstore_ds.status.store import is_whole, read_sound
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -179,11 +179,11 @@ class Transfer:
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy a status object by one get and one exclusive create; replace one that is not whole."""
-    data = source.get(path)
-    if not is_whole(path, data):
-        data = source.get(path)  # perhaps it is only this read
-        check_object(path, data, where=source.describe(path))
+    """Copy a status object by one get and one exclusive create; replace one that is not whole.
+
+    One that is damaged in the source is copied from its twin there.
+    """
+    data = read_sound(source, path)
     if not target.create(path, data) and not is_whole(path, target.get(path)):
         target.put(path, data)
 

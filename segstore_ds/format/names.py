@@ -14,6 +14,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 LOG_FOLDER = "log"
 HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
+TWINS_FOLDER = "twins"  # every status object again, under the same name
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 READER_HINTS_FOLDER = "readers/_latest"
@@ -29,13 +30,13 @@ _INLINE_FOLDER = "inline"
 _OUTLINED = "0-inline-0.arrow"
 _COPY = "copy-"
 
-FOLDERS = (LOG_FOLDER, STATUS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
+FOLDERS = (LOG_FOLDER, STATUS_FOLDER, TWINS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
 LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # numbers of log files stay within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
-_STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
+_STATUS = re.compile(r"(status|twins)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PIECE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9a-f]{12})\.json")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
@@ -43,7 +44,7 @@ REDACTED = "redact"  # On disk: in place of the attempt in the names of what a r
 # The names that writers build; readers accept more. Nothing else is ever deleted.
 _OBJECT = re.compile(
     r"log/(?:00[0-9]{18}|_latest)"
-    r"|status/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
+    r"|(?:status|twins)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
     r"|segments/copy-[A-Za-z0-9][A-Za-z0-9-]{0,63}/(?:plan|[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12})\.json"
@@ -51,7 +52,7 @@ _OBJECT = re.compile(
     r"|_latest/[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
 )
 _TEMPORARY = re.compile(
-    r"(?:(?:log|status|_delta_log|metadata|delta|iceberg|(?:segments|readers)/[^/]+)/)?"
+    r"(?:(?:log|status|twins|_delta_log|metadata|delta|iceberg|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
 )
 _HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
@@ -305,11 +306,35 @@ def check_status_path(path: str, *, where: str) -> str:
 
     A malformed name is a CorruptionError.
     """
-    if not isinstance(path, str) or _STATUS.fullmatch(path) is None:
+    match = _STATUS.fullmatch(path) if isinstance(path, str) else None
+    if match is None or match[1] != STATUS_FOLDER:
         raise CorruptionError(
             "path in metadata is not a status object of this stream", where=where, path=path
         )
     return path
+
+
+def is_status(path: str) -> bool:
+    """Tell whether a path lies in a folder of status objects or of their twins."""
+    return path.startswith((f"{STATUS_FOLDER}/", f"{TWINS_FOLDER}/"))
+
+
+def twin_of(path: str) -> str:
+    """Return the other name of a status object, which holds the same bytes.
+
+    >>> twin_of("status/x"), twin_of("twins/x")
+    ('twins/x', 'status/x')
+    """
+    folder, _, name = path.partition("/")
+    return f"{STATUS_FOLDER if folder == TWINS_FOLDER else TWINS_FOLDER}/{name}"
+
+
+def both_names(path: str) -> tuple[str, str]:
+    """Return the two names of a status object in the order in which they are deleted.
+
+    Its twin goes first: what has its own name is not yet deleted.
+    """
+    return twin_of(path), path
 
 
 def parse_status_kind(path: str) -> str | None:
@@ -319,13 +344,13 @@ def parse_status_kind(path: str) -> str | None:
     'tags'
     """
     match = _STATUS.fullmatch(path)
-    return match[2] if match else None
+    return match[3] if match else None
 
 
 def parse_status_version(path: str) -> int | None:
     """Return the version a status object was planned on; None for another name."""
     match = _STATUS.fullmatch(path)
-    return int(match[1]) if match else None
+    return int(match[2]) if match else None
 
 
 def staged_version(path: str) -> int | None:
@@ -342,7 +367,7 @@ def staged_version(path: str) -> int | None:
 def parse_status_digest(path: str) -> str | None:
     """Return the digest in the name of a status object; None for another name."""
     match = _STATUS.fullmatch(path)
-    return match[3] if match else None
+    return match[4] if match else None
 
 
 def check_label(label: str, *, what: str) -> str:

@@ -35,10 +35,7 @@ class Operation(StrEnum):
     PURGE = "purge"
     UPKEEP = "upkeep"
     MERGE = "merge"
-    # Only rows of the history have these: a version that a repair left behind, and a version whose
-    # row is lost and which says nothing but its place and time.
-    LOST = "lost"
-    UNKNOWN = "unknown"
+    LOST = "lost"  # in rows of the history alone: a version that a repair left behind
 
 
 # The operations after which a segment that was retired before may be listed.

@@ -50,7 +50,7 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None = None) -
     """Tell whether a transaction is in the log; `Stream.outcome` describes it.
 
     The history answers, so purged versions are known as well. UNKNOWN when the slot is free (a late
-    put may still fill it), when the version's row is lost, or when no row has the transaction.
+    put may still fill it), or when no row has the transaction.
     """
     if not isinstance(transaction, str) or not transaction:
         raise InvalidInputError(
@@ -64,5 +64,5 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None = None) -
     if found is not None:
         log.seams.before_ack(log.root)
         return Outcome(OutcomeState.COMMITTED, found)
-    decided = version is not None and log.history.is_known(newest, version)
+    decided = version is not None and log.history.moment(newest, version)
     return Outcome(OutcomeState.NOT_COMMITTED if decided else OutcomeState.UNKNOWN)

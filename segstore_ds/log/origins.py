@@ -12,9 +12,10 @@ from segstore_ds.format import names
 from segstore_ds.format.copies import Origin, origins_of, pin_of, same_filesystem
 from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root, decode_root, encode_root
 from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.status.references import OBJECT_FOLDERS
 from segstore_ds.storage import Storage
 
-_SHARED_FOLDERS = (f"{names.SEGMENTS_FOLDER}/", f"{names.STATUS_FOLDER}/")
+_SHARED_FOLDERS = tuple(f"{folder}/" for folder in OBJECT_FOLDERS)
 _WITHOUT_FRAMES: Codec[Root] = Codec(
     encode_root,
     decode_root,

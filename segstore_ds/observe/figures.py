@@ -13,7 +13,7 @@ import numpy as np
 
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.compact.plan import small_segments
-from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
+from segstore_ds.errors import FormatError, StorageError
 from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.reader_record import Lease
@@ -346,8 +346,6 @@ def _age_s(context: StreamContext, offset: int, now_us: int, readable: Readable)
 def _commit_us(context: StreamContext, offset: int, readable: Readable) -> int | None:
     try:
         _, times_us = context.log.history.commit_times(context.log.root, offset, offset + 1)
-    except (NotFoundError, SnapshotExpiredError):
-        return None
     except FormatError as error:
         readable.note(error)
         return None

@@ -5,13 +5,12 @@ Metadata knows the sizes of what it lists only, so the table `storage` lists the
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import FormatError, SnapshotExpiredError
+from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.copies import all_pins
 from segstore_ds.format.policies import DEFAULT_POLICY, GRACE_S, build_upkeep, upkeep_of
@@ -127,10 +126,8 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
 
 def _kept_since(context: StreamContext, root: Root) -> datetime | None:
     """Return the time of the oldest version that is kept, if the history knows it."""
-    with suppress(SnapshotExpiredError):
-        found = context.log.history.moment(root, root.log_start)
-        return None if found is None else to_moment(found.time_us)
-    return None
+    found = context.log.history.moment(root, root.log_start)
+    return None if found is None else to_moment(found.time_us)
 
 
 _STORAGE = pa.schema([*texts("why"), *ints("objects", "bytes"), *times("since", "until")])

@@ -133,7 +133,7 @@ class _SegmentCommits:
     def __init__(self, history: History, root: Root) -> None:
         self._batches = history.batches_back(root)
         self._least = root.next_segment  # the lowest number whose commit is known
-        self._whole = True  # no row that was read is of an unknown commit
+        self._whole = True  # all rows so far could be read
         self._lost = False  # whether the oldest row that was read is of a lost version
         # Of each commit that added segments: the number after its last one, its version, its time.
         self._known = np.zeros((3, 0), np.int64)
@@ -159,11 +159,6 @@ class _SegmentCommits:
             self._batches, self._whole = iter(()), False
             return False
         operations = rows["operation"].to_numpy(zero_copy_only=False)
-        unknown = np.flatnonzero(operations == Operation.UNKNOWN)
-        if len(unknown):
-            self._batches, self._whole = iter(()), False
-            rows = rows.slice(first := int(unknown[-1]) + 1)
-            operations = operations[first:]
         told = ("segments", "version", "time")
         made, versions, times = (column_values(rows, name) for name in told)
         lost = np.append(operations == Operation.LOST, self._lost)

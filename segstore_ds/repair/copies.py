@@ -1,4 +1,6 @@
-"""Put back what lies elsewhere byte for byte: in a mirror, or in another commit file.
+"""Put back what lies elsewhere byte for byte: in a twin, in a mirror, or in another commit file.
+
+A status object that is damaged is copied from its twin, and a twin from its object.
 
 Commits are restored from mirrors first, in order, as long as each one is the child of the one
 before; then the objects that the newest commit needs. Nothing is taken from a mirror that was
@@ -14,6 +16,7 @@ lies in a segment by now, and a repair should not read the whole log.
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -28,14 +31,23 @@ from segstore_ds.log.metadata_log import MetadataLog, find_gaps
 from segstore_ds.log.newest import readable
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.repair.kept_versions import KeptVersions
-from segstore_ds.repair.status import Findings, put_back
-from segstore_ds.repair.verify import run_verify
+from segstore_ds.repair.verify import damaged_status, run_verify
+from segstore_ds.status.references import OBJECT_FOLDERS
+from segstore_ds.status.store import read_sound
+from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-_FOLDERS = tuple(
-    f"{folder}/" for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.LOG_FOLDER)
-)
+_FOLDERS = tuple(f"{folder}/" for folder in (*OBJECT_FOLDERS, names.LOG_FOLDER))
 _PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was put back, and what could not be."""
+
+    repaired: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
 
 _Found = tuple[InlineFrame, str]  # a sound frame, and whose it is
 
@@ -91,16 +103,21 @@ def restore_commits(context: StreamContext, base: Root) -> list[str]:
 
 
 def restore_objects(context: StreamContext, root: Root) -> list[str]:
-    """Copy missing or damaged objects back from a mirror whose copy is sound.
+    """Copy missing or damaged objects back from their twins, or a mirror whose copy is sound.
 
-    It reads all objects here and, if something is wrong here, those of the mirrors too. It is
-    safe to repeat. It returns what was restored, and from where.
+    With mirrors it reads all objects here and, if something is wrong here, theirs too. It is safe
+    to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
     mirrors = [files.storage for files in context.log.seams.sound_copies(root)]
-    for _ in range(_PASSES if mirrors else 0):
-        wrong = _damaged(context)
+    for _ in range(_PASSES if mirrors else 1):
+        wrong = _damaged(context) if mirrors else damaged_status(context)
         before = len(restored)
+        for path in sorted(filter(names.is_status, wrong)):
+            with suppress(FormatError):  # both are damaged
+                put_back(context.storage, path, read_sound(context.storage, names.twin_of(path)))
+                restored.append(f"{path} from {names.twin_of(path)}")
+                wrong.discard(path)
         for mirror in mirrors if wrong else ():
             try:
                 theirs = StreamLog(mirror, clock=context.clock)
@@ -117,6 +134,13 @@ def restore_objects(context: StreamContext, root: Root) -> list[str]:
         if len(restored) == before:
             break
     return restored
+
+
+def put_back(storage: Storage, path: str, data: bytes) -> None:
+    """Write an object over whatever its name holds, in one step: a failure leaves old or new."""
+    with storage.open_staged(path, replace=True) as writer:
+        writer.write(data)
+        writer.commit()
 
 
 def _next(files: MetadataLog[Root], base: Root) -> Root | None:

@@ -1,12 +1,11 @@
-"""Repair: rebuild lost or damaged metadata from what is left. It deletes nothing.
+"""Repair: put back what is lost or damaged from where it lies once more. It deletes nothing.
 
 At the end the whole stream is verified, and the report lists what stays damaged.
 
 - A lost or wrong hint is written again.
 - An inline frame that fails its checksum is copied from another commit file that holds it.
+- A damaged status object is copied back from its twin, and a twin from its object.
 - What a mirror holds is copied back from there: commits first, then objects.
-- Status and history objects that the newest version names and that can't be read are rebuilt from
-  kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
 - A lost newest commit can't be rebuilt. Only with `allow_loss` the stream goes on from the newest
   commit that can be read, with the next generation, so that earlier positions are refused. It goes
   on without mirrors: a mirror holds the lost commits, or lacks the number that the log skipped.
@@ -47,7 +46,6 @@ from segstore_ds.repair.copies import (
     restore_log,
     restore_objects,
 )
-from segstore_ds.repair.status import Findings, repair_status
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, NUMBERS_SKIPPED, describe_commit
@@ -60,7 +58,7 @@ class RepairReport:
     """What `repair` found and did.
 
     Attributes:
-        repaired: What was rebuilt.
+        repaired: What was put back, and from where.
         lost: The versions that can't be read and were left behind.
         damaged: What stays damaged: the object, what is wrong with it, and the command for it.
         version: The newest version after the repair.
@@ -87,7 +85,7 @@ def run_repair(
     allow_redacted: bool = False,
     replica: str | None = None,
 ) -> RepairReport:
-    """Rebuild what can be rebuilt; safe to repeat. Stop writers first."""
+    """Put back what lies once more; safe to repeat. Stop writers first."""
     report = RepairReport()
     if replica is not None:
         report.repaired += restore_log(context, replica)
@@ -131,12 +129,7 @@ def run_repair(
     report.repaired += frames.repaired
     root = context.log.reopen()
     report.repaired += restore_objects(context, root)
-    try:
-        found = repair_status(context, root, allow_loss=allow_loss)
-    except FencedError as error:  # a mirror commits nothing: the other folder has to
-        found = Findings(damaged=[str(error)])
-    report.repaired += found.repaired
-    report.damaged += frames.damaged + found.damaged
+    report.damaged += frames.damaged
     _repair_hint(context, report)
     if taken is None:
         report.repaired += mend_tables(context)
@@ -196,7 +189,7 @@ def _repair_hint(context: StreamContext, report: RepairReport) -> None:
 
 
 def _list_damage(context: StreamContext, told: list[str]) -> list[str]:
-    """Return all that is damaged now, each with a remedy; `told` says why it was not rebuilt."""
+    """Return all that is damaged now, each with a remedy; `told` says why it was not put back."""
     damaged: dict[str, str] = {}
     for problem in run_verify(context).problems:
         path = re.split(r": |\[", problem.where)[0]

@@ -1,13 +1,13 @@
 """Salvage: copy what can be read of a damaged stream into a new one. The old one does not change.
 
 Every byte is checked as in a scan. If the newest version can't be read somewhere, salvage reads
-what any kept version lists for the same offsets: parts are rebuilt as in a repair, segments that a
-compaction replaced hold the same events as its result, and so do commit files that hold events
-inline. Remaining damage is an error that names the place, unless the caller asks to skip it. Then
-every skipped range is reported with its old offsets.
+what any kept version lists for the same offsets: older versions list the segments of a lost part,
+segments that a compaction replaced hold the same events as its result, and so do commit files that
+hold events inline. Remaining damage is an error that names the place, unless the caller asks to
+skip it. Then every skipped range is reported with its old offsets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
@@ -23,11 +24,8 @@ from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.kept_versions import KeptVersions, find_schema, uncovered
-from segstore_ds.repair.rebuild_parts import PartRebuilder
-from segstore_ds.repair.rebuild_rest import read_facts
+from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.history import History
 from segstore_ds.status.table_status import PlacedSegment
 
 
@@ -127,10 +125,8 @@ class Salvager:
             try:
                 parts = list(self._context.status.table.members(index))
             except FormatError as error:
-                found = self._rebuilder.find_list(index)
-                if found is None:
-                    yield from self._elsewhere(index.start, index.end, index.path, error)
-                parts = list(found or ())
+                yield from self._elsewhere(index.start, index.end, index.path, error, listed=False)
+                continue
             for part in parts:
                 yield from self._part(part)
         for part in root.parts:
@@ -141,21 +137,15 @@ class Salvager:
 
     def _part(self, part: PartRef) -> Iterator[tuple[int, pa.RecordBatch]]:
         alone = replace(self._root, lists=(), parts=(part,), entries=())
-        cursor = part.start
         try:
             listed = list(
                 self._context.status.segments(alone, part.start, part.end, with_stats=False)
             )
-            lost: FormatError | None = None
         except FormatError as error:
-            listed, lost = self._rebuilder.find(part).placed, error
+            yield from self._elsewhere(part.start, part.end, part.path, error, listed=False)
+            return
         for placed in listed:
-            if lost is not None:
-                yield from self._elsewhere(cursor, placed.start, part.path, lost)
-            cursor = placed.end
             yield from self._segment(placed)
-        if lost is not None:
-            yield from self._elsewhere(cursor, part.end, part.path, lost)
 
     def _segment(self, placed: PlacedSegment) -> Iterator[tuple[int, pa.RecordBatch]]:
         if placed.end <= self._root.head:
@@ -193,36 +183,39 @@ class Salvager:
     # --- other versions ------------------------------------------------------------------------
 
     @cached_property
-    def _rebuilder(self) -> PartRebuilder:
-        return PartRebuilder(self._kept, read_facts(History(self._context.storage), self._root))
-
-    @cached_property
-    def _other_copies(self) -> list[tuple[int, int, int]]:
-        """Kept versions with other copies of some events: each version, and their range.
+    def _other_copies(self) -> list[tuple[int, int, int, bool]]:
+        """Kept versions: each version, a range of events, and whether it has other copies of them.
 
         A compaction has replaced their segments, or they are inline there. Versions from before a
         redaction are left out: what they hold must not come back.
         """
-        found: list[tuple[int, int, int]] = []
+        found: list[tuple[int, int, int, bool]] = []
         above = self._root
         clean = redacted_since(self._root)
         for root in self._kept.older():
             if root.version < clean:
                 break
             if above.operation == Operation.COMPACT or above.version != root.version + 1:
-                found.append((root.version, root.listed_start, root.tail))
-            elif root.inline_bytes:
-                found.append((root.version, root.inline_start, root.tail))
+                found.append((root.version, root.listed_start, root.tail, True))
+            else:
+                found.append((root.version, root.listed_start, root.tail, False))
+                if root.inline_bytes:
+                    found.append((root.version, root.inline_start, root.tail, True))
             above = root
         return found
 
     def _elsewhere(
-        self, start: int, end: int, where: str, error: FormatError
+        self, start: int, end: int, where: str, error: FormatError, *, listed: bool = True
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the events of a range as other versions list them; report what none of them has."""
+        """Yield the events of a range as other versions list them; report what none of them has.
+
+        `listed` says that the newest version lists them: then only other copies are of use.
+        """
         start = max(start, self._root.head)
         found: list[tuple[int, pa.RecordBatch]] = []
-        for version, first, last in self._other_copies if start < end else ():
+        for version, first, last, other in self._other_copies if start < end else ():
+            if listed and not other:
+                continue
             spans = ((place, place + batch.num_rows) for place, batch in found)
             missing = list(uncovered(spans, start, end))
             if not any(first < upper and last > lower for lower, upper in missing):
@@ -230,7 +223,7 @@ class Salvager:
             root = self._kept.at(version)
             if root is None:
                 continue
-            for placed in self._kept.segments_of(root, start, end, inline=True):
+            for placed in self._kept.segments_of(root, start, end):
                 if any(placed.start < last and placed.end > first for first, last in missing):
                     for place, _, _, batch in self._frames(placed, missing):
                         if not isinstance(batch, FormatError):
@@ -282,6 +275,41 @@ def _clips(
         first, last = max(start, lower), min(start + batch.num_rows, upper)
         if first < last:
             yield first, batch.slice(first - start, last - first)
+
+
+def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
+    """Return an epoch's schema as one of its segments stores it; None if none can be read."""
+    root = kept.newest
+    for placed in kept.segments_of(root, root.listed_start, root.tail):
+        if placed.entry.epoch != number:
+            continue
+        try:
+            segment = open_segment(kept.storage, placed.entry, whole=False)
+            if isinstance(segment.index, ParquetIndex):
+                schema = segment.index.schema.remove_metadata()
+            else:
+                with pa.ipc.open_stream(segment.stored(0)) as stream:
+                    schema = stream.schema
+        except (FormatError, pa.ArrowInvalid, OSError):
+            continue
+        if fingerprint(schema) == segment.frames[0].fingerprint:
+            return schema
+    return None
+
+
+def uncovered(spans: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges within a range that no span holds; spans may overlap. Pure.
+
+    >>> list(uncovered([(2, 4), (3, 5), (7, 9)], 0, 10))
+    [(0, 2), (5, 7), (9, 10)]
+    """
+    cursor = start
+    for first, last in sorted(spans):
+        if first > cursor:
+            yield cursor, first
+        cursor = max(cursor, last)
+    if cursor < end:
+        yield cursor, end
 
 
 def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBatch:

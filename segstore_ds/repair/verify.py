@@ -1,6 +1,7 @@
 """Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, repeat
 from typing import Any, Self
@@ -34,6 +35,7 @@ from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.references import list_objects
+from segstore_ds.status.store import check_object
 from segstore_ds.status.table import RowsTable, Table, readable_rows, stats_of
 from segstore_ds.status.table_status import PlacedSegment
 
@@ -117,9 +119,16 @@ def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Repor
     return _Verifier(context.fresh(), progress).run()
 
 
+def damaged_status(context: StreamContext) -> set[str]:
+    """Return the status objects and twins that are damaged; segments are not read."""
+    report = _Verifier(context.fresh(), unheard, deep=False).run()
+    return {problem.where for problem in report.problems if names.is_status(problem.where)}
+
+
 class _Verifier:
-    def __init__(self, context: StreamContext, progress: Progress) -> None:
+    def __init__(self, context: StreamContext, progress: Progress, *, deep: bool = True) -> None:
         self._context, self._progress = context, progress
+        self._deep = deep  # read what is not status, too
         self._url = context.storage.url
         self._report = Report()
         self._checked: set[str] = set()
@@ -134,11 +143,13 @@ class _Verifier:
             newest = self._verify_log()
         if newest is not None:
             self._verify_kept(newest)
-            self._ask_witnesses(newest)
             self._find_leftovers(newest)
-            if self._has_log(newest):
-                self._verify_readers()
-        self._verify_published()
+            if self._deep:
+                self._ask_witnesses(newest)
+                if self._has_log(newest):
+                    self._verify_readers()
+        if self._deep:
+            self._verify_published()
         self._forget_expired()
         return self._report
 
@@ -322,7 +333,6 @@ class _Verifier:
         for part in self._verify_lists(self._context.status.table, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
-                self._context.status.table.check_size(part)
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
                 if not _covers(part, self._context.status.bounds(root, part)):
@@ -341,6 +351,8 @@ class _Verifier:
             and self._is_new(names.segment_object(item.entry.path))
             for item in placed
         ]
+        if not self._deep:
+            return
         self._total += sum(item.entry.rows for item in compress(placed, new))
         for item, filters in compress(zip(placed, self._filters_of(parts), strict=False), new):
             self._verify_segment(root, item, schemas, filters)
@@ -376,19 +388,39 @@ class _Verifier:
             self._wrong("history", "the newest row has another tail than the stream")
 
     def _verify_lists(self, table: Table, root: Root) -> Iterator[PartRef]:
-        """Yield the parts of all lists that can be read, and of the root, if they are new."""
-        for ref in filter(lambda ref: self._is_new(ref.path), table.lists(root)):
+        """Yield the parts of all lists, and of the root, that are new and can be read."""
+        for ref in filter(lambda ref: self._can_read(ref.path), table.lists(root)):
             try:
-                yield from (part for part in table.members(ref) if self._is_new(part.path))
+                yield from (part for part in table.members(ref) if self._can_read(part.path))
             except FormatError as error:
                 self._problem(ref.path, error)
-        yield from (part for part in table.inline(root) if self._is_new(part.path))
+        yield from (part for part in table.inline(root) if self._can_read(part.path))
+
+    def _can_read(self, path: str, *, deletable: bool = False) -> bool:
+        """Tell whether a status object is new and can be read; report what is wrong with either.
+
+        One that is `deletable` may be gone, and its twin before it.
+        """
+        if not self._is_new(path):
+            return False
+        sound = 0
+        for name in names.both_names(path):
+            self._checked.add(name)
+            where = self._context.storage.describe(name)
+            try:
+                check_object(name, self._context.storage.get(name), where=where)
+            except FormatError as error:
+                if not (deletable and isinstance(error, MissingObjectError)):
+                    self._problem(name, error)
+            else:
+                sound += 1
+        return sound > 0
 
     def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
         status, schemas = self._context.status, dict[int, pa.Schema]()
         for epoch in root.epochs:
             where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
-            new = self._is_new(where)
+            new = self._can_read(where) if epoch.blob else self._is_new(where)
             try:
                 schemas[epoch.number] = epoch_schema(status, epoch)
             except FormatError as error:
@@ -488,16 +520,15 @@ class _Verifier:
         """Yield what commits dropped, as far as it can be read."""
         rows = readable_rows(self._context.status.retired, root)  # the rest was reported
         for item in chain(root.retired, *rows):
-            yield names.segment_object(item.path) if item.kind == "segment" else item.path
-            if item.kind != "part":
+            if item.kind == "segment":
+                yield names.segment_object(item.path)
                 continue
-            try:
-                entries = self._context.status.table.retired(item.path)
-            except FormatError as error:
-                if self._is_new(item.path):  # else an older version needs it, and it was reported
-                    self._problem(item.path, error)
-                continue
-            yield from (names.segment_object(entry.path) for entry in entries)
+            yield from names.both_names(item.path)
+            if item.kind == "part":
+                self._can_read(item.path, deletable=item.version <= root.log_start)
+                with suppress(FormatError):  # reported
+                    entries = self._context.status.table.retired(item.path)
+                    yield from (names.segment_object(entry.path) for entry in entries)
 
 
 def _covers(part: PartRef, found: str | None) -> bool:

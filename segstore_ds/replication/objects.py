@@ -50,7 +50,7 @@ def _begin(threads: Executor, work: Callable[[], T]) -> Callable[[], T]:
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
-    """Return the status and history objects that a commit names and its parent does not.
+    """Return both names of the status objects that a commit names and its parent does not.
 
     Parts inside lists are compared only where a list is new. A history part never goes to a list in
     the commit that writes it.
@@ -59,12 +59,12 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
     for table in status.tables:
         if any(index.path in fresh for index in table.lists(after)):
             old, new = ({part.path for part in table.parts(root)} for root in (before, after))
-            fresh |= new - old
+            fresh.update(*map(names.both_names, new - old))
     # A truncation may retire a part that it wrote itself, which no root lists.
     items = [*after.retired]
     for part in set(after.retired_parts) - set(before.retired_parts):
         items += status.retired.part(part)
-    fresh.update(item.path for item in items if _is_own_part(item, after))
+    fresh.update(*(names.both_names(item.path) for item in items if _is_own_part(item, after)))
     return sorted(fresh)
 
 

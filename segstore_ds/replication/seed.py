@@ -61,8 +61,7 @@ def _copy_objects(context: StreamContext, follower: Follower, root: Root) -> Non
             if entry.frame is None and not whole:
                 yield CopiedObject(source, path, target, path, entry)
 
-    status = {path for path in refs.live if path.startswith(f"{names.STATUS_FOLDER}/")}
-    at_once([partial(copy, path) for path in sorted(status)])
+    at_once([partial(copy, path) for path in sorted(filter(names.is_status, refs.live))])
     for _ in copy_objects(listed()):
         pass
     # Readers of older versions may need these for a while; upkeep may delete them at any time.

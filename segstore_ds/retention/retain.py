@@ -22,7 +22,6 @@ from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
-    SnapshotExpiredError,
 )
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.parts.rows import Ints
@@ -291,13 +290,10 @@ def _older(context: StreamContext, now_us: int, age_s: int | None) -> int:
 
 
 def tail_at(context: StreamContext, time_us: int | None) -> int:
-    """Return the offset before which all events were committed by then; the head if unknown."""
+    """Return the offset before which all events were committed by then; the head if None."""
     if time_us is None:
         return context.log.root.head
-    try:
-        found = find_moment(context.log, context.log.refresh(), time_us)
-    except SnapshotExpiredError:
-        return context.log.root.head
+    found = find_moment(context.log, context.log.refresh(), time_us)
     return found.tail if found else 0
 
 

@@ -4,7 +4,7 @@ A version that was superseded within the log's grace is never purged, because a 
 it.
 """
 
-from segstore_ds.errors import MissingObjectError, SnapshotExpiredError
+from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.policies import UpkeepPolicy
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
@@ -52,11 +52,8 @@ def plan_policy_start(context: StreamContext, root: Root, policy: UpkeepPolicy, 
 
 
 def version_at(context: StreamContext, root: Root, time_us: int) -> int:
-    """Return the newest version stamped at or before a time; 0 if that is unknown."""
-    try:
-        found = find_moment(context.log, root, time_us)
-    except SnapshotExpiredError:
-        return 0
+    """Return the newest version stamped at or before a time; 0 for none."""
+    found = find_moment(context.log, root, time_us)
     return found.version if found else 0
 
 

@@ -110,8 +110,7 @@ def plan_deletion(
     segments and status objects, and temporaries; `operations` says what the commits did that
     dropped some.
     """
-    # Segments go before the parts that name them.
-    objects = sorted(objects, key=lambda each: (_is_status(each.path), each.path))
+    objects = sorted(objects, key=_order)
     written, items = _last_written(objects), list[Item]()
     for info in objects:
         path, retired = info.path, refs.retired.get(info.path)
@@ -139,12 +138,14 @@ def plan_deletion(
     return items
 
 
-def _is_status(path: str) -> bool:
-    return path.startswith(names.STATUS_FOLDER)
+def _order(info: ObjectInfo) -> tuple[int, str]:
+    """Segments go before the parts that name them, and a twin before its object."""
+    folders = (names.TWINS_FOLDER, names.STATUS_FOLDER)
+    return sum(n * info.path.startswith(f"{each}/") for n, each in enumerate(folders, 1)), info.path
 
 
 def _dropped_by(path: str, operation: str | None) -> str:
-    if _is_status(path):
+    if names.is_status(path):
         return _METADATA
     return _DROPPED_BY.get(operation or "", f"dropped by {operation or 'a commit'}")
 

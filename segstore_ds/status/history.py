@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY, to_batch
@@ -89,18 +89,15 @@ class History(RowsTable[pa.RecordBatch]):
         yield from map(self.part, reversed([*self.parts(root)]))
 
     def moment(self, root: Root, version: int) -> Moment | None:
-        """Return a version's time and tail, or None where the history does not cover it.
-
-        Raises SnapshotExpiredError when the version's row is lost.
-        """
+        """Return a version's time and tail, or None where the history does not cover it."""
         for batch in self.batches(root, version, version + 1):
-            return _known_moment(batch, 0)
+            return _moment(batch, 0)
         return None
 
     def latest(self, root: Root, time_us: int) -> Moment | None:
         """Return the newest version committed at or before a time; None where it has no row.
 
-        At most one part is read. Raises SnapshotExpiredError when the version's row is lost.
+        At most one part is read.
         """
         if root.history and root.history[0].time_us <= time_us:
             row = [row for row in root.history if row.time_us <= time_us][-1]
@@ -117,7 +114,7 @@ class History(RowsTable[pa.RecordBatch]):
             ref = [entry for entry in self.members(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
-        return _known_moment(batch, place)
+        return _moment(batch, place)
 
     def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
         """Return those of the versions ``[start, end)`` that a repair abandoned.
@@ -164,13 +161,6 @@ class History(RowsTable[pa.RecordBatch]):
             versions, found = column_values(batch, "version"), batch["transaction"]
             yield from zip(versions.tolist(), found.to_pylist(), strict=True)
 
-    def is_known(self, root: Root, version: int) -> bool:
-        """Tell whether a version exists and its row is not lost."""
-        return any(
-            batch["operation"][0].as_py() != Operation.UNKNOWN
-            for batch in self.batches(root, version, version + 1)
-        )
-
     def base_of(self, root: Root, version: int) -> int:
         """Return the version that another one was committed on; abandoned versions are skipped."""
         base = version - 1
@@ -184,19 +174,10 @@ class History(RowsTable[pa.RecordBatch]):
         Returns:
             The offsets at which the commits' events end, ascending, and those commits' times. The
             events of the range before the first such offset belong to the first commit.
-
-        Raises:
-            NotFoundError: The rows of some of their commits are lost.
         """
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        last: int | None = None
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
-            # The parts before end at `start` or earlier, so a later begin means lost rows.
-            first = min(start, int(ends[0] - rows[0])) if last is None else last
-            befores = np.concatenate([[first], ends[:-1]])
-            _refuse_undated(befores, ends - rows, start, end)
-            last = int(ends[-1])
             tails.append(ends[rows > 0])
             times.append(column_values(batch, "time")[rows > 0])
             if int(ends[-1]) >= end:
@@ -292,31 +273,6 @@ _texts_of = attrgetter("writer_id", "client", "application", "merged")
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
     texts = {text for each in {*map(_texts_of, rows)} for text in each if text}
     return sum(map(len, texts))
-
-
-def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
-    """Raise NotFoundError when the row of a commit of the events ``[start, end)`` is lost."""
-    undated = (firsts > lasts) & (lasts < end) & (firsts > start)
-    if undated.any():
-        place = int(np.argmax(undated))
-        raise NotFoundError(
-            "there is no history of these events",
-            remedy="read other events, or read without commit times",
-            start=int(lasts[place]),
-            end=int(firsts[place]),
-        )
-
-
-def _known_moment(batch: pa.RecordBatch, place: int) -> Moment:
-    """Return a row as a moment; raise SnapshotExpiredError when the row is lost."""
-    found = _moment(batch, place)
-    if batch["operation"][place].as_py() == Operation.UNKNOWN:
-        raise SnapshotExpiredError(
-            "the history of this version is lost",
-            remedy="name an offset, or another version or time",
-            version=found.version,
-        )
-    return found
 
 
 def _moment(batch: pa.RecordBatch, place: int) -> Moment:

@@ -4,13 +4,14 @@ Parts are kept in memory as columns; an entry becomes an object only where a cal
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
-from segstore_ds.format.parts.columns import SegmentColumns, concat, from_entries
-from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
+from segstore_ds.format.parts.columns import SegmentColumns, concat
+from segstore_ds.format.parts.kinds import SEGMENTS
 from segstore_ds.format.parts.segments import (
     Part,
     SegmentFilters,
@@ -51,23 +52,18 @@ class SegmentsTable(Table):
         found: Stats | None = self._stats.get(ref.path)
         if found is None:
             part = self._part(ref)
-            if part.filters.bytes:
-                behind = self._store.behind(ref, 0, part.stats.bytes)
-            else:
-                part, behind = self._load(ref)
-            found = read_stats(part, behind, where=self._store.where(ref))
+            parse = partial(read_stats, part, where=self._store.where(ref))
+            if not part.filters.bytes:
+                self._load(ref)  # all of it, in one request
+            found = self._store.behind(ref, 0, part.stats.bytes, parse)
             self._stats.keep(ref.path, found.rows, found)
         return found
 
     def filters(self, ref: PartRef) -> list[SegmentFilters]:
         """Return the filters of a part's segments; None where nobody has looked."""
         part = self._part(ref)
-        behind = self._store.behind(ref, part.stats.bytes, part.behind_bytes)
-        return read_filters(part, behind, where=self._store.where(ref))
-
-    def check_size(self, ref: PartRef) -> None:
-        """Raise CorruptionError if a part has another length than it says: reads go by it."""
-        self._store.check_size(ref, SEGMENTS)
+        parse = partial(read_filters, part, where=self._store.where(ref))
+        return self._store.behind(ref, part.stats.bytes, part.behind_bytes, parse)
 
     def holds(self, ref: PartRef) -> bool:
         """Tell whether a part is in memory, as it is where it was just written."""
@@ -85,13 +81,6 @@ class SegmentsTable(Table):
                 raise
             return ()
         return tuple(part.columns.entries())
-
-    def whole(self, path: str) -> tuple[tuple[SegmentEntry, ...], int]:
-        """Return all of a part's entries and its envelope's length, even if no root names it."""
-        part, behind = self._store.read(path, SEGMENTS)
-        size = len(encode_object(SEGMENTS, part))
-        stats = read_stats(part, behind, where=f"{self._store.storage.url}/{path}")
-        return tuple(part.columns.entries(stats.texts())), size
 
     def put(
         self,
@@ -170,14 +159,6 @@ class SegmentsTable(Table):
                 rows=(ref.end - ref.start, events),
             )
         return part
-
-
-def build_object(
-    entries: Sequence[SegmentEntry], filters: Sequence[SegmentFilters] = ()
-) -> tuple[bytes, bytes]:
-    """Return a part's object as two pieces: the bytes its digest covers, and what lies behind."""
-    part, behind = build_part(from_entries(entries), stats_of(entries), filters)
-    return encode_object(SEGMENTS, part), behind
 
 
 def stats_of(entries: Sequence[SegmentEntry]) -> Stats:

@@ -16,7 +16,8 @@ from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus, parts_and_lists
 from segstore_ds.storage import ObjectInfo, Storage
 
-OBJECT_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+# In the order in which they are deleted: a part that is there may list segments that are.
+OBJECT_FOLDERS = (names.SEGMENTS_FOLDER, names.TWINS_FOLDER, names.STATUS_FOLDER)
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class References:
     """The objects that a root names, by their paths in the stream's folder.
 
     Attributes:
-        live: What the root lists: its segments, status objects.
+        live: What the root lists: its segments, and both names of its status objects.
         retired: What commits dropped, each with the newest record that drops it; some of it may be
             live again.
     """
@@ -40,21 +41,24 @@ class References:
 
 
 def list_objects(storage: Storage) -> Iterator[ObjectInfo]:
-    """List all objects of a folder that commits may name: segments, then status objects."""
+    """List all objects of a folder that commits may name: segments, twins, status objects."""
     for folder in OBJECT_FOLDERS:
         yield from storage.list(folder)
 
 
 def status_objects(root: Root) -> Iterator[str]:
-    """Yield the status objects that a root itself names. Pure."""
-    yield from (ref.path for ref in parts_and_lists(root))
-    yield from (epoch.blob.path for epoch in root.epochs if epoch.blob is not None)
+    """Yield both names of each status object that a root itself names. Pure."""
+    for ref in parts_and_lists(root):
+        yield from names.both_names(ref.path)
+    for epoch in root.epochs:
+        yield from names.both_names(epoch.blob.path) if epoch.blob is not None else ()
 
 
 def listed_parts(status: TableStatus, root: Root) -> Iterator[str]:
-    """Yield the parts of all tables, those in lists included."""
+    """Yield both names of the parts of all tables, those in lists included."""
     for table in (*status.tables, History(status.storage)):
-        yield from (part.path for part in table.parts(root))
+        for part in table.parts(root):
+            yield from names.both_names(part.path)
 
 
 def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
@@ -68,7 +72,7 @@ def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
     if item.kind == "part":
         entries = status.table.retired(item.path)
         yield from (names.segment_object(entry.path) for entry in entries)
-    yield item.path
+    yield from names.both_names(item.path)
 
 
 def find_unlisted(status: TableStatus, root: Root, paths: set[str]) -> set[str]:
@@ -107,7 +111,8 @@ def read_references(
         if item.kind == "segment":
             found.retire(names.segment_object(item.path), item)
             continue
-        found.retire(item.path, item)
+        for path in names.both_names(item.path):
+            found.retire(path, item)
         if item.kind == "part":
             for path in _part_segments(status, item, gone_before, gone_until_us):
                 found.retire(path, item)

@@ -4,16 +4,24 @@ An object is an envelope of one value, named `status/<version>-<kind>-<digest>`.
 envelope's own, so a reader that has the name can check the bytes, and equal values planned on the
 same version share one object. A part also has statistics after its envelope, in envelopes of their
 own that the first one lists.
+
+Each object has a twin, the same bytes under the same name in `twins/`, written with it and deleted
+before it. Every read that finds the object damaged or gone reads the twin, so metadata names the
+object alone.
 """
 
+import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,
     FormatError,
+    MissingObjectError,
     TruncatedObjectError,
 )
 from segstore_ds.format import names
@@ -28,11 +36,13 @@ from segstore_ds.format.parts.segments import Part
 from segstore_ds.format.root import BlobRef, PartRef
 from segstore_ds.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
 _ROW_BYTES = 256  # of what lies behind an object: more of them count as more rows
 
 
+R = TypeVar("R")
 Ref = PartRef | BlobRef  # both have a name, and the length of the envelope
 
 
@@ -70,10 +80,11 @@ class ObjectStore:
         self._cache = RowCache()
 
     def put(self, version: int, kind: Kind[T], value: T, behind: bytes = b"") -> BlobRef:
-        """Write a value; `version` is the newest version that the writer has seen."""
+        """Write a value and its twin; `version` is the newest version that the writer has seen."""
         data = encode_object(kind, value)
-        path = object_path(version, kind, data)
-        self.storage.put_named(path, data + behind)
+        path = names.build_status_path(version, kind.name, envelope_digest(data))
+        for each in (path, names.twin_of(path)):
+            self.storage.put_named(each, data + behind)
         self._cache.keep(path, len(value), value)
         return BlobRef(path, len(data))
 
@@ -84,11 +95,15 @@ class ObjectStore:
         if found is not None:
             value: T = found
             return value
-        if kind.name == SEGMENTS.name:
-            data = self._front(ref)
-        else:
-            data = self.storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
-        value = self._decode(data, ref.path, kind)
+
+        def read(path: str) -> T:
+            if kind.name == SEGMENTS.name:
+                data = self._front(path, ref.bytes)
+            else:
+                data = self.storage.get(path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
+            return self._decode(data, path, kind)
+
+        value = self._either(ref.path, read)
         self._cache.keep(ref.path, len(value), value)
         return value
 
@@ -104,68 +119,93 @@ class ObjectStore:
     def read(self, path: str, kind: Kind[T], size: int | None = None) -> tuple[T, bytes]:
         """Read an object whole; without the envelope's `size`, the envelope itself says it."""
         _check_kind(path, kind)
-        data = self.storage.get(path, limit_bytes=(size or 0) + 2 * RAW_LIMIT_BYTES)
-        front, behind = split_envelope(data) if size is None else (data[:size], data[size:])
-        value = self._decode(front, path, kind)
-        if len(behind) != _tail(value):
-            raise CorruptionError(
-                "bytes behind an object have the wrong length",
-                where=f"{self.storage.url}/{path}",
-                expected=_tail(value),
-                actual=len(behind),
-            )
+
+        def read(path: str) -> tuple[T, bytes]:
+            data = self.storage.get(path, limit_bytes=(size or 0) + 2 * RAW_LIMIT_BYTES)
+            front, behind = split_envelope(data) if size is None else (data[:size], data[size:])
+            value = self._decode(front, path, kind)
+            check_behind(value, behind, where=self._where(path))
+            return value, behind
+
+        value, behind = self._either(path, read)
         self._cache.keep(path, len(value), value)
         rows = max(len(value), len(behind) // _ROW_BYTES)
         self._cache.keep(_tail_key(path), rows, behind)
         return value, behind
 
-    def check_size(self, ref: Ref, kind: Kind[T]) -> None:
-        """Raise CorruptionError if an object is longer or shorter than its envelope says."""
-        expected = ref.bytes + _tail(self.get(ref, kind))
-        actual = self.storage.info(ref.path).size
-        if actual != expected:
-            raise CorruptionError(
-                "object has the wrong length",
-                where=self.where(ref),
-                expected=expected,
-                actual=actual,
-            )
-
     def holds(self, ref: Ref) -> bool:
         """Tell whether an object's value is in memory."""
         return self._cache.get(ref.path) is not None
 
-    def behind(self, ref: Ref, start: int, end: int) -> bytes:
-        """Return a range of what lies behind the envelope of an object, as it is stored."""
-        if start == end:
-            return b""
-        held: bytes | None = self._cache.get(_tail_key(ref.path))
+    def behind(self, ref: Ref, start: int, end: int, parse: Callable[[bytes], R]) -> R:
+        """Return what `parse`, which checks it, makes of a range behind the envelope."""
+        held: bytes | None = b"" if start == end else self._cache.get(_tail_key(ref.path))
         if held is not None:
-            return held[start:end]
-        return self.storage.get_range(ref.path, ref.bytes + start, ref.bytes + end)
+            with suppress(FormatError):
+                return parse(held[start:end])
+        first, last = ref.bytes + start, ref.bytes + end
+        return self._either(ref.path, lambda path: parse(self.storage.get_range(path, first, last)))
 
     def where(self, ref: Ref) -> str:
         """Return the location of an object, for errors."""
-        return f"{self.storage.url}/{ref.path}"
+        return self._where(ref.path)
+
+    def _either(self, path: str, read: Callable[[str], R]) -> R:
+        return read_either(self.storage, path, read)
+
+    def _where(self, path: str) -> str:
+        return f"{self.storage.url}/{path}"
 
     def _decode(self, data: bytes, path: str, kind: Kind[T]) -> T:
-        where, digest = f"{self.storage.url}/{path}", names.parse_status_digest(path)
+        where, digest = self._where(path), names.parse_status_digest(path)
         body = decode_envelope(data, where=where, digest=digest)
         return kind.decode(body, where=where)
 
-    def _front(self, ref: Ref) -> bytes:
+    def _front(self, path: str, size: int) -> bytes:
         try:
-            return self.storage.get_range(ref.path, 0, min(ref.bytes, RAW_LIMIT_BYTES))
+            return self.storage.get_range(path, 0, min(size, RAW_LIMIT_BYTES))
         except TruncatedObjectError as error:
             # An empty object and a truncated one are different errors.
-            if self.storage.info(ref.path).size == 0:
-                raise EmptyObjectError("object is empty", where=self.where(ref)) from error
+            if self.storage.info(path).size == 0:
+                raise EmptyObjectError("object is empty", where=self._where(path)) from error
             raise
 
 
-def object_path(version: int, kind: Kind[Any], data: bytes) -> str:
-    """Return the name of an object planned on a version; `data` begins with its envelope."""
-    return names.build_status_path(version, kind.name, envelope_digest(data))
+def read_either(storage: Storage, path: str, read: Callable[[str], R]) -> R:
+    """Return what `read` makes of a status object, or of its twin if the object is damaged.
+
+    Raises FormatError if both are damaged; MissingObjectError only if both are gone.
+    """
+    try:
+        return read(path)
+    except FormatError as error:
+        try:
+            found = read(names.twin_of(path))
+        except FormatError as second:
+            both_gone = isinstance(second, MissingObjectError)
+            worse = second if isinstance(error, MissingObjectError) and not both_gone else error
+            raise worse from None
+        _warn(storage.describe(path))
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _warn(where: str) -> None:
+    """Warn once of a damaged object: its reads are many."""
+    _LOG.warning(
+        "status object is damaged or gone, its twin was read; repair restores it: %s", where
+    )
+
+
+def read_sound(storage: Storage, path: str) -> bytes:
+    """Return the bytes of a status object, from its twin if it is damaged."""
+
+    def read(name: str) -> bytes:
+        data = storage.get(name)
+        check_object(name, data, where=storage.describe(name))
+        return data
+
+    return read_either(storage, path, read)
 
 
 def check_object(path: str, data: bytes, *, where: str) -> None:
@@ -176,12 +216,22 @@ def check_object(path: str, data: bytes, *, where: str) -> None:
     if kind is None:
         return  # of a later version
     value = kind.decode(body, where=where)
+    check_behind(value, behind, where=where)
     for each in (value.stats, value.filters) if isinstance(value, Part) else ():
         if each.bytes:
             decode_envelope(behind[: each.bytes], where=where, digest=each.digest)
         behind = behind[each.bytes :]
-    if behind:
-        raise CorruptionError("bytes behind an object have the wrong length", where=where)
+
+
+def check_behind(value: object, behind: bytes, *, where: str) -> None:
+    """Raise CorruptionError unless so many bytes lie behind the envelope of a value as it says."""
+    if len(behind) != _tail(value):
+        raise CorruptionError(
+            "bytes behind an object have the wrong length",
+            where=where,
+            expected=_tail(value),
+            actual=len(behind),
+        )
 
 
 def is_whole(path: str, data: bytes) -> bool:
@@ -191,11 +241,6 @@ def is_whole(path: str, data: bytes) -> bool:
     except FormatError:
         return False
     return True
-
-
-def is_proven(ref: Ref, data: bytes) -> bool:
-    """Tell whether rebuilt bytes are the object that a reference names, byte for byte."""
-    return envelope_digest(data) == names.parse_status_digest(ref.path)
 
 
 def _check_kind(path: str, kind: Kind[Any]) -> None:

@@ -66,7 +66,7 @@ class Limits:
 
 
 SEGMENTS = Limits(64, 160, 8_000)
-HISTORY = Limits(48, 160, 3_000, parts=64)
+HISTORY = Limits(56, 160, 3_000, parts=64)
 WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # an unknown writer is looked up in all
 RETIRED = Limits(192, 384, 16_000, parts=40)
 

@@ -29,24 +29,22 @@ def repair(
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
-    """Rebuild lost or damaged metadata from what is left of it; deletes nothing.
+    """Put back what is lost or damaged from where it lies once more; deletes nothing.
 
     A file in the log that is no commit of the stream is moved to ``aside/``.
 
     What is lost here is copied from folders that replicate this one, and what they lack is copied
     to them; a replica takes it from the folder that it replicates. A lost hint is written again.
-    Events that are damaged in one commit file are copied from another one that holds them. Lost
-    status and history objects are rebuilt from kept versions, the history and the segments. Nothing
-    is guessed. At the end the whole stream is verified, and what stays damaged is listed with the
-    command for it. A newest commit that can't be read is left behind only with `allow_loss`: the
-    stream goes on from the commit before, as another generation. Stop writers first. Safe to
-    repeat.
+    Events that are damaged in one commit file are copied from another one that holds them. Status
+    objects are copied from their twins, and twins from their objects; what is lost under both names
+    takes a replica or a backup. Nothing is guessed. At the end the whole stream is verified, and
+    what stays damaged is listed with the command for it. A newest commit that can't be read is left
+    behind only with `allow_loss`: the stream goes on from the commit before, as another generation.
+    Stop writers first. Safe to repeat.
 
     Args:
         url: The stream.
-        allow_loss: Leave unreadable newest commits behind; mark unknown rows of the history as
-            unknown; drop Spark's own types of a schema that only segments hold, and owners and
-            fingerprints of writers that only the history holds.
+        allow_loss: Leave unreadable newest commits behind, and forget versions before a gap.
         allow_promoted: With `allow_loss`: go on even if a folder that replicates this one can't be
             asked whether it was promoted. Also replace a damaged commit file there that may hide a
             promotion. If there was one, two streams go on under one id.

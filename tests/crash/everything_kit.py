@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 from crash_kit import discard, files_of, restore
+from damage_kit import TIGHT
 from publish_kit import shown, shown_iceberg
-from rebuild_kit import TIGHT
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import SegstoreError
@@ -109,7 +109,7 @@ def kind_of(path: str) -> str:
         return "own file"
     if folder in names.TABLE_FOLDERS:
         return "delta" if "delta" in folder else "iceberg"
-    if folder == "status":
+    if names.is_status(path):
         return {"segments": "part"}.get(kind := names.parse_status_kind(path) or "", kind)
     if path == names.HINT_PATH:
         return "hint"

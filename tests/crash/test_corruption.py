@@ -24,6 +24,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SegstoreError,
 )
+from segstore_ds.format import names
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import create as create_on
@@ -90,7 +91,10 @@ def storage(files: dict[str, bytes]) -> Iterator[Storage]:
 
 
 def kind_of(path: str) -> str:
-    """Return what an object is: ``newest``, ``older`` (commit), ``hint``, ``part``, ``segment``."""
+    """Return what an object is: ``newest``, ``older`` (commit), ``hint``, ``part``, ``segment``.
+
+    A part is one under either of its two names.
+    """
     if path == HINT:
         return "hint"
     if path.startswith("log/"):
@@ -104,13 +108,13 @@ def check(storage: Storage, path: str, right: object, what: str) -> str:
         found = content_on(storage)
     except FormatError:
         found = None
-    # The hint is never trusted, so nothing that stands there can do harm.
-    assert found is not None or kind_of(path) != "hint", what
+    # The hint is never trusted, so nothing that stands there can do harm; parts stand twice.
+    assert found is not None or kind_of(path) not in ("hint", "part"), what
     if found is None:
         return "error"
     assert found == right, what
-    # Whatever reading needs is covered by a checksum; other commits and the hint are not needed,
-    # nor are statistics where nothing is filtered: of a part's it is verify that has to tell.
+    # Whatever reading needs is covered by a checksum; other commits and the hint are not needed.
+    # Of what lies twice it is verify that has to tell.
     if kind_of(path) in ("newest", "part", "segment"):
         assert not open_on(storage).verify().ok, what
     return "right"
@@ -140,8 +144,9 @@ def flips(
 def essential(files: dict[str, bytes]) -> list[str]:
     """Return one object of each kind, the part's oldest segment and the newest segment."""
     segments = sorted(path for path in files if path.startswith("segments/"))
-    part = [path for path in files if path.startswith("status/")]
-    return [NEWEST, HINT, "log/00000000000000000002", *part[:1], segments[0], segments[-1]]
+    part = min(path for path in files if path.startswith("status/"))
+    twin = names.twin_of(part)
+    return [NEWEST, HINT, "log/00000000000000000002", part, twin, segments[0], segments[-1]]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,8 @@ def test_noise_is_noticed(storage: Storage, files: dict[str, bytes]) -> None:
         size = len(files[path])
         noise = [("noise", chance.randbytes(n)) for n in (1, 7, size, size, 1 << 20)]
         zeros = [("zeros", bytes(n)) for n in (size, 1 << 20)]
-        others = [(f"content of {other}", files[other]) for other in files if other != path]
+        wrong = [other for other in files if files[other] != files[path]]
+        others = [(f"content of {other}", files[other]) for other in wrong]
         damage(storage, files, path, iter(noise + zeros + others))
 
 
@@ -215,7 +221,7 @@ def test_emptied_object_is_its_own_error(storage: Storage, files: dict[str, byte
     right = content_on(storage)
     for path in essential(files):
         MemoryFileSystem().pipe_file(f"{storage.location.path}/{path}", b"")
-        if kind_of(path) in ("newest", "part"):
+        if kind_of(path) == "newest":
             with pytest.raises(EmptyObjectError):
                 content_on(storage)
         elif kind_of(path) == "segment":
@@ -233,12 +239,12 @@ def test_removed_object_is_missing(storage: Storage, files: dict[str, bytes]) ->
     storage.put(HINT, NEWEST.rpartition("/")[2].encode())
     for path in essential(files):
         storage.delete(path)
-        if kind_of(path) in ("part", "segment"):
+        if kind_of(path) == "segment":
             with pytest.raises(MissingObjectError, match=path.rpartition("/")[2]):
                 content_on(storage)
         elif path != NEWEST:
             check(storage, path, right, f"{path}: removed")
-        if kind_of(path) == "older":
+        if kind_of(path) in ("older", "part"):
             assert path in [problem.where for problem in verify_on(storage).problems]
         if path != HINT:
             storage.put(path, files[path])
@@ -384,8 +390,8 @@ def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
 ) -> None:
     """Objects flipped, cut, lengthened, emptied and deleted: in a sweep each in all ways.
 
-    What verify does not name, no read, reader or table needs. Metrics and the page never fail.
-    After a repair all is sound, or the report lists all that is not.
+    What verify does not name, no read, reader or table needs, nor any one status object. Metrics
+    and the page never fail. After a repair all is sound, or the report lists all that is not.
     """
     paths = sorted(everything.files)
     for number, path in enumerate(paths if ways > 1 else some_of_each_kind(paths)):
@@ -393,7 +399,7 @@ def test_verify_names_every_object_that_a_read_needs_and_repair_tells_the_truth(
             storage, time = everything.open()
             spoil(storage, path, way)
             named = {*named_in(p.where for p in verify_on(storage, clock=time.clock).problems)}
-            if not named & {path, path.rpartition("/")[0]}:
+            if names.is_status(path) or not named & {path, path.rpartition("/")[0]}:
                 check_unneeded(everything, storage, path, way)
             if object_kind(path) != "log":
                 stream = open_on(storage)

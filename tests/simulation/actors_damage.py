@@ -24,6 +24,7 @@ from segstore_ds.stream.rescue import repair, salvage
 
 PLACES = ("memory://hurt", "memory://hurt-twin")
 DAMAGES = ("flip", "cut", "empty", "delete")
+STATUS = ("status/", "twins/")
 
 
 class Hurt:
@@ -33,7 +34,7 @@ class Hurt:
         self.ledger = Ledger("hurt")
         self.ready = False
         self.sick = ""
-        self.strikes = 0
+        self.harmful = 0  # strikes that may cost an error: a status object has a twin
 
 
 class _Hurt(Actor):
@@ -52,7 +53,7 @@ class _Hurt(Actor):
 
     def expects(self, error: SegstoreError) -> bool:
         harm = FormatError | StorageError | UnderReplicatedError
-        return self.hurt.strikes > 0 and isinstance(error, harm)
+        return self.hurt.harmful > 0 and isinstance(error, harm)
 
 
 class HurtAppender(_Hurt, Appender):
@@ -89,7 +90,7 @@ class Mender(_Hurt):
         """Damage one stored object, as a disk does: no request, no trace."""
         objects = self.life.store.objects
         place = self.chance.choice(PLACES).removeprefix("memory:/")
-        part = self.chance.choice(("log/0", "log/0", "log/_", "status/", "segments/"))
+        part = self.chance.choice(("log/0", "log/0", "log/_", *STATUS, "segments/"))
         names = sorted(name for name in objects if name.startswith(f"{place}/{part}"))
         if not names:
             return
@@ -99,7 +100,8 @@ class Mender(_Hurt):
         last = name == names[-1] and part == "log/0" and place == PLACES[0].removeprefix("memory:/")
         how = self.chance.choice(DAMAGES[: 3 if last else 4])
         self.world.note(f"damage: {how} {name}")
-        self.hurt.sick, self.hurt.strikes = name, self.hurt.strikes + 1
+        self.hurt.sick = name
+        self.hurt.harmful += part not in STATUS
         if how == "delete":
             del objects[name]
             return

@@ -28,9 +28,10 @@ ODD_NAMES = (
     "segments/mine.parquet",
     "segments/2026/part-0.arrow",
     "status/.keep",
+    "twins/mine.bak",
     "readers/app.lock",
 )
-MOST_BESIDE = 40  # objects of the log and of the status when upkeep has run
+MOST_BESIDE = 40  # objects of the log, and of the status or its twins, when upkeep has run
 VALUE = re.compile(rb"mail-of-([\w.:-]+?)(?=mail-of-|[^\w.:-]|$)")
 WAIT_S = 2.2 * 86_400
 
@@ -94,9 +95,10 @@ def _judge_folder(life: "Life", root: str, listed: set[str], gone: Collection[st
     kept = [full for full in segments if full.removeprefix(f"{root}/") not in listed]
     if kept:
         raise Violation(f"upkeep left segments that nothing lists: {kept[:5]}")
-    beside = [full for full in own if full.startswith((f"{root}/log/", f"{root}/status/"))]
-    if len(beside) > MOST_BESIDE:
-        raise Violation(f"upkeep left {len(beside)} objects: {sorted(beside)}")
+    for folder in ("status", "twins"):
+        beside = [full for full in own if full.startswith((f"{root}/log/", f"{root}/{folder}/"))]
+        if len(beside) > MOST_BESIDE:
+            raise Violation(f"upkeep left {len(beside)} objects: {sorted(beside)}")
     for full in own if gone else ():
         for text in decoded(full.removeprefix(f"{root}/"), store.objects[full][0]):
             held = {match.decode() for match in VALUE.findall(text)} & {*gone}

@@ -611,14 +611,6 @@ MUTANTS = (
         304,
     ),
     Mutant(
-        "status objects are copied unchecked",
-        "status.store:is_whole",
-        _always(True),
-        ("append-1", "append-2", "write-1", "follow", "keep"),
-        ("flip",),
-        0.2,
-    ),
-    Mutant(
         "a promoted follower is removed",
         "replication.replicas:Replicas.ask",
         _always(None),

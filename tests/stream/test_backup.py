@@ -174,6 +174,11 @@ def test_damaged_object_is_not_backed_up() -> None:
         path = max(path for path in objects(storage, folder))
         sound = storage.get(path)
         storage.put(path, sound[:-30] + bytes([sound[-30] ^ 1]) + sound[-29:])
+        if folder == "status":  # what a twin still tells is
+            target = _place(storage)
+            _back_up(open_on(storage, clock=stream._log.clock), target)
+            assert target.get(path) == sound
+            storage.delete(names.twin_of(path))
         with pytest.raises(CorruptionError):
             _back_up(open_on(storage, clock=stream._log.clock), _place(storage))
         storage.put(path, sound)
@@ -191,6 +196,7 @@ def test_files_that_other_tools_copy_in_order_are_a_backup(tmp_path: Path) -> No
             ("log", beside),
             ("segments", copy / "segments"),
             ("status", copy / "status"),
+            ("twins", copy / "twins"),
             (beside, copy / "log"),
         ]:
             for n in range(3):

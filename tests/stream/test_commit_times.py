@@ -8,6 +8,7 @@ import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, snapshot, wait
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
+from segstore_ds.format import names
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
 from segstore_ds.read.scan import run_task
@@ -127,7 +128,8 @@ def test_damaged_history_is_an_error_and_no_wrong_time():
     parts = list(History(storage).parts(stream._log.root))
     assert parts
     for ref in parts:
-        storage.put(ref.path, b"v1\nplain 0 0 x\n")
+        for path in names.both_names(ref.path):
+            storage.put(path, b"v1\nplain 0 0 x\n")
     with pytest.raises(FormatError):
         times(open_on(storage))
     assert open_on(storage).read().read_all().num_rows == 120

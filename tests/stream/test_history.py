@@ -11,6 +11,7 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.compact.commit import Replacement, describe_runs
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
+from segstore_ds.format import names
 from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.root import encode_root
 from segstore_ds.log.transition import broken_invariants
@@ -188,11 +189,13 @@ def test_damaged_history_is_named_and_never_empty(stream):
         with pytest.raises(CorruptionError):
             History(storage).part(wrong)
     for bad in (whole[:-1], whole[:-1] + b"?"):
-        storage.put(ref.path, bad)
+        for path in names.both_names(ref.path):
+            storage.put(path, bad)
         with pytest.raises(FormatError):
             rows(open_on(storage))
         assert any(ref.path in problem.where for problem in stream.verify().problems)
-    storage.delete(ref.path)
+    for path in names.both_names(ref.path):
+        storage.delete(path)
     with pytest.raises(FormatError):
         rows(open_on(storage))
 
@@ -203,7 +206,8 @@ def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
         stream.append(numbers(number))
     recent, root = stream.append(numbers(12)), stream._log.root
     old = stream._log.read_version(1).transaction
-    stream._log.storage.delete(next(History(stream._log.storage).parts(root)).path)
+    for path in names.both_names(next(History(stream._log.storage).parts(root)).path):
+        stream._log.storage.delete(path)
     assert open_on(stream._log.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
         open_on(stream._log.storage).outcome(old)

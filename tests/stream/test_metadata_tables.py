@@ -23,6 +23,7 @@ from virtual_time import TimedStorage
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import names
 from segstore_ds.read import metadata_tables
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.connector.tables import MetadataRows
@@ -80,7 +81,8 @@ def test_segments_say_which_commit_added_them(monkeypatch):
     stream.append(numbers(60, 70))
     assert added(stream) == [*expected, (60, stream.version)]
     assert stream.version == compacted + 3  # behind the lost version and the repair
-    storage.delete(stream._log.root.history_parts[1].path)
+    for path in names.both_names(stream._log.root.history_parts[1].path):
+        storage.delete(path)
     found = rows(open_on(storage), "segments")
     assert [row["version"] for row in found] == [None, compacted, 5, 6, stream.version]
 

@@ -4,24 +4,18 @@ import datetime as dt
 import uuid
 
 import pytest
-from faults import FaultStorage
-from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
+from stream_kit import TIGHT, make_stream, numbers, objects, values, wait
 from virtual_time import TimedStorage
 
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
-    FormatError,
     NotFoundError,
     PositionError,
 )
 from segstore_ds.format.names import build_hint
-from segstore_ds.format.root import SegmentEntry
 from segstore_ds.log.lookup import Outcome, OutcomeState, version_at
 from segstore_ds.log.seen import hint_of
-from segstore_ds.repair.kept_versions import tile
-from segstore_ds.repair.status import repair_status
-from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on
@@ -135,182 +129,6 @@ def test_file_of_another_version_is_not_the_newest_commit():
     report = fix(stream, allow_loss=True)
     assert ([*report.lost], report.version, report.generation) == ([4], 5, 1)
     assert values(open_on(storage, clock=stream._log.clock)) == list(range(30))
-
-
-@pytest.mark.parametrize("kind", ["writers", "retired", "schema", "history", "list"])
-def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
-    """Kept versions tell them; that one is there does not say that it can be read."""
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
-    for name in ("status.table.HISTORY.rows", "status.table.HISTORY.parts"):
-        monkeypatch.setattr(f"segstore_ds.{name}", 2)
-    monkeypatch.setattr("segstore_ds.status.table.WRITERS.rows", 2)
-    monkeypatch.setattr("segstore_ds.status.epochs.SCHEMA_INLINE_BYTES", 10)
-    stream, _ = make_stream(0)
-    for n in range(8):
-        stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
-        stream.tags.set(f"t{n}", n)
-    stream.truncate(7)
-    root = stream._log.root
-    path = {
-        "writers": lambda: root.writers_parts[0].path,
-        "retired": lambda: root.retired_parts[0].path,
-        "schema": lambda: root.epochs[0].blob.path,
-        "history": lambda: root.history_parts[0].path,
-        "list": lambda: root.history_lists[0].path,
-    }[kind]()
-    assert fix(stream).ok
-    damage(stream._log.storage, path, "cut")
-    assert not open_on(stream._log.storage).verify().ok
-    before = stream.tags, stream.metadata("writers").read_all()
-    report = fix(stream)
-    assert report.ok
-    assert [path in text for text in report.repaired] == [True]
-    seen = open_on(stream._log.storage, clock=stream._log.clock)
-    seen.verify().check()
-    assert (seen.tags, seen.metadata("writers").read_all()) == before
-
-
-def test_repair_reads_no_more_kept_versions_than_it_needs(monkeypatch):
-    """The version before the part was made lists its segments."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, storage = make_stream(40)
-    damage(storage, stream._log.root.parts[-1].path, "lost")
-    faulty = FaultStorage(storage)
-    context = open_on(faulty, clock=stream._log.clock)._context
-    assert not repair_status(context, context.log.root, allow_loss=False).damaged
-    assert sum(call.startswith("get log/0") for call in faulty.calls) < 12
-
-
-@pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("how", ["lost", "cut"])
-def test_part_is_built_again_from_kept_versions(how, monkeypatch):
-    """It was merged from parts that kept versions list, and that vacuum has not deleted yet."""
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
-    stream, storage = make_stream(9)
-    (part,) = stream._log.root.parts
-    assert part.count == 8
-    damage(storage, part.path, how)
-    assert not open_on(storage).verify().ok
-    report = fix(stream)
-    assert report.ok
-    assert part.path in report.repaired
-    seen = open_on(storage, clock=stream._log.clock)
-    assert values(seen) == list(range(90))
-    assert (seen.version, seen._log.root.generation) == (stream.version, 0)  # the very same bytes
-    seen.append(numbers(90, 91))
-    seen.verify().check()
-
-
-def test_list_of_parts_is_built_again(monkeypatch):
-    """Kept versions listed its parts one by one."""
-    monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
-    stream, storage = make_stream(14)
-    assert stream._log.root.lists
-    damage(storage, stream._log.root.lists[0].path, "lost")
-    with pytest.raises(FormatError):
-        values(open_on(storage))
-    assert fix(stream).ok
-    assert values(open_on(storage)) == list(range(140))
-    open_on(storage).verify().check()
-
-
-@pytest.mark.parametrize("kind", ["segments", "history"])
-def test_list_of_parts_is_built_again_without_the_versions_that_knew_it(kind, monkeypatch):
-    """The parts that no list names have the digest of the lost one."""
-    monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.parts", 3)
-    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 2)
-    monkeypatch.setattr("segstore_ds.status.table.HISTORY.parts", 3)
-    stream, storage = make_stream(18)
-    stream.maintain(keep=0)
-    lists = stream._log.root.lists if kind == "segments" else stream._log.root.history_lists
-    history = stream.history().read_all()
-    damage(storage, lists[0].path, "lost")
-    assert fix(stream).ok
-    seen = open_on(storage)
-    assert (values(seen), seen.history().read_all()) == (list(range(180)), history)
-    assert seen.version == stream.version  # the very same bytes
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_events_that_nothing_proves_are_named(monkeypatch):
-    """No version lists them, and the only segment of them is lost with its part."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, storage = make_stream(10)
-    part = stream._log.root.parts[0]
-    last = list(stream._context.status.segments(stream._log.root, 30, 40))[-1].entry
-    damage(storage, part.path, "lost")
-    damage(storage, f"segments/{last.path}", "lost")
-    before = objects(storage)
-    report = fix(stream)
-    (text,) = report.damaged
-    assert text.startswith(
-        f"{part.path} of [0, 40) can't be built again: nothing proves which segments hold [30, 40)"
-    )
-    assert before <= objects(storage)
-    new = fresh(storage)
-    saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
-    assert [(lost.start, lost.end, lost.where) for lost in saved.lost] == [(30, 40, part.path)]
-    assert values(open_on(new)) == [n for n in range(100) if not 30 <= n < 40]
-
-
-@pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("twin", ["before", "after", "alone"])
-def test_segment_of_a_killed_job_is_never_taken_for_a_committed_one(twin, monkeypatch):
-    """The digest of the part tells two jobs of the same size apart: nothing else does."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, storage = make_stream(3)
-
-    def stage_and_die():
-        task = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0)).open_task(0, "a")
-        for batch in numbers(130, 140).to_batches():
-            task.append(batch)
-        task.finish()
-
-    if twin == "before":
-        stage_and_die()
-    job = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0))
-    if twin != "before":
-        stage_and_die()
-    staged = job.stage(0, "b", numbers(30, 40).to_batches())
-    stream.commit(job, [staged])
-    (part,) = stream._log.root.parts
-    assert part.end == 40
-    damage(storage, part.path, "lost")
-    if twin == "alone":
-        damage(storage, f"segments/{staged.segments[0].path}", "lost")
-    report = fix(stream)
-    assert report.ok == (twin != "alone")
-    if report.ok:
-        assert values(open_on(storage)) == list(range(40))
-        return
-    assert "nothing proves which segments hold [30, 40)" in report.damaged[0]
-    assert "segstore salvage" in report.damaged[0]
-    new = fresh(storage)
-    saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
-    assert [(lost.start, lost.end) for lost in saved.lost] == [(30, 40)]
-    assert values(open_on(new)) == list(range(30))
-
-
-@pytest.mark.usefixtures("no_inline")
-def test_part_is_built_again_beside_a_killed_attempt_of_the_same_task(monkeypatch):
-    """It had staged fewer rows than the attempt that was committed."""
-    monkeypatch.setattr(SOFT, 3)
-    stream, storage = make_stream(3)
-    job = stream.plan_write(stream.schema, layout=Layout(inline_bytes=0))
-    for attempt, rows in (("z", 4), ("a", 4)):
-        job.stage(0, attempt, numbers(30, 30 + rows).to_batches())
-    tasks = [job.stage(0, "b", numbers(30, 40).to_batches())]
-    tasks += [job.stage(1, "c", numbers(40, 44).to_batches())]
-    stream.commit(job, tasks)
-    assert len(objects(storage, "segments/")) == 7
-    (part,) = stream._log.root.parts
-    damage(storage, part.path, "lost")
-    assert fix(stream).ok
-    assert values(open_on(storage)) == list(range(44))
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
@@ -496,18 +314,3 @@ def test_salvage_of_a_sound_stream_is_a_copy():
     assert open_on(new).read().read_all().equals(stream.read().read_all())
     with pytest.raises(NotFoundError):
         salvage_on(open_storage(f"memory://{uuid.uuid4().hex}"), new)
-
-
-def test_tiles_fit_exactly_or_not_at_all():
-    """No gap, no overlap, no piece that sticks out."""
-
-    def piece(start, rows):
-        return PlacedSegment(start, SegmentEntry(0, "t/0", rows, 1, 1, 1))
-
-    found = {0: piece(0, 3), 3: piece(3, 2), 5: piece(5, 5)}
-    assert tile(found, 0, 5) == [found[0], found[3]]
-    assert tile(found, 3, 10) == [found[3], found[5]]
-    assert tile(found, 4, 4) == []
-    assert tile(found, 0, 4) is None
-    assert tile(found, 1, 5) is None
-    assert tile(found, 0, 11) is None

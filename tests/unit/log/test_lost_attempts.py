@@ -90,7 +90,7 @@ def test_a_loss_that_is_read_late_deletes_nothing() -> None:
 
     late = _meddled(storage, sleep)
     late.append(numbers(31, 32))
-    assert len(stream.refresh().verify().check().leftovers) == 1
+    assert len(stream.refresh().verify().check().leftovers) == 2  # a part and its twin
 
 
 class _Silent(WrappedStorage):
@@ -144,7 +144,7 @@ def test_only_what_was_put_on_the_base_goes() -> None:
     base, lost, winner = _roots()
     lost = replace(lost, parts=(*base.parts, _part(7, "b"), _part(7, "c")))
     winner = replace(winner, parts=(*base.parts, _part(7, "c")))
-    assert plan_discard(base, lost, winner) == [_part(7, "b").path]
+    assert plan_discard(base, lost, winner) == sorted(names.both_names(_part(7, "b").path))
     assert plan_discard(base, lost, replace(winner, parent="another")) == []
 
 
@@ -163,7 +163,7 @@ def test_parts_that_lists_may_name_stay(table: str) -> None:
     """A part came out of a list of the base, or went into one of the winner's, of any table."""
     base, lost, winner = _roots()
     lost = replace(lost, **{f"{table}parts": (_part(7, "b"),)})
-    assert plan_discard(base, lost, winner) == [_part(7, "b").path]
+    assert plan_discard(base, lost, winner) == sorted(names.both_names(_part(7, "b").path))
     lists = f"{table}lists"
     assert plan_discard(replace(base, **{lists: (_list(6),)}), lost, winner) == []
     assert plan_discard(base, lost, replace(winner, **{lists: (_list(7),)})) == []

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("tight")
 def long_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Storage]:
     """Return a stream of twelve parts, which are not merged."""
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.fan_in", 100)
+    monkeypatch.setattr("segstore_ds.status.table.HISTORY.rows", 48)
     stream, storage = make_stream(0)
     for n in range(48):
         stream.append(numbers(n, n + 1), layout=STAGED)

@@ -8,6 +8,7 @@ import pytest
 from stream_kit import ROOT_BYTES
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
+from segstore_ds.format import names
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import (
     Epoch,
@@ -295,10 +296,12 @@ def test_bad_status_object_is_named_in_the_error(status):
     path, storage = root.parts[0].path, status.storage
     whole = storage.get(path)
     for bad in (whole[:-1], whole[:40], whole[:-1] + b"?", storage.get(other.parts[0].path)):
-        storage.put(path, bad)
+        for name in names.both_names(path):
+            storage.put(name, bad)
         with pytest.raises(FormatError, match=path):
             fresh(status).table.entries(root.parts[0])
-    storage.delete(path)
+    for name in names.both_names(path):
+        storage.delete(name)
     with pytest.raises(MissingObjectError, match=path):
         fresh(status).table.entries(root.parts[0])
 
