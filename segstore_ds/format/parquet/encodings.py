@@ -261,7 +261,8 @@ def expect_words(ids: Numbers, total: float) -> float:
     if not twice:  # in order, or all different: a place begins with a value that others may have
         growth = max(once - _PLACES, 0) / max(count - _PLACES, 1)
         return float(min(words + growth * (total - count), total))
-    if (words - once - twice) * once > _UNEVEN * twice * twice:
+    more = words - once - twice  # of which one or two may be chance
+    if more > 2 and more * once > _UNEVEN * twice * twice:
         half = int(ids[: (count + 1) // 2].max()) + 1
         return float(words * (total / count) ** np.log2(words / half))
     unseen = once**2 / (2 * twice) * (1 - 1 / _PLACES)
