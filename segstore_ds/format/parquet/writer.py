@@ -59,7 +59,7 @@ _DICTIONARY_BYTES = 16 << 20
 _ZEROS = bytes(1 << 16)
 _LONGEST_BOUND = 4096  # bytes of a text: of longer ones, Parquet's writer keeps no bounds
 _MOST_WRITERS = 32  # of a segment: each goes over all of its bytes once more, without a copy
-_LOOK_ROWS = 1 << 16  # after so many, it is asked whether the ways suit the columns
+_LOOK_ROWS = 1 << 16  # after as many as before, at most so many, the ways are looked at again
 CHOICE_ROWS = 1 << 20  # after so many rows, the ways of the columns are chosen anew
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
@@ -273,7 +273,7 @@ class ParquetEncoder:
         """Tell whether encodings have served many rows, or do not suit the next ones."""
         if self.rows < self._look_rows:
             return False
-        self._look_rows = self.rows + _LOOK_ROWS
+        self._look_rows = self.rows + min(self.rows, _LOOK_ROWS)
         aged = self.rows + batch.num_rows - self._chosen_rows >= CHOICE_ROWS
         return aged or not chosen.suits(batch, self._compression)
 

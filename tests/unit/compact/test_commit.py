@@ -38,11 +38,8 @@ def make_unequal(wanted: str) -> tuple[Stream, pa.Table]:
 
 @pytest.mark.parametrize("wanted", FORMATS)
 @pytest.mark.parametrize("appended", FORMATS)
-def test_what_was_merged_is_not_merged_again(
-    appended: str, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_merged_is_not_merged_again(appended: str, wanted: str) -> None:
     """By its first frame the second one would look twice as large as it is."""
-    monkeypatch.setattr("segstore_ds.format.parquet.writer._LOOK_ROWS", 1)
     stream, events = make_unequal(appended)
     done = stream.compact(
         target_bytes=100_000, layout=Layout(frame_rows=1000, segment_format=wanted)
