@@ -425,7 +425,7 @@ MUTANTS = (
         0.003,
         _DAYS,
         0.1,
-        302,
+        405,
     ),
     Mutant(
         "a base is trusted for a month",

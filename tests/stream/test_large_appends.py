@@ -105,8 +105,8 @@ def test_fault_at_any_call_of_any_thread_leaves_all_events_or_none(
     assert ends >= {0, ROWS}
 
 
-def test_a_commit_of_many_segments_compares_no_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with all others took seconds for thousands of tasks."""
+def test_a_commit_of_many_segments_compares_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written with what is read back; with all others took seconds for many tasks."""
     stream, _ = make_stream(0)
     staged = [staged_job(stream, n, n + 1) for n in range(30)]
     job = staged[0][0]
@@ -120,4 +120,4 @@ def test_a_commit_of_many_segments_compares_no_two(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SegmentEntry, "__eq__", compare)
     assert stream.commit(job, tasks).end == 30
     assert len(stream._log.root.entries) == 30
-    assert not compared
+    assert len(compared) <= 30

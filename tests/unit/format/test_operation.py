@@ -12,7 +12,7 @@ FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(e
 STORED = (
     "create append overwrite copy compact redact truncate seal restore drop tag untag reader "
     "pin unpin materialize set-properties change-schema follow promote repair purge upkeep "
-    "merge lost unknown"
+    "merge lost"
 )
 
 
