@@ -404,7 +404,7 @@ def registrar(name: str, offset: int) -> Program:
     """Register a reader, and note that it was told so."""
 
     def work(actor: Actor, context: StreamContext) -> None:
-        reader = register_reader(context, name, owner=actor.name, start=offset)
+        reader = register_reader(context, name, owner=actor.name, start=Cut("offset", offset))
         actor.note("registered", name, reader.offset)
 
     return acting(work)
@@ -417,7 +417,7 @@ def publisher(name: str, offset: int, *, lapse_s: int) -> Program:
         log = open_log(actor, hints=False)
         log.reopen()
         reader = register_reader(
-            StreamContext.of(log), name, owner=actor.name, start=0, lapse_s=lapse_s
+            StreamContext.of(log), name, owner=actor.name, start=Cut("offset", 0), lapse_s=lapse_s
         )
         actor.note("ready")
         try:
