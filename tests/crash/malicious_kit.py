@@ -24,7 +24,7 @@ MEMORY = 768 << 20
 LONGEST_S = 20.0
 NEWEST = "log/00000000000000000005"
 _INSIDE = re.compile(
-    r"((log|status|history|segments|readers|_delta_log|metadata|delta|iceberg)(/[A-Za-z0-9][\w.-]*)*(/_latest|/_unused\.json)?)?"
+    r"((log|status|twins|history|segments|readers|_delta_log|metadata|delta|iceberg)(/[A-Za-z0-9][\w.-]*)*(/_latest|/_unused\.json)?)?"
 )
 
 
