@@ -119,7 +119,7 @@ def test_statistics_and_schemas_may_hold_anything(storage: Storage, name: str) -
     root = root_json(storage)
     root["entries"][0][7] = text
     plant(storage, json.dumps(root).encode())
-    attack(storage, refused=name != "an object")
+    attack(storage, refused=name not in {"an object", "lone surrogates"})  # of unknown labels
     put_back(storage, good)
     root["entries"][0][7] = None
     root["epochs"][0]["spark"] = text
