@@ -146,6 +146,7 @@ class World:
         self._order = itertools.count()
         self.processes: list[Process] = []
         self._idle: list[SimpleQueue[Thread | None]] = []
+        self._real: list[threading.Thread] = []
         self._main = threading.Lock()
         self._main.acquire()
         self._until_us = START_US
@@ -185,7 +186,8 @@ class World:
         else:
             jobs: SimpleQueue[Thread | None] = SimpleQueue()
             jobs.put(thread)
-            threading.Thread(target=self._work, args=(jobs,), daemon=True).start()
+            self._real.append(threading.Thread(target=self._work, args=(jobs,), daemon=True))
+            self._real[-1].start()
         self._push(thread, self.now_us)
         return thread
 
@@ -218,6 +220,8 @@ class World:
             self.run(self.now_us)
         for jobs in self._idle:
             jobs.put(None)
+        for real in self._real:  # the end of Python aborts where it meets one inside Arrow
+            real.join(1.0)
 
     # --- what threads call -------------------------------------------------------------------
 
