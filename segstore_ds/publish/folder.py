@@ -51,7 +51,7 @@ def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = 
         ours = [path for path in found if paths.is_published(path) and path != keep]
         if not ours:
             break
-        for path in sorted(ours, key=lambda path: (_turn(path), path)):
+        for path in sorted(sorted(ours, reverse=True), key=_turn):
             storage.delete(path)
         gone.update(ours)
     return len(gone)
@@ -60,7 +60,8 @@ def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = 
 def _turn(path: str) -> int:
     """Return when an object goes: commits after what only they prove to be the stream's.
 
-    Without commits there is no table, so its files go after them.
+    Without commits there is no table, so its files go after them. The newest commit goes first: who
+    is about to publish the next one looks for it, and a removal that is killed leaves older ones.
     """
     if path.endswith(_FIRST):
         return 0

@@ -240,6 +240,34 @@ def test_table_removed_during_a_commit_leaves_nothing_behind(when: str, table: T
     assert not [path for path in left & before if not path.endswith((".json", ".text"))]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_publisher_goes_on_where_a_removal_was_killed(table: Table) -> None:
+    """The newest commits go first, so what is left is an older table, or none (seed 93094)."""
+    for number in range(1, 60, 2):
+        time = VirtualTime(1)
+        storage = TimedStorage(fresh_storage("memory", None), time)
+        prepare(storage, time.clock, table)
+        for _ in range(2):
+            stream = open_on(storage, clock=time.clock)
+            stream.append(events(stream.tail, stream.tail + 5), layout=SETTLED)
+            table.publish(stream)
+        faulty = FaultStorage(storage)
+        stream = open_on(faulty, clock=time.clock)
+        faulty.fault = Fault(len(faulty.calls) + number, "crash", "before")
+        with suppress(Crash):
+            stream.published.remove(table.kind)
+        stream = open_on(storage, clock=time.clock)
+        table.publish(stream)
+        assert stream.verify().ok, faulty.calls[-1]
+        assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, stream.tail))
+        discard(storage)
+        if not faulty.struck:
+            assert number > 6
+            return
+    pytest.fail("the removal never succeeds")
+
+
 @pytest.mark.parametrize("verb", [pytest.param("drop", marks=pytest.mark.slow), "unpublish"])
 def test_removal_that_stopped_anywhere_is_finished_by_the_next(
     verb: str, monkeypatch: pytest.MonkeyPatch
