@@ -4,6 +4,7 @@ import os
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -231,9 +232,11 @@ def walk(what: str, call: Callable[[], object], *goals: float) -> list[Ratio]:
 
     for _ in range(6):
         runs.append([])
+        threading.setprofile(note)
         sys.setprofile(note)
         call()
         sys.setprofile(None)
+        threading.setprofile(None)
     found = min(runs, key=len)
     counts = zip_longest(("calls", "files"), (len(found), len({*found})), goals)
     return [Ratio(f"{name} of one {what}", count, goal, most=True) for name, count, goal in counts]
