@@ -5,7 +5,7 @@ to `poll_s`, and begins anew after events. A member of a reader reads the range 
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -31,12 +31,12 @@ _AGAIN = "start again: it goes on with the first event that was not returned, in
 T = TypeVar("T")
 
 
-class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
+class Follow(Iterator[pa.RecordBatch]):
     """The batches of a stream from a position on, made by `Stream.follow`.
 
     It ends with a seal, or when nothing came for the timeout.
 
-    Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
+    Use it in one `for`. A batch counts as done when the loop asks for the next
     one: only then a named reader's position passes it. A member leaves its reader when the loop has
     ended, and when nothing refers to this object any more, as after a `break` out of
     ``for batch in stream.follow(...)``; `close`, or a `with`, does so before. After an error the
@@ -74,7 +74,6 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self._replicated, self._most_rows = replicated, most_rows
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
-        self._pending: Any = None  # of asyncio: the batch that a cancelled wait has left
         self._ended = False
         root = self._seen = context.log.refresh()  # the newest root that continues what was read
         if name is None and replicated:
@@ -105,33 +104,21 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         """Return the next batch, waiting for it; StopIteration at a seal or the timeout."""
-        while (batch := self._take()) is None:
-            if self._is_over():
-                self.close()
+        while isinstance(found := self.poll(), float):
+            if found < 0:
                 raise StopIteration
-            self._context.clock.sleep(self._back_off())
-        return batch
+            self._context.clock.sleep(found)
+        return found
 
-    def __aiter__(self) -> Self:
-        """Return this object."""
-        return self
-
-    async def __anext__(self) -> pa.RecordBatch:
-        """Return the next batch; a cancelled wait loses none."""
-        import asyncio  # noqa: PLC0415 - which few processes need
-
-        while True:
-            if self._pending is None:
-                self._pending = asyncio.ensure_future(asyncio.to_thread(self._take))
-            await asyncio.wait([self._pending])  # a cancelled wait leaves it pending
-            done, self._pending = self._pending, None
-            batch = done.result()
-            if batch is not None:
-                return batch
-            if self._is_over():
-                await asyncio.to_thread(self.close)
-                raise StopAsyncIteration
-            await asyncio.sleep(self._back_off())
+    def poll(self) -> pa.RecordBatch | float:
+        """Return the next batch, or in how many seconds to ask again: -1 where nothing follows."""
+        batch = self._take()
+        if batch is not None:
+            return batch
+        if not self._is_over():
+            return self._back_off()
+        self.close()
+        return -1.0
 
     @property
     def ended(self) -> bool:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import signature
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -50,6 +51,9 @@ from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.shown import Picture, Rows
 
+if TYPE_CHECKING:
+    from segstore_ds.stream.awaited import AsyncFollow
+
 _P = ParamSpec("_P")
 
 
@@ -70,6 +74,32 @@ def _reader_of(
     read.__signature__ = named  # type: ignore[attr-defined]
     read.__qualname__ = "Reads.read"
     return read
+
+
+def _awaited_follow(
+    follow: Callable[Concatenate["Reads", _P], Follow],
+) -> Callable[Concatenate["Reads", _P], "AsyncFollow"]:
+    def afollow(self: "Reads", /, *name: _P.args, **how: _P.kwargs) -> "AsyncFollow":
+        """Follow as `follow` with the same arguments, by an ``async for``.
+
+        No thread is held between two polls. A named reader registers with the first batch, and a
+        cancelled wait for a batch loses none.
+
+        Examples:
+            >>> import asyncio
+            >>> async def newest():
+            ...     return [len(batch) async for batch in stream.afollow(start="head", timeout=0)]
+            >>> asyncio.run(newest())
+            [3]
+        """
+        from segstore_ds.stream.awaited import AsyncFollow  # noqa: PLC0415 - few use asyncio
+
+        return AsyncFollow(partial(follow, self, *name, **how))
+
+    named = signature(follow).replace(return_annotation="AsyncFollow")
+    afollow.__signature__ = named  # type: ignore[attr-defined]
+    afollow.__qualname__ = "Reads.afollow"
+    return afollow
 
 
 HISTORY = HISTORY_SCHEMA.append(pa.field("reason", pa.string()))  # of redactions
@@ -375,7 +405,7 @@ class Reads:
         max_delay: Duration = "15m",
         replicated: bool = False,
     ) -> Follow:
-        """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
+        """Read events as they are committed: a loop over batches; `afollow` is its ``async for``.
 
         With a name, a named reader is registered: its position is published when the loop asks for
         the next batch, so an interrupted loop repeats at most the batch that it was in. A poll
@@ -446,6 +476,8 @@ class Reads:
             delay_s=check_duration("max_delay", max_delay) or 0,
             replicated=replicated,
         )
+
+    afollow = _awaited_follow(follow)
 
     # Metadata.
 

@@ -1,9 +1,11 @@
 """How a handle on a stream writes: in one call, event by event, or in processes of its own."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec
 
 import pyarrow as pa
 
@@ -28,6 +30,33 @@ from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
+
+_P = ParamSpec("_P")
+
+
+def _awaited_append(
+    append: Callable[Concatenate["Writes", _P], Commit],
+) -> Callable[Concatenate["Writes", _P], Coroutine[Any, Any, Commit]]:
+    async def aappend(self: "Writes", /, *data: _P.args, **how: _P.kwargs) -> Commit:
+        """Append as `append` with the same arguments, in a thread of the event loop's pool.
+
+        An append that has begun goes on when its caller is cancelled: with a writer id and a batch
+        id it is safe to repeat.
+
+        Examples:
+            >>> import asyncio
+            >>> asyncio.run(stream.aappend({"user": "ada", "n": 4})).end
+            4
+        """
+        from segstore_ds.write.awaited import finish_in_thread  # noqa: PLC0415 - few use asyncio
+
+        note = "the append may be committed: stream.history() tells, and with a writer_id and a "
+        note += "batch_id it is safe to repeat"
+        return await finish_in_thread(partial(append, self, *data, **how), cancelled=note)
+
+    aappend.__signature__ = signature(append)  # type: ignore[attr-defined]
+    aappend.__qualname__ = "Writes.aappend"
+    return aappend
 
 
 class Writes(Reads):
@@ -109,6 +138,8 @@ class Writes(Reads):
             compact=auto,
         )
         return self._commits.write(request, given)
+
+    aappend = _awaited_append(append)
 
     def overwrite(
         self,

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
@@ -42,6 +42,9 @@ from segstore_ds.write.inputs import ArrowInput, Data, as_input
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.open_appenders import DROPPED, note_open
 from segstore_ds.write.staged import StagedTask
+
+if TYPE_CHECKING:
+    from segstore_ds.write.awaited import AsyncAppender
 
 T = TypeVar("T")
 
@@ -222,22 +225,49 @@ class LiveAppender:
         """
         limit_s = None if timeout is None else self._clock.boot_s() + timeout
         with self._here():
-            if not 0 <= place < self._next:
-                raise InvalidInputError("no such place", place=place, next_place=self._next)
-            while place >= self._flushed:
-                group = next(group for group in self._groups() if place < group.end)
-                self._check_hope(group)
+            while (group := self._group_of(place)) is not None:
                 left_s = None if limit_s is None else limit_s - self._clock.boot_s()
                 if left_s is not None and left_s <= 0:
                     raise TimeoutError(f"event at place {place} is not durable yet")
-                group.waiters += 1
+                self._add_waiter(group)
                 try:
-                    if group.waiters in (1, self._crowd):
-                        self._calls.put(None)
                     self._landed.wait(left_s)
                 finally:
                     group.waiters -= 1
             return self._offset(place)
+
+    def watch(self, place: int, wake: Callable[[], object]) -> int | None:
+        """Return an event's offset once it is durable; before that None, and `wake` is called then.
+
+        It is also called when that became impossible: the next call raises what `wait` does.
+
+        Args:
+            place: The event's place, as `append` returned it.
+            wake: Called once, by the thread that commits; it must not block.
+
+        Returns:
+            The event's offset in the stream, or None.
+
+        Raises:
+            SegstoreError: As `wait`.
+
+        Examples:
+            >>> import threading
+            >>> woken = threading.Event()
+            >>> with stream.appender() as appender:
+            ...     place = appender.append({"user": "ada", "n": 4})
+            ...     first = appender.watch(place, woken.set)
+            ...     _ = woken.wait()
+            ...     first, appender.watch(place, woken.set)
+            (None, 3)
+        """
+        with self._here():
+            group = self._group_of(place)
+            if group is None:
+                return self._offset(place)
+            group.watchers.append(wake)
+            self._add_waiter(group)
+            return None
 
     def flush(self, timeout: float | None = None) -> Commit | None:
         """Commit all events taken so far, and wait for commits in flight.
@@ -398,7 +428,7 @@ class LiveAppender:
                 return
             self._closed = True
             if self._open is not None:
-                self._open.ended.set()
+                self._open.end_wait()
             self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
             if dropped := self._next - self._flushed:
                 what = "are dropped" if self._surely_uncommitted() else "may be committed"
@@ -412,6 +442,22 @@ class LiveAppender:
             lead = self._lead
         if lead is not None and lead is not threading.current_thread():
             lead.join()
+
+    async def __aenter__(self) -> "AsyncAppender":
+        from segstore_ds.write.awaited import AsyncAppender  # noqa: PLC0415 - few use asyncio
+
+        return AsyncAppender(self)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        from segstore_ds.write.awaited import finish_in_thread  # noqa: PLC0415 - few use asyncio
+
+        end = partial(self.__exit__, kind, error, traceback)
+        await finish_in_thread(end, cancelled="the appender is flushed and closed all the same")
 
     def __enter__(self) -> Self:
         return self
@@ -468,6 +514,21 @@ class LiveAppender:
             raise
 
     # Everything below runs with the lock held.
+
+    def _group_of(self, place: int) -> EventGroup | None:
+        """Return the group that an event waits in; None if it is committed."""
+        if not 0 <= place < self._next:
+            raise InvalidInputError("no such place", place=place, next_place=self._next)
+        if place < self._flushed:
+            return None
+        group = next(group for group in self._groups() if place < group.end)
+        self._check_hope(group)
+        return group
+
+    def _add_waiter(self, group: EventGroup) -> None:
+        group.waiters += 1
+        if group.waiters in (1, self._crowd):
+            self._calls.put(None)
 
     def _settle(self) -> None:
         """Land the group whose commit failed if the log has it; raise if that is not known."""
@@ -556,8 +617,8 @@ class LiveAppender:
         self._counters.add(group.counters)
         self._add_run(group.start, commit.start, commit.rows)
         self._flying, self._flushed = None, group.end
-        group.ended.set()
         self._crowd = group.waiters + (self._open.waiters if self._open else 0)
+        group.end_wait()
 
     @contextmanager
     def _unlocked(self) -> Iterator[None]:
@@ -633,7 +694,7 @@ class LiveAppender:
         self._failure.keep(error)
         self._landed.notify_all()
         for group in self._groups():
-            group.ended.set()
+            group.end_wait()
 
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error

@@ -1,7 +1,8 @@
 """The events that one commit of the long-lived appender takes."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -27,11 +28,12 @@ class EventGroup:
     count: int = 0  # how many events it holds
     staged_bytes: int = 0  # bytes that were given to the task, before compression
     due_s: float | None = None  # when it is to be committed at the latest; None for never
-    waiters: int = 0  # how many threads wait for it
+    waiters: int = 0  # how many threads and tasks wait for it
     commit: Commit | None = None  # its commit, once it has landed
     error: BaseException | None = field(default=None, repr=False)  # why its commit failed
     # Set once it is known whether it was committed.
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
+    watchers: list[Callable[[], object]] = field(default_factory=list, repr=False)
 
     @property
     def end(self) -> int:
@@ -56,6 +58,14 @@ class EventGroup:
             self.task.take(batch)
             self.rows.clear()
             self.staged_bytes += batch.nbytes
+
+    def end_wait(self) -> None:
+        """Tell who waits that it is known whether the group was committed."""
+        self.ended.set()
+        watchers, self.watchers = self.watchers, []
+        for wake in watchers:
+            with suppress(RuntimeError):  # its event loop is closed
+                wake()
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the group's events of a range of places."""

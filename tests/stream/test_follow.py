@@ -96,7 +96,7 @@ def test_async_loop_loses_nothing_to_a_cancelled_wait():
     stream, _ = make_stream(1)
 
     async def run():
-        follow = stream.follow("billing", poll_s=0.001)
+        follow = stream.afollow("billing", poll_s=0.001)
         found = []
 
         async def gather():
@@ -117,9 +117,9 @@ def test_batch_that_a_cancelled_wait_took_comes_next():
     stream, _ = make_stream(1)
 
     async def run():
-        follow, goes_on = stream.follow("billing"), threading.Event()
-        take = follow._take
-        follow._take = lambda: (take(), goes_on.wait(300))[0]
+        follow, goes_on = stream.afollow("billing", start="head"), threading.Event()
+        poll = follow._poll
+        follow._poll = lambda: (poll(), goes_on.wait(300))[0]
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(follow), 0.02)
         goes_on.set()
@@ -170,7 +170,7 @@ def test_events_that_an_error_kept_back_come_next(name, filters):
 def test_async_loop_goes_on_after_an_error():
     async def run():
         stream, storage = _without(0)
-        follow = stream.follow(start=0)
+        follow = stream.afollow(start=0)
         with pytest.raises(StorageError, match="no answer"):
             await anext(follow)
         storage.lost = "none"

@@ -223,7 +223,7 @@ def test_a_loop_that_ends_leaves():
     stream.seal()
 
     async def rest():
-        return [batch async for batch in join(stream, "w2")]
+        return [batch async for batch in stream.afollow("billing", member="w2")]
 
     follow.close()
     assert [batch["n"].to_pylist() for batch in asyncio.run(rest())] == [[10, 11]]

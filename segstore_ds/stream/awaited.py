@@ -1,0 +1,75 @@
+"""Following a stream in an event loop: the polls are those of `Follow`, in threads of its pool."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+import pyarrow as pa
+
+from segstore_ds.retention.readers import NamedReader
+from segstore_ds.stream.follow import Follow
+from segstore_ds.write.awaited import finish_in_thread
+
+
+class AsyncFollow(AsyncIterator[pa.RecordBatch]):
+    """The batches of a stream for ``async for``, made by `Stream.afollow`; as `Follow` otherwise.
+
+    A named reader registers when the loop asks for its first batch. A cancelled wait loses nothing:
+    the next one gives the batch that it has left. `close`, or an ``async with``, gives the range of
+    a member back.
+    """
+
+    def __init__(self, begin: Callable[[], Follow]) -> None:
+        self._follow: Follow | None = None
+        self._begin = begin
+        self._polled: asyncio.Task[pa.RecordBatch | float] | None = None
+
+    @property
+    def offset(self) -> int | None:
+        """Where the events begin that are not done yet; None before the first batch."""
+        return None if self._follow is None else self._follow.offset
+
+    @property
+    def reader(self) -> NamedReader | None:
+        """The named reader that publishes; None without one, or before the first batch."""
+        return None if self._follow is None else self._follow.reader
+
+    def __aiter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """Return the next batch, waiting for it; StopAsyncIteration at a seal or the timeout."""
+        while True:
+            self._polled = self._polled or asyncio.ensure_future(asyncio.to_thread(self._poll))
+            await asyncio.wait([self._polled])  # a cancelled wait leaves it pending
+            polled, self._polled = self._polled, None
+            found = polled.result()
+            if not isinstance(found, float):
+                return found
+            if found < 0:
+                raise StopAsyncIteration
+            await asyncio.sleep(found)
+
+    async def renew(self) -> None:
+        """Keep a member's lease while the batch that was returned last takes longer than that."""
+        if self._follow is not None:
+            await finish_in_thread(self._follow.renew, cancelled="the lease may be renewed")
+
+    async def close(self) -> None:
+        """Leave the reader, if this is a member: others get at once what is not done yet."""
+        if self._polled is not None:
+            await asyncio.wait([self._polled])
+        if self._follow is not None:
+            await finish_in_thread(self._follow.close, cancelled="the member leaves all the same")
+
+    async def __aenter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _poll(self) -> pa.RecordBatch | float:
+        self._follow = self._follow or self._begin()
+        return self._follow.poll()
