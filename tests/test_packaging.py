@@ -85,7 +85,6 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/DESIGN.md",
         "segstore_ds/SOURCE.md",
         "segstore_ds/format/FORMAT.md",
-        "segstore_ds/copy/PIECES.md",
         "segstore_ds/publish/TABLES.md",
         "segstore_ds/redact/REDACTION.md",
         "segstore_ds/replication/REPLICATION.md",

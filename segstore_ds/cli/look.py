@@ -35,14 +35,7 @@ _COMMIT = (
 )
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _PAGES = (
-    *(
-        "DESIGN.md",
-        "SOURCE.md",
-        "format/FORMAT.md",
-        "copy/PIECES.md",
-        "publish/TABLES.md",
-        "redact/REDACTION.md",
-    ),
+    *("DESIGN.md", "SOURCE.md", "format/FORMAT.md", "publish/TABLES.md", "redact/REDACTION.md"),
     *("replication/REPLICATION.md", "retention/READERS.md"),
 )
 

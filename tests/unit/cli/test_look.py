@@ -13,7 +13,7 @@ from segstore_ds.cli.main import main
 from segstore_ds.cli.status import DAMAGED, FAILED
 from segstore_ds.status.writers import WriterKey
 
-RULES = {"format", "pieces", "tables", "redaction", "replication", "readers"}
+RULES = {"format", "tables", "redaction", "replication", "readers"}
 EVENTS = pa.table({"user": ["ada", "b\x1b[31m", None], "n": [1, 2, 3]})
 
 
