@@ -163,15 +163,18 @@ def plan_epochs(
 def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts) -> None:
     """Raise SchemaMismatchError unless each column is new or was called so in some epoch.
 
-    Others may have given its stored name, or its name, to another column meanwhile.
+    Others may have given its stored name, or its name, to another column meanwhile: of a column
+    that is gone, too, for its values would be lost where the stream has a column of its name.
     """
     known: dict[str, set[str]] = {}
     for epoch in root.epochs:
         for stored, name in called_columns(status, epoch).items():
             known.setdefault(stored, set()).add(name)
-    taken = {name.casefold() for name in called_columns(status, root.epoch).values()}
+    newest = called_columns(status, root.epoch)
+    taken = {name.casefold() for name in newest.values()}
     for stored, name in change.called().items():
-        if name not in known[stored] if stored in known else name.casefold() in taken:
+        was_called_otherwise = stored in known and name not in known[stored]
+        if was_called_otherwise or (stored not in newest and name.casefold() in taken):
             raise _changed(root)
 
 

@@ -317,6 +317,24 @@ def test_appends_that_race_with_changes_lose_nothing(drop):
     assert stream.verify().problems == []
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("merge", [False, True])
+def test_values_of_a_dropped_column_are_not_lost_below_its_name(stream, replace, merge):
+    """What another column is called now is written again, to that one."""
+    old = segstore.open(stream.url)
+    if replace:
+        table = pa.table({"user": ["u"], "n": [1], "mail": ["m"]})
+        stream.overwrite(table, overwrite_schema=True)
+    else:
+        stream.append(pa.table({"mail": ["m"]}), merge_schema=True)
+        stream.change_schema(drop=["email"])
+    stream.change_schema(rename={"mail": "email"})
+    with pytest.raises(SchemaMismatchError, match="write again"):
+        old.append({"user": "x", "n": 7, "email": "e"}, merge_schema=merge)
+    old.refresh().append({"user": "x", "n": 7, "email": "e"})
+    assert rows(stream.refresh())[-1] == {"user": "x", "n": 7, "email": "e"}
+
+
 def test_repeated_batch_is_known_under_the_new_names(stream):
     """Its fingerprint goes by stored names, so other events are told apart as before."""
     ids = {"writer_id": "w", "batch_id": 1}
