@@ -168,8 +168,8 @@ def column_names(stream: Stream) -> None:
     late = task.finish()
     stream.change_schema(rename={"word": "other", "other": "word"})
     write(10, word="eve", other="größe")
-    stream.change_schema(drop=["word"])
     stream.commit(planned, [late])
+    stream.change_schema(drop=["word"])
     write(20, word="another column", other="日本")
 
 
