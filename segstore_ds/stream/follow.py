@@ -36,9 +36,9 @@ class Follow(Iterator[pa.RecordBatch]):
 
     It ends with a seal, or when nothing came for the timeout.
 
-    Use it in one `for`. A batch counts as done when the loop asks for the next
-    one: only then a named reader's position passes it. A member leaves its reader when the loop has
-    ended, and when nothing refers to this object any more, as after a `break` out of
+    Use it in one `for`. A batch counts as done when the loop asks for the next one: only then a
+    named reader's position passes it. A member leaves its reader when the loop has ended, and when
+    nothing refers to this object any more, as after a `break` out of
     ``for batch in stream.follow(...)``; `close`, or a `with`, does so before. After an error the
     next batch is the first one that was not returned: no event is lost.
 

@@ -150,7 +150,8 @@ def nanoseconds(stream: Stream) -> None:
 def column_names(stream: Stream) -> None:
     """Columns that swapped names, one that was dropped, and another of its name.
 
-    In every kind of segment, with settings that follow a column, and an event in flight.
+    In every kind of segment, with settings that follow a column, and an event in flight: in the
+    stored stream it came after the drop, which is refused since, as its column's name is another's.
     """
 
     def write(first: int, **columns: Any) -> None:
