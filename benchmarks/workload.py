@@ -239,7 +239,7 @@ def walk(what: str, call: Callable[[], object], *goals: float) -> list[Ratio]:
         threading.setprofile(None)
     found = min(runs, key=len)
     counts = zip_longest(("calls", "files"), (len(found), len({*found})), goals)
-    return [Ratio(f"{name} of one {what}", count, goal, most=True) for name, count, goal in counts]
+    return [Ratio(f"{name} of {what}", count, goal, most=True) for name, count, goal in counts]
 
 
 def distribution(seconds: Iterable[float], what: str = "") -> dict[str, float]:

@@ -55,11 +55,14 @@ def append_latency(settings: Settings) -> Found:
             rows.append({"commits": length, **appends, **_open(stream, opens), **burst})
         assert segstore.open(scratch / "stream").tail == stream.tail
         young = segstore.create(scratch / "young", EVENTS)
-        walks = [
-            *walk("append", partial(young.append, events(0, BATCH_ROWS)), 500, 45),
-            *walk("read", lambda: young.read(0, "tail").read_all(), 420, 40),
-            *walk("open", partial(segstore.open, young.url)),
-        ]
+        walks = walk("an append", partial(young.append, events(0, BATCH_ROWS)), 300, 30)
+        for small, goals in ((1, (250,)), (3, (400, 30))):
+            few = segstore.create(scratch / f"few-{small}", EVENTS)
+            for start in range(0, small * BATCH_ROWS, BATCH_ROWS):
+                few.append(events(start, BATCH_ROWS))
+            of = f"of {small} small appends"
+            walks += walk(f"a read {of}", partial(_read, few), *goals)
+            walks += walk(f"an open {of}", partial(segstore.open, few.url), 250)
     first, last = rows[0], rows[-1]
     bounds = {
         "last append / bare cost, medians": (last["median ms"] / last["bare median ms"], 2.5),
@@ -87,6 +90,10 @@ def _appends(
         "append",
         by_hand=partial(hand.append, batch),
     )
+
+
+def _read(stream: Stream) -> pa.Table:
+    return stream.read(0, "tail").read_all()
 
 
 def _open(stream: Stream, opens: int) -> dict[str, float]:
