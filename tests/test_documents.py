@@ -8,7 +8,7 @@ import pytest
 from object_servers import PROGRAMS
 
 from segstore_ds.format import root
-from segstore_ds.log import transition
+from segstore_ds.format.operation import OPERATIONS
 from segstore_ds.storage.stores import STORES
 
 ROOT = Path(__file__).parents[1]
@@ -39,10 +39,10 @@ def named_by(operation: str, table: dict[str, str]) -> set[str]:
 
 def test_operations_of_the_format_are_those_of_the_code():
     table = rows(FORMAT, "What an operation may change", "Each object of a stream")
-    assert {*table} == transition._KNOWN | {"create", "copy", "repair"}
-    for field, owners in transition._OWNERS.items():
-        for operation in owners:
-            assert field in named_by(operation, table), (operation, field)
+    assert {*table} == {*OPERATIONS, "create", "copy", "repair"}
+    assert {"generation", "properties", "restored"} <= named_by("repair", table)
+    for operation, rule in OPERATIONS.items():
+        assert {*rule.owns.split()} <= named_by(operation, table), operation
 
 
 def test_features_of_the_format_are_those_of_the_code():

@@ -203,18 +203,16 @@ def test_no_circle_of_files() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-# Rooms that know no feature by name, and the files that may name one: a table of all operations,
-# what reads the objects that a clone shares, an option of reads, why an object stays, and tables
-# that show all there is.
+# Rooms that know no feature by name, and the files that may name one: what reads the objects
+# that a clone shares, an option of reads, why an object stays, and tables that show all there is.
 FEATURES = re.compile(
     r"follower|(?<!Under)replica|publish|redact|clone|observe|monitor|picture", re.IGNORECASE
 )
 NAMED = {
-    "log/transition.py": {"redact"},
     "log/origins.py": {"clone"},
     "read/cuts.py": {"replica"},
     "read/parquet_files.py": {"clone"},
-    "status/deletable.py": {"clone", "redact"},
+    "status/deletable.py": {"clone"},
 }
 
 

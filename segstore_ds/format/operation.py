@@ -1,9 +1,12 @@
-"""The operations that a commit may be, by the names that roots and rows of the history store.
+"""The operations that a commit may be, by their stored names, and what each may change.
 
 A root's field stays a text: operations of later versions are read and carried through. Everything
-that this version writes or asks for goes through `Operation`.
+that this version writes or asks for goes through `Operation`. A new operation says in `OPERATIONS`
+what it owns; the rules between two roots and the reasons for a deletion derive from that.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -40,3 +43,45 @@ class Operation(StrEnum):
 
 # The operations after which a segment that was retired before may be listed.
 RELISTING = frozenset({Operation.RESTORE, Operation.REPAIR})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a commit of an operation may change.
+
+    Attributes:
+        owns: The fields of the root, apart from those that every commit may change.
+        rewrites: Whether it replaces segments by others with the same events at the same offsets.
+        why: Why the objects that it dropped are no longer listed.
+    """
+
+    owns: str = ""
+    rewrites: bool = False
+    why: str = ""
+
+
+_WRITES = "tail next_segment epochs reader_features"
+# Any other operation (repair, the first ones, and those of later versions) has rules of its own.
+OPERATIONS: Mapping[str, Rule] = {
+    Operation.APPEND: Rule(_WRITES),
+    Operation.OVERWRITE: Rule(f"{_WRITES} head", why="overwritten"),
+    Operation.COMPACT: Rule("next_segment", rewrites=True, why="replaced by compactions"),
+    Operation.REDACT: Rule("next_segment redactions", rewrites=True, why="replaced by redactions"),
+    Operation.TRUNCATE: Rule("head", why="dropped by truncate or retention"),
+    Operation.SEAL: Rule("sealed"),
+    Operation.RESTORE: Rule(f"{_WRITES} head restored", why="replaced by a restore"),
+    Operation.DROP: Rule("head sealed staging_floor dropped"),
+    Operation.TAG: Rule("tags kept"),
+    Operation.UNTAG: Rule("tags kept"),
+    Operation.READER: Rule(),
+    Operation.PIN: Rule("pins"),
+    Operation.UNPIN: Rule("pins"),
+    Operation.MATERIALIZE: Rule("origins"),
+    Operation.SET_PROPERTIES: Rule("properties"),
+    Operation.CHANGE_SCHEMA: Rule("epochs reader_features writer_features"),
+    Operation.FOLLOW: Rule("properties"),
+    Operation.PROMOTE: Rule("properties generation"),
+    Operation.PURGE: Rule("log_start"),
+    Operation.UPKEEP: Rule("log_start staging_floor upkeep"),
+    Operation.MERGE: Rule(),
+}

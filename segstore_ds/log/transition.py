@@ -6,7 +6,7 @@ retires it, and upkeep deletes it. Only `restore` goes back, while the object st
 Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from functools import cache
 from operator import attrgetter
@@ -14,7 +14,7 @@ from typing import Any
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.inline import SHARE_HARD_BYTES
-from segstore_ds.format.operation import RELISTING, Operation
+from segstore_ds.format.operation import OPERATIONS, RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Root
 
 # Roots have hundreds of rows, and every commit looks at each: `map` loops over them in C.
@@ -158,48 +158,20 @@ def broken_history(root: Root) -> Iterator[str]:
         yield "the history's times never go back"
 
 
-_TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
-_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE})
-_REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
-# Field -> the operations that may change it; every commit may change the fields not listed.
-_OWNERS: Mapping[str, frozenset[str]] = {
-    "head": frozenset({Operation.OVERWRITE, Operation.TRUNCATE, Operation.RESTORE, Operation.DROP}),
-    "tail": _WRITES,
-    "next_segment": _WRITES | _REWRITES,
-    "epochs": _WRITES | {Operation.CHANGE_SCHEMA},
-    "sealed": frozenset({Operation.SEAL, Operation.DROP}),
-    "log_start": frozenset({Operation.PURGE, Operation.UPKEEP}),
-    "staging_floor": frozenset({Operation.UPKEEP, Operation.DROP}),
-    "upkeep": frozenset({Operation.UPKEEP}),
-    "restored": frozenset({Operation.RESTORE, Operation.REPAIR}),
-    "tags": _TAGGING,
-    "kept": _TAGGING,
-    "properties": frozenset(
-        {Operation.SET_PROPERTIES, Operation.FOLLOW, Operation.PROMOTE, Operation.REPAIR}
-    ),
-    "dropped": frozenset({Operation.DROP}),
-    "reader_features": _WRITES | {Operation.CHANGE_SCHEMA},
-    "writer_features": frozenset({Operation.CHANGE_SCHEMA}),
-    "generation": frozenset({Operation.REPAIR, Operation.PROMOTE}),
-    "pins": frozenset({Operation.PIN, Operation.UNPIN}),
-    "origins": frozenset({Operation.MATERIALIZE}),
-    "redactions": frozenset({Operation.REDACT}),
-}
-_UNOWNED = frozenset({Operation.READER, Operation.MERGE})
-# Other operations (repair, and those of later versions) follow rules of their own.
-_KNOWN = _UNOWNED.union(*_OWNERS.values()) - {Operation.REPAIR}
+# Every commit may change the fields that no operation owns.
+_OWNED = tuple(dict.fromkeys(field for rule in OPERATIONS.values() for field in rule.owns.split()))
 
 
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
     """Yield what a commit changes though its operation may not, and what it drops unretired."""
-    if new.operation in _KNOWN:
+    if rule := OPERATIONS.get(new.operation):
         fields, values_of = _left_alone(new.operation)
         before, after = values_of(old), values_of(new)
         if before != after:
             for field, was, now in zip(fields, before, after, strict=True):
                 if was != now and not (field == "properties" and _follow_columns(old, new)):
                     yield f"{new.operation} leaves {field} alone"
-        if new.operation in _REWRITES and new.listed_start != old.listed_start:
+        if rule.rewrites and new.listed_start != old.listed_start:
             yield f"{new.operation} leaves every offset alone"
         yield from _lost(old, new)
 
@@ -212,7 +184,8 @@ def _follow_columns(old: Root, new: Root) -> bool:
 @cache
 def _left_alone(operation: str) -> tuple[list[str], Callable[[Root], tuple[Any, ...]]]:
     """Return the fields that an operation may not change, and what returns their values."""
-    fields = [field for field, owners in _OWNERS.items() if operation not in owners]
+    own = OPERATIONS[operation].owns.split()
+    fields = [field for field in _OWNED if field not in own]
     return fields, attrgetter(*fields)
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from segstore_ds.format import names
 from segstore_ds.format.copies import all_pins
-from segstore_ds.format.operation import Operation
+from segstore_ds.format.operation import OPERATIONS
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.status.references import References
@@ -23,13 +23,6 @@ from segstore_ds.storage import ObjectInfo
 
 NEVER = "never committed"
 _METADATA = "replaced metadata"
-_DROPPED_BY: Mapping[str, str] = {
-    Operation.COMPACT: "replaced by compactions",
-    Operation.REDACT: "replaced by redactions",
-    Operation.OVERWRITE: "overwritten",
-    Operation.TRUNCATE: "dropped by truncate or retention",
-    Operation.RESTORE: "replaced by a restore",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +140,8 @@ def _order(info: ObjectInfo) -> tuple[int, str]:
 def _dropped_by(path: str, operation: str | None) -> str:
     if names.is_status(path):
         return _METADATA
-    return _DROPPED_BY.get(operation or "", f"dropped by {operation or 'a commit'}")
+    rule = OPERATIONS.get(operation or "")
+    return rule.why if rule and rule.why else f"dropped by {operation or 'a commit'}"
 
 
 def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tuple[str, str]:
