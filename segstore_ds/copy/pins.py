@@ -28,7 +28,7 @@ from segstore_ds.format.copies import (
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.record import to_json
-from segstore_ds.format.redactions import refuse_redacted
+from segstore_ds.format.redactions import refuse_unclean
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
@@ -75,10 +75,10 @@ def run_pin(
                     version=known.version,
                 )
             if not known.made and not allow_redacted:
-                refuse_redacted(root, known.version)
+                refuse_unclean(root, known.version)
             return NOTHING
         if version is not None and not allow_redacted:
-            refuse_redacted(root, version)
+            refuse_unclean(root, version)
         if version is not None and version < root.log_start and not root.kept_version(version):
             raise forgotten_version(version, root.log_start, url=context.storage.url)
         if len(pins) >= MOST_PINS:

@@ -45,14 +45,14 @@ def redactions_of(root: Root) -> dict[str, Redaction]:
     }
 
 
-def redacted_since(root: Root) -> int:
+def clean_since(root: Root) -> int:
     """Return the version below which versions may hold values that were redacted; 0 for none."""
     return max((known.version for known in redactions_of(root).values()), default=0)
 
 
-def refuse_redacted(root: Root, version: int) -> None:
+def refuse_unclean(root: Root, version: int) -> None:
     """Raise InvalidInputError where a version may hold values that were redacted since. Pure."""
-    since = redacted_since(root)
+    since = clean_since(root)
     if version < since:
         raise InvalidInputError(
             "the version is older than a redaction and may hold the redacted values",

@@ -28,7 +28,7 @@ from segstore_ds.format import compute as pc
 from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.record import build_json, to_json
-from segstore_ds.format.redactions import redacted_since
+from segstore_ds.format.redactions import clean_since
 from segstore_ds.format.root import Root, Writer, property_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
@@ -234,7 +234,7 @@ def _events(
 ) -> Iterator[pa.RecordBatch]:
     """Yield what decides about the newest events of a version, in order, with offsets."""
     covered = None
-    if shown is not None and shown.batch_id >= redacted_since(root):
+    if shown is not None and shown.batch_id >= clean_since(root):
         covered = _tail_at(context, root, shown.batch_id)
     if covered is not None:
         for batch in _read(beside, held, held.head, None):

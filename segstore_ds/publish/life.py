@@ -23,7 +23,7 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.redactions import Redaction, redacted_since
+from segstore_ds.format.redactions import Redaction, clean_since
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import CLOCK_LIMIT_US
@@ -212,7 +212,7 @@ def _bring_up(
     shown = table.note.tail if table.note else 0
     least = root.tail if order.settle else max(shown, min(order.upto, root.tail))
     listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
-    since = max(order.since, redacted_since(root))
+    since = max(order.since, clean_since(root))
     # Older metadata has bounds of values from before.
     fresh = since > 0 and table.note is not None and _is_older(table.note, root, since)
     if not fresh and not table.moved and not _is_due(table.note, root, listing):
@@ -324,7 +324,7 @@ def _plan(
     same = (
         shown is not None
         and shown.generation == root.generation
-        and shown.version >= redacted_since(root)
+        and shown.version >= clean_since(root)
     )
     span = (shown.head, shown.tail) if shown else (0, 0)
     added, removed = plan_changes(span, files, listing, same_events=same)

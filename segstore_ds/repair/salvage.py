@@ -17,7 +17,7 @@ from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parquet.segment import ParquetIndex
-from segstore_ds.format.redactions import redacted_since
+from segstore_ds.format.redactions import clean_since
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.column_names import named_schema
@@ -191,7 +191,7 @@ class Salvager:
         """
         found: list[tuple[int, int, int, bool]] = []
         above = self._root
-        clean = redacted_since(self._root)
+        clean = clean_since(self._root)
         for root in self._kept.older():
             if root.version < clean:
                 break

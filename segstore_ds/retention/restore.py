@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from segstore_ds.errors import SealedError, SnapshotExpiredError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.redactions import refuse_redacted
+from segstore_ds.format.redactions import refuse_unclean
 from segstore_ds.format.root import Root
 from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
@@ -41,7 +41,7 @@ def plan_restore(
     if old.version < root.log_start and root.kept_version(old.version) is None:
         raise forgotten_version(old.version, root.log_start)
     if not allow_redacted:
-        refuse_redacted(root, old.version)
+        refuse_unclean(root, old.version)
     if old.origins and not root.origins:
         raise SnapshotExpiredError(
             "version needs segments of an origin that the stream no longer reads from",

@@ -32,7 +32,7 @@ from segstore_ds.storage.base import (
 )
 from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy, is_denied
 from segstore_ds.storage.credentials import (
-    Redactor,
+    Mask,
     digest_credentials,
     read_variables,
     resolve_storage_options,
@@ -71,7 +71,7 @@ class CheckedStorage(Storage):
         self.single_writer = single_writer
         self._options = dict(options or {})
         self._opener = opener
-        self._redactor: Redactor | None = None
+        self._mask: Mask | None = None
         self._shared: dict[str, SharedRoot] = {}
 
     def _session(self) -> tuple[object, ...]:
@@ -424,11 +424,11 @@ class CheckedStorage(Storage):
                 verb=verb,
                 storage=self.url,
                 path=path,
-                cause=self.redactor.describe(cause),
+                cause=self.mask.describe(cause),
             )
             failure.retryable = not remedy.lasting
             failure.denied = is_denied(cause)
-        failure.__cause__ = self.redactor.cause(cause)
+        failure.__cause__ = self.mask.cause(cause)
         return failure
 
     def _root_is_missing(self) -> bool:
@@ -436,11 +436,11 @@ class CheckedStorage(Storage):
         return False
 
     @property
-    def redactor(self) -> Redactor:
+    def mask(self) -> Mask:
         """Removes the values of this storage's options from texts."""
-        if self._redactor is None:
-            self._redactor = Redactor(resolve_storage_options(self._options, self.location))
-        return self._redactor
+        if self._mask is None:
+            self._mask = Mask(resolve_storage_options(self._options, self.location))
+        return self._mask
 
     def _full(self, path: str) -> str:
         check_path(path)

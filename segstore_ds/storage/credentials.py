@@ -2,7 +2,7 @@
 
 Options are flat, or keyed by URL prefix so that one call can use several accounts. A value
 ``env:NAME`` is read from the environment of the process that opens the storage, so a plan can carry
-it without carrying the secret. Every text that leaves the storage layer passes a `Redactor` first.
+it without carrying the secret. Every text that leaves the storage layer passes a `Mask` first.
 """
 
 import hashlib
@@ -136,7 +136,7 @@ def _read_value(value: Any, name: str) -> Any:
     return found
 
 
-class Redactor:
+class Mask:
     """Removes the values of storage options from texts and chained causes.
 
     Every text in the resolved options is a secret unless its name is known to be harmless. So are
@@ -153,7 +153,7 @@ class Redactor:
         patterns = [_pattern(secret) for secret in sorted(secrets, key=len, reverse=True)]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
-    def redact(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         """Replace every secret in a text with `***`."""
         return self._pattern.sub("***", text) if self._pattern else text
 
@@ -161,10 +161,10 @@ class Redactor:
         """Return an exception that is safe to chain.
 
         Tracebacks print a cause with its whole chain. So if a secret appears anywhere in the chain,
-        the result is a stand-in with a redacted text; otherwise it is the same exception.
+        the result is a stand-in with a masked text; otherwise it is the same exception.
         """
         shows = any(
-            self.redact(text) != text
+            self.apply(text) != text
             for linked in chain(cause)
             for text in (str(linked), repr(linked))
         )
@@ -172,7 +172,7 @@ class Redactor:
 
     def describe(self, cause: BaseException) -> str:
         """Describe an exception in one line, shortened and without secrets."""
-        text = " ".join(self.redact(str(cause)).split())
+        text = " ".join(self.apply(str(cause)).split())
         return f"{type(cause).__name__}: {text[:500]}" if text else type(cause).__name__
 
 

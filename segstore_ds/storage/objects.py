@@ -54,10 +54,10 @@ class ObjectStorage(CheckedStorage):
             except InvalidInputError:
                 raise
             except refusals + self._foreign() as cause:
-                text = self.redactor.describe(cause)
-                chained = self.redactor.cause(cause)
+                text = self.mask.describe(cause)
+                chained = self.mask.cause(cause)
             else:
-                self._connected, self._redactor = (session, fs), None
+                self._connected, self._mask = (session, fs), None
                 return fs
             raise InvalidInputError(
                 "storage options are not accepted",

@@ -41,10 +41,10 @@ class SingleWriterStorage(GatheringStorage):
                     storage=self.url,
                 ) from cause
             except refusals + self._foreign() as cause:
-                text = self.redactor.describe(cause)
-                chained = self.redactor.cause(cause)
+                text = self.mask.describe(cause)
+                chained = self.mask.cause(cause)
             else:
-                self._connected, self._redactor = (session, fs, root), None
+                self._connected, self._mask = (session, fs, root), None
                 return self._connected
             raise InvalidInputError(
                 "storage options are not accepted", storage=self.url, cause=text

@@ -12,7 +12,7 @@ from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.indexed_columns import LATEST_PROPERTY
-from segstore_ds.format.redactions import Redaction, redacted_since
+from segstore_ds.format.redactions import Redaction, clean_since
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.publish.auto import EVERY_US
@@ -89,7 +89,7 @@ def _publish(
 ) -> Published:
     beside = _beside(context)
     bring_up(context, beside, rule)
-    since = redacted_since(context.log.root)
+    since = clean_since(context.log.root)
     clean = _clean_from(beside, beside.log.refresh(), since) if since else 0
     done = run_publish(beside, kind, settle=True, strict=strict, since=clean)
     if since:

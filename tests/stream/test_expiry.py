@@ -20,7 +20,7 @@ from segstore_ds.format.expiry import Expiry
 from segstore_ds.format.redactions import (
     MOST_REDACTIONS,
     MOST_RULES,
-    redacted_since,
+    clean_since,
     redactions_of,
 )
 from segstore_ds.options.quantities import to_moment
@@ -306,7 +306,7 @@ def test_record_of_a_rule_that_is_gone_leaves_its_version() -> None:
     first = stream.settings.expiry[0].redact_id
     wait(storage, 2 * HOUR)
     assert stream.maintain().expired == 40
-    clean = redacted_since(stream._log.root)
+    clean = clean_since(stream._log.root)
     for n in range(MOST_RULES):
         stream.settings.update(expiry={"n": {"age": "1h", "filters": f"n == {n + 90}"}})
         wait(storage, HOUR)
@@ -314,7 +314,7 @@ def test_record_of_a_rule_that_is_gone_leaves_its_version() -> None:
     known = redactions_of(stream._log.root)
     assert first not in known
     assert len(known) == MOST_RULES
-    assert redacted_since(stream._log.root) == clean > before
+    assert clean_since(stream._log.root) == clean > before
     with pytest.raises(InvalidInputError, match="redact"):
         stream.restore(before)
 

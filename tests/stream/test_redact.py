@@ -14,7 +14,7 @@ from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
-from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
+from segstore_ds.format.redactions import MOST_REDACTIONS, clean_since, redactions_of
 from segstore_ds.log.context import Job
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.plan import ReadTask
@@ -308,7 +308,7 @@ def test_only_the_newest_redactions_are_remembered() -> None:
         stream.redact([["n", "==", n]], columns=["s"], redact_id=f"r{n}")
     assert len(stream._log.root.redactions) == MOST_REDACTIONS
     assert "r0" not in stream._log.root.redactions
-    assert redacted_since(stream._log.root) == stream.version - 1
+    assert clean_since(stream._log.root) == stream.version - 1
 
 
 def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.storage import resolve_location, resolve_storage_options
-from segstore_ds.storage.credentials import Redactor
+from segstore_ds.storage.credentials import Mask
 
 S3 = resolve_location("s3://bucket/a/b")
 
@@ -89,37 +89,37 @@ SECRETS = [
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_secret_is_taken_out_in_every_form(secret):
-    redactor = Redactor({"client_kwargs": {"aws_secret_access_key": secret}})
+    mask = Mask({"client_kwargs": {"aws_secret_access_key": secret}})
     for form in (secret, quote(secret, safe=""), quote(secret), repr(secret), str({"k": secret})):
-        text = redactor.redact(f"request: {form} failed")
+        text = mask.apply(f"request: {form} failed")
         assert secret not in text
         assert form.strip("'\"") not in text
         assert text.startswith("request: ")
 
 
 def test_parts_of_a_connection_string_are_secrets_too():
-    redactor = Redactor(
+    mask = Mask(
         {"connection_string": "AccountName=acc;AccountKey=c2VjcmV0LWtleQ==;EndpointSuffix=x.net"}
     )
-    assert redactor.redact("bad key c2VjcmV0LWtleQ==") == "bad key ***"
-    sas = Redactor({"sas_token": "?sv=2024-11-04&sig=abc%2Fdef%3D&se=2030"})
-    assert "abc" not in sas.redact("GET https://x/y?sv=2024-11-04&sig=abc%2Fdef%3D")
-    assert "abc" not in sas.redact("sig is abc%2Fdef%3D")
+    assert mask.apply("bad key c2VjcmV0LWtleQ==") == "bad key ***"
+    sas = Mask({"sas_token": "?sv=2024-11-04&sig=abc%2Fdef%3D&se=2030"})
+    assert "abc" not in sas.apply("GET https://x/y?sv=2024-11-04&sig=abc%2Fdef%3D")
+    assert "abc" not in sas.apply("sig is abc%2Fdef%3D")
 
 
 def test_short_secret_leaves_other_words_alone():
-    assert Redactor({"key": "a"}).redact("a bad answer: a.") == "*** bad answer: ***."
+    assert Mask({"key": "a"}).apply("a bad answer: a.") == "*** bad answer: ***."
 
 
 def test_harmless_values_stay():
     options = {"endpoint_url": "http://host:1", "client_kwargs": {"region_name": "eu-west-1"}}
-    assert Redactor(options).redact("http://host:1 eu-west-1") == "http://host:1 eu-west-1"
-    assert "pw" not in Redactor({"endpoint_url": "http://u:pw@h"}).redact("no http://u:pw@h")
+    assert Mask(options).apply("http://host:1 eu-west-1") == "http://host:1 eu-west-1"
+    assert "pw" not in Mask({"endpoint_url": "http://u:pw@h"}).apply("no http://u:pw@h")
 
 
 def test_no_options_change_nothing():
-    assert Redactor({}).redact("text") == "text"
-    assert Redactor({"key": "", "anon": True, "n": 3}).redact("text 3 True") == "text 3 True"
+    assert Mask({}).apply("text") == "text"
+    assert Mask({"key": "", "anon": True, "n": 3}).apply("text 3 True") == "text 3 True"
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -129,10 +129,10 @@ def test_cause_that_shows_a_secret_anywhere_is_replaced(depth):
         outer = OSError("outer")
         outer.__context__ = cause
         cause = outer
-    replaced = Redactor({"secret": "hidden-secret"}).cause(cause)
+    replaced = Mask({"secret": "hidden-secret"}).cause(cause)
     assert "hidden-secret" not in "".join(traceback.format_exception(replaced))
 
 
 def test_clean_cause_is_kept():
     cause = OSError("disk full")
-    assert Redactor({"secret": "hidden-secret"}).cause(cause) is cause
+    assert Mask({"secret": "hidden-secret"}).cause(cause) is cause
