@@ -1,7 +1,7 @@
 """Every exported metric: its name, unit, kind, labels and meaning, and where its values come from.
 
 OpenTelemetry knows a metric under its name, such as `segstore.stream.lag_seconds`; Prometheus has
-underscores for the dots, and `_total` behind a counter. `docs/operate.md` lists this table.
+underscores for the dots, and `_total` behind a counter.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """The table of metrics, and what exports them."""
 
 import re
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,8 +8,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from segstore_ds.observe.export import prometheus_text, to_prometheus
 from segstore_ds.observe.series import SERIES, sample
-
-PAGE = Path(__file__).parents[3] / "segstore_ds/docs/operate.md"
 
 
 def test_names_are_those_that_both_systems_take():
@@ -20,14 +17,6 @@ def test_names_are_those_that_both_systems_take():
         assert series.counter == series.prometheus_name.endswith("_total")
         assert series.meaning.endswith(".")
         assert series.meaning[0].isupper()
-
-
-def test_page_lists_every_metric_and_no_other():
-    table = PAGE.read_text().split("## Metrics")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `segstore_.*$", table, re.MULTILINE) == [
-        f"| `{series.prometheus_name}` | {', '.join(series.labels)} | {series.meaning} |"
-        for series in SERIES.values()
-    ]
 
 
 def test_units_are_said_by_the_names():
@@ -43,9 +32,13 @@ def test_text_is_what_a_parser_of_prometheus_reads():
         sample("events", 3, url),
         sample("reader_live", True, url, "r"),
     ]
+    text = prometheus_text(samples)
+    assert (
+        f"# HELP segstore_events {SERIES['events'].meaning}\n" in text
+    )  # what the page leaves out
     found = {
         one.name: (one.labels, one.value)
-        for family in text_string_to_metric_families(prometheus_text(samples))
+        for family in text_string_to_metric_families(text)
         for one in family.samples
     }
     assert found == {
