@@ -15,7 +15,7 @@ from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, distribution, quantile, timed, workload
 from segstore_ds.errors import ConflictError
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.storage.profile import FAR
+from segstore_ds.storage.base import FAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 

@@ -12,8 +12,7 @@ from typer.core import TyperGroup
 
 import segstore_ds as segstore
 from segstore_ds.cli import care, change, look, names, rows
-from segstore_ds.cli.arguments import Json, Options, choose, spell_calls, spell_flags
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import Json, Options, Run, choose, spell_calls, spell_flags
 from segstore_ds.cli.show import to_json
 from segstore_ds.cli.status import (
     BROKEN_PIPE,

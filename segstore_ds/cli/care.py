@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli.arguments import DryRun, End, Url, Yes
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import DryRun, End, Run, Url, Yes
 from segstore_ds.cli.show import ask, shown
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.arguments import check_size

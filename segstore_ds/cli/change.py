@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli.arguments import Cut, DryRun, Url, Where, Yes, only_filter
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import Cut, DryRun, Run, Url, Where, Yes, only_filter
 from segstore_ds.cli.show import ask
 from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.options.arguments import check_duration

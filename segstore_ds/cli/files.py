@@ -117,7 +117,7 @@ def _open_csv(source: BinaryIO, schema: Any, *, whole: bool, threads: bool = Tru
 
     known = {} if schema is None else {f.name: f.type for f in schema if f.type != pa.null()}
     if whole:
-        from segstore_ds.cli.inference import types_of_texts
+        from segstore_ds.cli.json_lines import types_of_texts
 
         names = _header(source)
         texts = _parse_csv(source, dict.fromkeys(names, pa.string()), threads=threads)

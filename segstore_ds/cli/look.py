@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli.arguments import Url
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import Run, Url
 from segstore_ds.cli.show import print_json, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from segstore_ds.cli.arguments import Cut, DryRun, End, Start, Url, Yes
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import Cut, DryRun, End, Run, Start, Url, Yes
 from segstore_ds.cli.show import ask, shown, to_json
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TableFormat

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import typer
 
 import segstore_ds as segstore
-from segstore_ds.cli.arguments import Url
+from segstore_ds.cli.arguments import Run, Url
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
-from segstore_ds.cli.run import Run
 from segstore_ds.cli.show import counted, say
 from segstore_ds.errors import MAYBE_COMMITTED, NotFoundError, SegstoreError
 from segstore_ds.options.arguments import check_duration, check_size

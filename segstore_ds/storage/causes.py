@@ -69,7 +69,7 @@ _BY_STATUS: Mapping[int, str] = {401: _REFUSED, _FORBIDDEN: _REFUSED}
 # Exception classes of the clients that did not reach the store.
 _UNREACHED = frozenset(
     {"ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorSSLError"}
-    | {"ConnectionError"}  # of `first_contact`, and of requests
+    | {"ConnectionError"}  # of a `FirstContact`, and of requests
     | {"ConnectTimeoutError", "EndpointConnectionError", "ServiceRequestError", "SSLError"}
 )
 # Google Cloud Storage also answers 403 when it asks a client to slow down.

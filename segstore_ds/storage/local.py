@@ -24,7 +24,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.storage import local_files
-from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
+from segstore_ds.storage.base import NEAR, PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.local_files import (
     NO_COPY,
@@ -37,7 +37,6 @@ from segstore_ds.storage.local_files import (
     write_all,
 )
 from segstore_ds.storage.locations import Location, resolve_location
-from segstore_ds.storage.profile import NEAR
 
 
 class LocalStorage(CheckedStorage):

@@ -10,7 +10,7 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.gathered import Gate, GatheringStorage
+from segstore_ds.storage.single_writer import Gate, GatheringStorage
 
 _GATE = Gate()
 

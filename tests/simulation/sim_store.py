@@ -17,11 +17,11 @@ from sim_disk import Disk, SimFiles
 from sim_weather import SPELLS, Spell
 from sim_world import Killed, Process, World
 
+from segstore_ds.storage.base import FAR as FAR_PROFILE
 from segstore_ds.storage.base import Storage
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.gathered import GatheringStorage
 from segstore_ds.storage.locations import Location
-from segstore_ds.storage.profile import FAR as FAR_PROFILE
+from segstore_ds.storage.single_writer import GatheringStorage
 
 T = TypeVar("T")
 

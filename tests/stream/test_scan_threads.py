@@ -17,7 +17,7 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.storage.profile import NEAR
+from segstore_ds.storage.base import NEAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream

@@ -26,7 +26,7 @@ from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.log.seen import hint_of
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.storage import open_storage
-from segstore_ds.storage.profile import FAR
+from segstore_ds.storage.base import FAR
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import verify as verify_on
@@ -432,7 +432,7 @@ PROCESS = """
 import sys
 import pyarrow as pa
 from segstore_ds.storage import open_storage
-from segstore_ds.storage.profile import FAR
+from segstore_ds.storage.base import FAR
 from segstore_ds.stream.opening import create as create_on
 storage = open_storage(sys.argv[1])
 storage.profile = FAR

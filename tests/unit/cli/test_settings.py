@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from segstore_ds.cli.run import Run
+from segstore_ds.cli.arguments import Run
 
 
 @pytest.fixture(autouse=True)

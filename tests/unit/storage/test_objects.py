@@ -13,7 +13,7 @@ from fsspec.asyn import get_loop
 
 import segstore_ds as segstore
 from segstore_ds.errors import StorageError
-from segstore_ds.storage import first_contact, open_storage
+from segstore_ds.storage import objects, open_storage
 
 AZURE_KEY = "a2V5"
 
@@ -21,11 +21,11 @@ AZURE_KEY = "a2V5"
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten both times, as if this were a new process, in which no proxy is set."""
-    monkeypatch.setattr(first_contact, "NOTICE_S", 0.1)
-    monkeypatch.setattr(first_contact, "PATIENCE_S", 0.4)
-    monkeypatch.setattr(first_contact, "_answered", set())
-    monkeypatch.setattr(first_contact, "_gave_up", {})
-    monkeypatch.setattr(first_contact, "getproxies", dict)
+    monkeypatch.setattr(objects, "NOTICE_S", 0.1)
+    monkeypatch.setattr(objects, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(objects, "_answered", set())
+    monkeypatch.setattr(objects, "_gave_up", {})
+    monkeypatch.setattr(objects, "getproxies", dict)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_dead_endpoint_is_given_up_before_a_request(
 ) -> None:
     """The clients would go on for up to minutes; a second call asks only once more."""
     pytest.importorskip(module)
-    with caplog.at_level(logging.WARNING, first_contact.__name__):
+    with caplog.at_level(logging.WARNING, objects.__name__):
         with pytest.raises(StorageError, match="check the endpoint") as caught:
             segstore.open(f"{scheme}://bucket/s", storage_options=options(scheme, closed))
         assert caught.value.retryable
@@ -97,8 +97,8 @@ def test_secrets_of_an_endpoint_are_not_said(closed: str, caplog: pytest.LogCapt
     """A user with a password, or a signature."""
     secret = f"{closed.replace('//', '//user:hidden@')}/a?sig=hidden"
     with (
-        caplog.at_level(logging.WARNING, first_contact.__name__),
-        first_contact.FirstContact(secret, answers=True) as contact,
+        caplog.at_level(logging.WARNING, objects.__name__),
+        objects.FirstContact(secret, answers=True) as contact,
         pytest.raises(ConnectionError, match=f"no connection to {closed}:") as caught,
     ):
         contact.connect(get_loop())
@@ -118,8 +118,8 @@ def test_endpoint_behind_a_proxy_is_left_to_the_client(
 ) -> None:
     """It may be reached by the proxy alone."""
     pytest.importorskip("s3fs")
-    monkeypatch.setattr(first_contact, "getproxies", lambda: {"http": closed})
-    contact = first_contact.FirstContact("http://127.0.0.1:9", answers=True)
+    monkeypatch.setattr(objects, "getproxies", lambda: {"http": closed})
+    contact = objects.FirstContact("http://127.0.0.1:9", answers=True)
     contact.connect(None)  # needs no loop
 
 
@@ -132,15 +132,15 @@ def test_slow_answer_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
         """Lets the store answer, once that it does not was said."""
 
         def emit(self, _: logging.LogRecord) -> None:
-            threading.Timer(first_contact.PATIENCE_S, may_answer.set).start()
+            threading.Timer(objects.PATIENCE_S, may_answer.set).start()
 
     said = Said()
-    log = logging.getLogger(first_contact.__name__)
+    log = logging.getLogger(objects.__name__)
     log.addHandler(said)
     try:
         with answering(may_answer) as (endpoint, asked):
             storage = open_storage("s3://bucket/s", options("s3", endpoint))
-            with caplog.at_level(logging.WARNING, first_contact.__name__):
+            with caplog.at_level(logging.WARNING, objects.__name__):
                 for _ in range(2):
                     assert storage.get("log/1") == b"x"
             assert len([path for path in asked if "log/1" in path]) == 2
@@ -159,5 +159,5 @@ def test_endpoint_that_has_answered_is_left_to_the_client(
     with answering(may_answer) as (endpoint, _):
         storage = open_storage("s3://bucket/s", options("s3", endpoint))
         assert storage.get("log/1") == b"x"
-        monkeypatch.setattr(first_contact.FirstContact, "connect", None)  # is not called
+        monkeypatch.setattr(objects.FirstContact, "connect", None)  # is not called
         assert storage.get("log/2") == b"x"

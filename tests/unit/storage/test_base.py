@@ -13,7 +13,7 @@ import segstore_ds as segstore
 from segstore_ds.read import segments
 from segstore_ds.read.scan import read_threads
 from segstore_ds.storage import open_storage
-from segstore_ds.storage.profile import FAR, NEAR
+from segstore_ds.storage.base import FAR, NEAR
 from segstore_ds.stream.opening import create
 
 EVENTS = pa.table({"n": range(1000), "m": range(1000)})
