@@ -15,7 +15,7 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.column_names import Names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.place import COPIED, first_version, may_begin, seen_before
+from segstore_ds.log.place import first_version, may_begin, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
 from segstore_ds.status.history import begin_history
@@ -237,7 +237,7 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
 
     What copies have staged there is allowed.
     """
-    if may_begin(log.files, resumed=COPIED) is not None:
+    if may_begin(log.files, resumed=names.COPIED) is not None:
         return None
     known = log.open().copies.get(request.copy_id)
     if known is None:

@@ -29,6 +29,7 @@ ASIDE_FOLDER = "aside"  # where a repair moves files that are not the stream's
 _INLINE_FOLDER = "inline"
 _OUTLINED = "0-inline-0.arrow"
 _COPY = "copy-"
+COPIED = f"{SEGMENTS_FOLDER}/{_COPY}"  # what a copy stages begins so
 
 FOLDERS = (LOG_FOLDER, STATUS_FOLDER, TWINS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 

@@ -23,8 +23,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, find_inner
 
-COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
-
 _LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _ASKED = 20  # folders, one request each
@@ -114,7 +112,7 @@ def _holds_segments(storage: Storage) -> bool:
     """Tell whether segments of a stream are here; what copies have staged is of none."""
     for token in (storage.peek(names.SEGMENTS_FOLDER, _LOOKED_AT) or ())[:_ASKED]:
         folder = f"{names.SEGMENTS_FOLDER}/{token.rstrip('/')}"
-        inner = () if folder.startswith(COPIED) else storage.peek(folder, 1) or ()
+        inner = () if folder.startswith(names.COPIED) else storage.peek(folder, 1) or ()
         if any(names.is_object(f"{folder}/{name}") for name in inner):
             return True
     return False

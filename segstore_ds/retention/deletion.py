@@ -1,7 +1,7 @@
 """The engine of deletion: one plan, and one runner that deletes within a budget.
 
 The plan is `status.deletable`: for each object why it goes, or what it waits for. Only what a
-committed root says decides, so no later commit can list what is deleted. Two calls run it:
+committed root says decides, so no later commit can list what is deleted. Three calls run it:
 
 - `maintain` lists the objects, while the stream is there (after a drop another may begin in its
   folder), and commits `log_start` and the staging floor, raised. A commit in flight of objects
@@ -10,6 +10,7 @@ committed root says decides, so no later commit can list what is deleted. Two ca
   commits `retired` without them.
 - A round of upkeep (`retention.upkeep`) lists nothing: it deletes what earlier rounds have made
   free until its budget is over, and makes one commit that raises what the next round goes by.
+- A drop (`retention.drop`) makes the last commit, then lists and deletes all objects of the stream.
 
 Segments go before the parts that name them, so that a crash leaves no segment that only a deleted
 list could name. The log's files go in ascending order, so a missing name means that every name
@@ -158,21 +159,20 @@ def run_deletion(
     horizon = plan_horizon(root, floor=aim.floor, until_us=aim.until_us, age_us=age_us)
     context = context.fresh()
     runner = Runner(context, root, horizon)
-    deleted, kept = runner.plan(chain(objects, _temporaries(context.storage)))
+    deleted, kept = runner.plan(chain(objects, temporaries(context.storage)))
     moments = [report.until, *(item.until for item in kept)]
     until = max((moment for moment in moments if moment), default=None)
     report = replace(report, deleted=tuple(deleted), kept=tuple(kept), until=until)
     if dry_run:
         return report
-    for count, item in enumerate(deleted, 1):
-        context.storage.delete(item.path)
-        progress(count, len(deleted))
+    runner.delete(deleted, progress)
     mirrors = runner.clear_mirrors()
     version = commit_aim(context, Aim(), gone=runner.past()).root.version
     return replace(report, version=version, mirrors=mirrors)
 
 
-def _temporaries(storage: Storage) -> Iterator[ObjectInfo]:
+def temporaries(storage: Storage) -> Iterator[ObjectInfo]:
+    """List the temporary objects of a stream's own folders."""
     return (info for info in storage.temporaries() if names.is_temporary(info.path))
 
 
@@ -288,6 +288,12 @@ class Runner:
         free = [item for item in items if not item.waits_for]
         return free, [item for item in items if item.waits_for]
 
+    def delete(self, items: Sequence[Item], progress: Progress = unheard) -> None:
+        """Delete objects here, however long it takes."""
+        for count, item in enumerate(items, 1):
+            self._context.storage.delete(item.path)
+            progress(count, len(items))
+
     def clear_mirrors(self) -> dict[str, tuple[Item, ...] | None]:
         """Delete from mirrors by the same plan; one that fails keeps its objects."""
         left = dict[str, tuple[Item, ...] | None]()
@@ -295,7 +301,7 @@ class Runner:
         def clear(files: MetadataLog[Root]) -> None:
             storage = files.storage
             left[storage.url] = None
-            deleted, kept = self.plan(chain(list_objects(storage), _temporaries(storage)))
+            deleted, kept = self.plan(chain(list_objects(storage), temporaries(storage)))
             for item in deleted:
                 storage.delete(item.path)
             left[storage.url] = tuple(kept)
@@ -361,6 +367,8 @@ class Runner:
         return path not in refs.live and (newest is None or newest.version <= row.version)
 
     def _read_references(self) -> References:
+        if self._root.dropped:
+            return References()  # reads nothing: a stream whose metadata is damaged can be dropped
         if self._references is None:
             before, until_us = self._horizon.version, self._horizon.time_us
             self._references = read_references(

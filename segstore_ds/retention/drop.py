@@ -1,4 +1,4 @@
-"""Drop: deletes a stream. It makes a last commit, then deletes the data.
+"""Drop: deletes a stream. It makes a last commit, then lets the engine of deletion delete the data.
 
 The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
 opens the remains as a stream. From then on nobody can commit to it, and objects may be deleted in
@@ -13,9 +13,10 @@ that still runs finds its version taken.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -31,15 +32,17 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import LOG_GRACE_S
-from segstore_ds.log.place import COPIED, may_begin
+from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish import paths
 from segstore_ds.publish.latest import SOURCE, latest_storage
 from segstore_ds.publish.life import remove_tables
+from segstore_ds.retention.deletion import Runner, temporaries
+from segstore_ds.status.deletable import Ended, Horizon
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.slot import Slot
-from segstore_ds.storage import ObjectInfo, Storage
+from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.create import first_root
 
@@ -115,7 +118,7 @@ def run_drop(
             confirm=confirm,
         )
     log = DroppableLog(storage, clock=clock, damaged=True)
-    copied = frozenset(info.path for info in storage.list(*COPIED.split("/")))
+    copied = frozenset(info.path for info in storage.list(*names.COPIED.split("/")))
     taken = _take_place(log, client) if copied else None
     before = taken or log.reopen()
     commit_drop(log, client, expected_version=expected_version)
@@ -124,54 +127,46 @@ def run_drop(
     deleted = 0
     if LATEST_PROPERTY in log.root.properties:
         deleted += drop_latest(storage, log.root, clock=clock, client=client)
-    objects, kept = _delete_objects(log, copied)
+    context = StreamContext.of(log, client=client)
+    objects, kept = _delete_objects(context, copied)
     deleted += objects
     kept += _find_hidden(storage)
-    _unpin(StreamContext.of(log, client=client))
+    _unpin(context)
     deleted += purge_dropped(log)
     if before.dropped and not deleted:
         raise NotFoundError("stream was dropped", url=storage.url, version=before.version)
     return Dropped(deleted, tuple(sorted(kept)))
 
 
-def _delete_objects(log: DroppableLog, copied: Collection[str]) -> tuple[int, list[str]]:
+def _delete_objects(context: StreamContext, copied: Collection[str]) -> tuple[int, list[str]]:
     """Delete all but the log; return how many objects that were, and the names of other files.
 
     `copied` is what copies had staged before the last commit.
     """
-    storage, log_files = log.storage, f"{names.LOG_FOLDER}/"
+    log, storage = context.log, context.storage
     objects, deleted = [*storage.list("")], 0
     if any(paths.is_published(info.path) for info in objects):
         deleted += remove_tables(storage, log.root.stream_id)
         objects = [*storage.list("")]
-    is_left = _remains(log, copied)
-    for info in objects:
-        own = names.is_object(info.path) and not info.path.startswith(log_files)
-        if own and is_left(info):
-            storage.delete(info.path)
-            deleted += 1
-    for info in storage.temporaries():
-        if names.is_temporary(info.path):
-            storage.delete(info.path)
-    return deleted, [info.path for info in objects if not names.is_object(info.path)]
+    log_files = f"{names.LOG_FOLDER}/"
+    found = (
+        each
+        for each in objects
+        if not (names.is_object(each.path) and each.path.startswith(log_files))
+    )
+    runner = Runner(context, log.root, _horizon(log, copied))
+    free, waiting = runner.plan(chain(found, temporaries(storage)))
+    runner.delete(free)
+    deleted += sum(names.is_object(item.path) for item in free)
+    return deleted, [item.path for item in waiting if not names.is_object(item.path)]
 
 
-def _remains(log: DroppableLog, copied: Collection[str]) -> Callable[[ObjectInfo], bool]:
-    """Return what tells of an object that was listed before now whether it is surely the stream's.
-
-    Before the first commit of another stream in the folder, only what a copy stages and what that
-    commit refers to may be its. After it, all may be that was put since the last commit of this.
-    """
+def _horizon(log: StreamLog, copied: Collection[str]) -> Horizon:
+    """Return what a drop may delete of what was listed before now."""
     last, files = log.root.version, log.files
-    alone = not files.exists(last + 1)
-    dropped_us = log.storage.info(files.path(last)).modified_us
-
-    def is_left(info: ObjectInfo) -> bool:
-        staged = info.path.startswith(COPIED) or names.staged_version(info.path) == last
-        sure = alone and not staged
-        return sure or info.path in copied or info.modified_us < dropped_us
-
-    return is_left
+    put_us = log.storage.info(files.path(last)).modified_us
+    ended = Ended(last, put_us, not files.exists(last + 1), frozenset(copied))
+    return Horizon(last, put_us, last, None, ended=ended)
 
 
 def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> int:
@@ -186,7 +181,7 @@ def drop_latest(storage: Storage, root: Root, *, clock: Clock, client: str) -> i
 
 def _take_place(log: DroppableLog, client: str) -> Root | None:
     """Make a dropped stream where copies have staged objects and none has made a stream."""
-    if may_begin(log.files, resumed=COPIED) is None:
+    if may_begin(log.files, resumed=names.COPIED) is None:
         return None
     context = StreamContext.of(log, client=client)
     nothing = context.status.put_epoch(0, 0, 0, encode_schema(pa.schema([])), None)

@@ -7,6 +7,8 @@ Two rules decide about an object, each against a sequence of events that loses d
   object's creation: a month-old segment that a compaction replaced a minute ago is a minute old.
 - What no commit ever listed goes if its name says a version below the staging floor: no commit can
   list it any more. Only what a copy staged counts from when it was written.
+
+The last commit of a drop ends both: all goes but what another stream in the folder may need.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +28,29 @@ _METADATA = "replaced metadata"
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a dropped stream, beside which another one may have begun in the folder.
+
+    Before the first commit of that one, only what a copy stages and what that commit refers to may
+    be its. After it, all may be that was put since the last commit of this one.
+    """
+
+    version: int  # of the last commit
+    time_us: int  # at which the store put it
+    alone: bool  # when all objects were listed, no other stream had a commit
+    copied: frozenset[str]  # what copies had staged before the last commit
+
+    def holder(self, info: ObjectInfo) -> str:
+        """Return what an object waits for that was listed before now; "" if it is this stream's."""
+        staged = info.path.startswith(names.COPIED)
+        staged = staged or names.staged_version(info.path) == self.version
+        sure = self.alone and not staged
+        if sure or info.path in self.copied or info.modified_us < self.time_us:
+            return ""
+        return "another stream in the folder may need it"
+
+
+@dataclass(frozen=True, slots=True)
 class Horizon:
     """What may be deleted: dropped at or before a version and a time, or staged below a floor."""
 
@@ -35,6 +60,7 @@ class Horizon:
     pin: tuple[int, str] | None  # the oldest pinned version, and what pins it
     copied: frozenset[str] = frozenset()  # ids of copies that made it: unlisted, theirs may go
     age_us: int = 0  # at which what a commit dropped may go at the earliest
+    ended: Ended | None = None  # of a dropped stream, which lists and retires nothing
 
     def is_past(self, item: Retired) -> bool:
         """Tell whether a retirement lies before the horizon."""
@@ -119,8 +145,10 @@ def plan_deletion(
         elif names.is_temporary(path):
             # No commit can name one: if its call still runs, it finds it gone and tries again.
             why = "temporary file of an interrupted call"
-            if info.modified_us > horizon.time_us:
+            if info.modified_us > horizon.time_us and not horizon.ended:
                 continue
+        elif horizon.ended and names.is_object(path):
+            why, waits_for = "its stream was dropped", horizon.ended.holder(info)
         elif names.is_object(path):
             why, waits_for = _judge_staged(path, horizon, written)
         else:
