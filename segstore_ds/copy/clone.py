@@ -42,8 +42,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.copies import CLONE, Origin, Pin, pins_of, same_filesystem
-from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.properties import inherited_properties
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.commit import NOTHING, Change

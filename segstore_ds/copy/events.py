@@ -46,7 +46,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.copies import EVENTS
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.indexed_columns import inherited_properties
+from segstore_ds.format.properties import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.column_names import named_schema

@@ -47,8 +47,8 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import check_frame
 from segstore_ds.format.copies import SEGMENTS
-from segstore_ds.format.indexed_columns import inherited_properties
 from segstore_ds.format.inline import lay_out, stored_frame
+from segstore_ds.format.properties import inherited_properties
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.context import StreamContext

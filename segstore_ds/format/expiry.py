@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.record import ABSENT, Positive, build_json, from_json, parse_json, to_json
+from segstore_ds.format.record import ABSENT, Positive, build_json, to_json
 from segstore_ds.format.redactions import MOST_RULES, Redaction, redactions_of
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, property_of
 
 EXPIRY_PROPERTY = "expiry"  # On disk: the property that holds the rules. Never change.
 DAY_US, MINUTE_US = 86_400_000_000, 60_000_000
@@ -54,11 +54,7 @@ def build_expiry(rules: tuple[Expiry, ...]) -> str | None:
 
 def expiry_of(root: Root) -> tuple[Expiry, ...]:
     """Return the rules that a stream has; CorruptionError if they can't be read."""
-    text = root.properties.get(EXPIRY_PROPERTY)
-    if text is None:
-        return ()
-    value = parse_json(text, where=EXPIRY_PROPERTY)
-    return from_json(tuple[Expiry, ...], value, where=f"property {EXPIRY_PROPERTY}")[:MOST_RULES]
+    return (property_of(root, EXPIRY_PROPERTY, tuple[Expiry, ...]) or ())[:MOST_RULES]
 
 
 def due_rules(root: Root, now_us: int) -> list[tuple[Expiry, int]]:

@@ -1,23 +1,18 @@
 """Indexed columns, properties of a stream: its time column and its key columns.
 
 Every segment and frame keeps bounds of the time column; every frame has a Bloom filter of each key
-column. These and other properties name columns as they are stored, and a column that no epoch has
-any more as it was called.
+column. `format.properties` says how they follow a column that is renamed or dropped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import FormatError, InvalidInputError, SchemaMismatchError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.bloom import has_filter
-from segstore_ds.format.expiry import EXPIRY_PROPERTY
-from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import TIME_COLUMN, Root, property_of
 
 
@@ -86,9 +81,6 @@ def is_time(data_type: pa.DataType) -> bool:
 
 
 KEY_COLUMNS = "key_columns"  # On disk: the property that names them. Never change.
-LATEST_PROPERTY = (
-    "latest"  # On disk: the property with the key of a table of newest events. Never change.
-)
 _MOST = 8  # each takes its share of a frame's bytes
 
 
@@ -111,23 +103,6 @@ def refuse_lost_keys(root: Root, schema: pa.Schema, merged: pa.Schema) -> None:
                     stream_type=str(schema.field(name).type),
                     type=str(wider),
                 )
-
-
-def inherited_properties(
-    source: Root, names: Mapping[str, str | None] = MappingProxyType({})
-) -> dict[str, str]:
-    """Return the properties of a stream that a clone or a copy of it has, too.
-
-    `names` are those by which a copy stores columns, if they are others.
-    """
-    kept = {KEY_COLUMNS, TIME_COLUMN} & {*source.properties}
-    if not names:
-        return {name: source.properties[name] for name in kept}
-    found: dict[str, Any] = {
-        KEY_COLUMNS: [names.get(stored) or stored for stored in key_columns_of(source)],
-        TIME_COLUMN: names.get(stored := time_column_of(source) or "") or stored,
-    }
-    return {name: build_json(found[name]).decode() for name in kept}
 
 
 def build_key_columns(
@@ -163,64 +138,3 @@ def build_key_columns(
                 type=str(schema.field(name).type),
             )
     return build_json([stored.get(name, name) for name in columns]).decode()
-
-
-def follow_columns(
-    properties: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]
-) -> Mapping[str, str]:
-    """Return properties as they name columns once an epoch is followed by another one. Pure.
-
-    `before` and `after` have the names of the epochs' columns, by their stored names. A column that
-    both have is the same. For one that is gone a property keeps the name, and takes the column that
-    has the name then.
-
-    >>> kept = follow_columns({"time_column": '"a"'}, {"a": "at"}, {"n": "n"})
-    >>> dict(follow_columns(kept, {"n": "n"}, {"n": "at"}))
-    {'time_column': '"n"'}
-
-    Raises:
-        InvalidInputError: What would be the name of a column that is gone is another column, or the
-            values of the time column would expire.
-    """
-    follow, texts, values = partial(_follow, before, after), dict(properties), dict[str, Any]()
-    for key in (TIME_COLUMN, KEY_COLUMNS, EXPIRY_PROPERTY, LATEST_PROPERTY):
-        with suppress(FormatError):  # whoever needs it says so
-            if key in properties:
-                value = parse_json(properties[key], where=f"property {key}")
-                values[key] = _followed(value, follow)
-                if values[key] != value:
-                    texts[key] = build_json(values[key]).decode()
-    time = values.get(TIME_COLUMN)
-    if time in after and any(rule["column"] == time for rule in values.get(EXPIRY_PROPERTY, ())):
-        raise InvalidInputError(
-            "the values of the time column would expire",
-            remedy="first change one of them with stream.settings.update(...)",
-            column=after[str(time)],
-        )
-    return texts
-
-
-def _follow(before: Mapping[str, str], after: Mapping[str, str], one: str) -> str:
-    name, stored = before.get(one, one), {name: each for each, name in after.items()}
-    if (one in before and one in after) or stored.get(name) == one:
-        return one
-    if name not in stored and name in after:
-        raise InvalidInputError(
-            "a setting of the stream needs a column that would be gone",
-            remedy="first change it with stream.settings.update(...)",
-            column=name,
-        )
-    return stored.get(name, name)
-
-
-def _followed(value: Any, follow: Callable[[str], str]) -> Any:
-    """Return a property's value with its columns, each once in a list."""
-    if isinstance(value, str):
-        return follow(value)
-    if isinstance(value, list):
-        found = [_followed(each, follow) for each in value]
-        return [each for place, each in enumerate(found) if each not in found[:place]]
-    if isinstance(value, dict):
-        held = {key: value[key] for key in ("column", "key", "tombstone") if value.get(key)}
-        return {**value, **{key: _followed(each, follow) for key, each in held.items()}}
-    return value

@@ -9,7 +9,7 @@ source says now, after a redaction or in another schema, a round reads all kept 
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -25,11 +25,11 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
 )
 from segstore_ds.format import compute as pc
-from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.policies import DAY_S, UPKEEP_PROPERTY, UpkeepPolicy, build_upkeep
-from segstore_ds.format.record import build_json, to_json
+from segstore_ds.format.properties import LATEST, LATEST_PROPERTY
+from segstore_ds.format.record import build_json, from_json, to_json
 from segstore_ds.format.redactions import clean_since
-from segstore_ds.format.root import Root, Writer, property_of
+from segstore_ds.format.root import Root, Writer
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.publish.life import CODECS, published, run_publish
@@ -72,32 +72,16 @@ class LatestRule:
 
 def rule_of(root: Root) -> LatestRule | None:
     """Return a stream's rule, by the columns' names; CorruptionError if it can't be read."""
-    found = property_of(root, LATEST_PROPERTY, LatestRule)
-    return None if found is None else _renamed(found, root.epoch.names)
+    names, value = root.epoch.names, LATEST.parse(root.properties)
+    called = LATEST.renamed(value, lambda stored: names.get(stored) or stored)
+    return None if called is None else from_json(LatestRule, called, where=LATEST_PROPERTY)
 
 
 def build_rule(rule: LatestRule, root: Root) -> str:
     """Return the property's text for a rule: by stored names."""
     stored = {name: stored for stored, name in root.epoch.names.items() if name is not None}
-    return build_json(to_json(_renamed(rule, stored))).decode()
-
-
-def _renamed(rule: LatestRule, names: Mapping[str, str | None]) -> LatestRule:
-    key = tuple([names.get(name) or name for name in rule.key])
-    tombstone = rule.tombstone
-    return replace(rule, key=key, tombstone=tombstone and (names.get(tombstone) or tombstone))
-
-
-def refuse_latest(root: Root, _schema: pa.Schema, _rename: object, drop: Collection[str]) -> None:
-    """Raise InvalidInputError if the rule needs a column that would be dropped."""
-    rule = rule_of(root)
-    used = {*drop} & {*rule.key, rule.tombstone} if rule is not None else ()
-    if used:
-        raise InvalidInputError(
-            "the table of the newest events goes by the column",
-            remedy="first remove that table with stream.published.remove_latest()",
-            columns=sorted(used),
-        )
+    value = LATEST.renamed(to_json(rule), lambda name: stored.get(name, name))
+    return build_json(value).decode()
 
 
 def latest_storage(storage: Storage) -> Storage:

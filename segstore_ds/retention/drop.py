@@ -24,8 +24,8 @@ from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, NotFoundError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import pins_of
-from segstore_ds.format.indexed_columns import LATEST_PROPERTY
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.properties import LATEST_PROPERTY
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.clock import Clock

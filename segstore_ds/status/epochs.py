@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
-from segstore_ds.format.indexed_columns import follow_columns, refuse_lost_keys
+from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
+from segstore_ds.format.properties import follow_columns
 from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
 from segstore_ds.format.schema.column_names import Names, change_columns, named_schema, names_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from segstore_ds.compact.merges import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format import compute as pc
-from segstore_ds.format.indexed_columns import LATEST_PROPERTY
+from segstore_ds.format.properties import LATEST_PROPERTY
 from segstore_ds.format.redactions import Redaction, clean_since
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext

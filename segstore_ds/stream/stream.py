@@ -25,7 +25,6 @@ from segstore_ds.options.arguments import (
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS, TableFormat
 from segstore_ds.publish.auto import run_auto_publish, run_set_auto_publish
-from segstore_ds.publish.latest import refuse_latest
 from segstore_ds.publish.life import clean_tables, run_publish
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
@@ -194,7 +193,7 @@ class Stream(Writes):
             >>> stream.read().read_all()["count"].to_pylist()
             [1, 2, 3]
         """
-        run_change_schema(self._context, rename or {}, drop, (refuse_filtered, refuse_latest))
+        run_change_schema(self._context, rename or {}, drop, refuse_filtered)
 
     def retain(
         self,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
-from segstore_ds.format.expiry import EXPIRY_PROPERTY, refuse_kept
 from segstore_ds.format.indexed_columns import (
     KEY_COLUMNS,
     build_key_columns,
     build_time_column,
 )
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.properties import PROPERTIES
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -104,8 +104,9 @@ def run_set_properties(
     context.log.refresh()
 
     def build(root: Root, _slot: Slot) -> Change[None]:
-        if changes.get(EXPIRY_PROPERTY):
-            refuse_kept(root)
+        for each in PROPERTIES:
+            if changes.get(each.name):
+                each.refuse(root)
         merged = {**root.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}
         if kept == dict(root.properties):
