@@ -144,6 +144,8 @@ def plan_epochs(
     kept = pa.schema([field for field in change.schema if field.name not in dropped])
     merged = plan_schema(newest, kept, merge=True)
     refuse_lost_keys(root, newest, merged)
+    if change.merge and len(kept) < len(change.schema) and not merged.equals(newest):
+        raise _changed(root)  # it would add some of its columns, and lose those of others
     for epoch in reversed(root.epochs):
         if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
             return root.epochs, epoch.number

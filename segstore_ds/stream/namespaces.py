@@ -378,7 +378,8 @@ class PublishedTables(Mapping[TableFormat, Published]):
     def remove(self, format: TableFormat) -> int:  # noqa: A002 - as in `publish`
         """Delete a table's metadata and its own files, never the stream's.
 
-        Commits publish it no more, if they did.
+        Commits publish it no more, if they did. Repeat a call that failed: until then what it left
+        counts as a damaged table.
 
         Returns:
             How many objects were deleted; 0 if there was no table.

@@ -163,8 +163,10 @@ class Member(Actor):
             raise Violation(f"{self.name}: events are gone, and nobody asked")
         self.stream.refresh()
         self.life.anew = True
-        self.life.confirmed.clear()
-        self.stream.readers.release(self.group)
+        try:
+            self.stream.readers.release(self.group)
+        finally:  # what others did until then may come again
+            self.life.confirmed.clear()
         self.life.skipped = max(self.life.skipped, self.stream.head)
         self.note_progress()
         self.follow = None

@@ -5,6 +5,7 @@ a column is called, it shows its own values.
 """
 
 from contextlib import suppress
+from itertools import product
 
 import pyarrow as pa
 from publish_kit import TABLES
@@ -19,7 +20,9 @@ from segstore_ds.errors import (
     SchemaMismatchError,
     SegstoreError,
 )
+from segstore_ds.options.table import TableFormat
 from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.scan import Scan
 from segstore_ds.stream.stream import Stream
 
 Columns = dict[str, int]  # name -> the column's number
@@ -42,6 +45,7 @@ class Shape:
         self.events: dict[int, str] = {}
         self.written: dict[str, dict[int, str]] = {}
         self.unsure: set[str] = set()
+        self.merges: list[Columns] = []  # what writes may add to the columns that they find
         self.floor = self.changes = self.head = 0
         self.numbers = 2
         self.shown: dict[str, int] = {}
@@ -51,12 +55,22 @@ class Shape:
         """Note columns before the stream may have them."""
         self.known[frozenset(columns)] = columns
 
-    def columns_of(self, stream: Stream) -> Columns:
+    def columns_of(self, seen: Stream | Scan) -> Columns:
         """Return the columns of a version; raises Violation."""
-        names = frozenset(stream.schema.names) - {"id"}
+        names = frozenset(seen.schema.names) - {"id", "offset"}
         if names not in self.known:
-            raise Violation(f"nobody asked for the columns {sorted(names)}")
+            self.learn_merged(names)
         return self.known[names]
+
+    def learn_merged(self, names: frozenset[str]) -> None:
+        """Note the columns after a late write: those that it found, and its own that these lack."""
+        for found, late in product([*self.known.values()], self.merges):
+            lacked = {name: n for name, n in late.items() if n not in found.values()}
+            merged = {**lacked, **found}
+            if names == merged.keys() and len(merged) == len(found) + len(lacked):
+                self.learn(merged)
+                return
+        raise Violation(f"nobody asked for the columns {sorted(names)}")
 
     def place(self, offset: int, event: str) -> None:
         """Note where an event lies, which never changes; raises Violation."""
@@ -65,8 +79,9 @@ class Shape:
 
     def check(self, stream: Stream) -> None:
         """Hold all events of a version, in all of its columns, against what was written."""
-        columns, head, tail = self.columns_of(stream), stream.head, stream.tail
-        rows = stream.read(head, tail, offset_column="offset").read_all().to_pylist()
+        scan = stream.scan(offset_column="offset")  # of the newest version, which others may make
+        columns, head, tail = self.columns_of(scan), scan.start, scan.end
+        rows = scan.to_arrow().to_pylist()
         if [row["offset"] for row in rows] != [*range(head, tail)]:
             raise Violation(f"offsets of [{head}, {tail}) are not dense")
         for row in rows:
@@ -108,6 +123,7 @@ class _Shaped(Actor):
             shape.written[event] = values
             shape.unsure.add(event)
             rows.append({"id": event, **{name: values[n] for name, n in columns.items()}})
+        shape.merges += [columns] if columns not in shape.merges else []
         write = self.stream.overwrite if replace else self.stream.append
         table = pa.Table.from_pylist(rows, pa.schema([(n, pa.string()) for n in ("id", *columns)]))
         done = write(table, merge_schema=True, layout=self.a_layout())
@@ -226,18 +242,28 @@ class Publisher(_Shaped):
     """Publishes, and reads the tables back from their metadata; backs up; looks after it all."""
 
     pace = 3.0
+    removed: TableFormat | None = None  # what a call that failed left is removed by the next one
 
     def step(self) -> None:
         what = self.chance.random()
-        if what < 0.6:
+        if self.removed is not None or 0.6 <= what < 0.7:
+            self.remove(self.removed or self.chance.choice(TABLES).kind)
+        elif what < 0.6:
             self.publish(settle=self.chance.random() < 0.5)
-        elif what < 0.7:
-            self.stream.published.remove(self.chance.choice(TABLES).kind)
-            self.shape.shown.clear()
         elif what < 0.85:
             self.stream.maintain(keep="1h", grace="24h")
         else:
             self.back_up()
+
+    def remove(self, kind: TableFormat) -> None:
+        self.removed = kind
+        self.stream.published.remove(kind)
+        self.removed = None
+        self.shape.shown.clear()
+
+    def finish(self) -> None:
+        if self.removed is not None:
+            self.remove(self.removed)
 
     def publish(self, *, settle: bool) -> None:
         table = self.chance.choice(TABLES)
@@ -249,6 +275,7 @@ class Publisher(_Shaped):
         except (ValueError, OSError, AssertionError):
             if self.process.spoiled == spoiled:
                 raise
+        if self.process.spoiled != spoiled:
             return  # other engines check no sums
         if version < max(done.version, self.shape.shown.get(table.kind, 0)):
             raise Violation(f"{table.kind} shows version {version} after {done.version}")
