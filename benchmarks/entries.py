@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns, from_columns

@@ -12,8 +12,7 @@ from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.writers import Commit
-from segstore_ds.stream.catalog import drop, list_streams, streams
-from segstore_ds.stream.opening import create, exists, open  # noqa: A004 - segstore.open(url)
+from segstore_ds.stream.opening import create, drop, exists, list_streams, open, streams  # noqa: A004 - segstore.open(url)
 from segstore_ds.stream.rescue import repair, salvage, verify
 from segstore_ds.stream.scan import Scan, ScanTask
 from segstore_ds.stream.stream import Stream

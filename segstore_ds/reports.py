@@ -9,7 +9,7 @@ from segstore_ds.log.lookup import Outcome
 from segstore_ds.observe.figures import Metrics
 from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.parquet_files import ParquetFile
-from segstore_ds.redact.report import Forgotten, Left, Redacted
+from segstore_ds.redact.plan import Forgotten, Left, Redacted
 from segstore_ds.repair.repair import RepairReport
 from segstore_ds.repair.salvage import SalvageReport
 from segstore_ds.repair.verify import Problem, Report

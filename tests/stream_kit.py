@@ -14,9 +14,9 @@ from wrapped_storage import WrappedStorage
 
 from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.connector.reads import Snapshot
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
-from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout

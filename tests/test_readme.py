@@ -12,7 +12,7 @@ import pytest
 from process_kit import plain_environment, spark_environment
 
 from segstore_ds import options
-from segstore_ds.compact.rows import PLAN_SCHEMA
+from segstore_ds.compact.plan import PLAN_SCHEMA
 from segstore_ds.read.find_streams import STREAMS_SCHEMA
 from segstore_ds.read.metadata_tables import METADATA_TABLES
 

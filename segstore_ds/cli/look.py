@@ -194,7 +194,7 @@ def metrics(
 
 
 def _print_prometheus(samples: Iterable[Any]) -> None:
-    from segstore_ds.observe.export import prometheus_text
+    from segstore_ds.observe.series import prometheus_text
 
     try:
         text = prometheus_text(samples)

@@ -22,8 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.compact.commit import Replacement, discard, run_each
-from segstore_ds.compact.plan import Group, Joins, count_frames, plan_groups
-from segstore_ds.compact.rows import parse_row
+from segstore_ds.compact.plan import Group, Joins, count_frames, parse_row, plan_groups
 from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, with_marks

@@ -4,26 +4,31 @@ A round that changes nothing is the last one. Segments that can't become fewer a
 so repeated calls do not rewrite them.
 
 After a commit the work is bounded: it looks only at the newest segments and rewrites at most
-`AUTO_BYTES` of them, so a commit never waits for the stream's whole history.
+`AUTO_BYTES` of them, so a commit never waits for the stream's whole history. The parts of tables
+are merged and get their filters here, too, by commits of their own.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from segstore_ds.compact.commit import Compaction, Replacement, commit_groups, summarise
-from segstore_ds.compact.plan import Group, plan_groups
+from segstore_ds.compact.plan import Group, build_row, plan_groups
 from segstore_ds.compact.rewrite import CompactJob, joins_of, plan_job, plan_range_groups
-from segstore_ds.compact.rows import build_row
 from segstore_ds.errors import ConflictError, PositionError
-from segstore_ds.format.root import Root
+from segstore_ds.format.indexed_columns import KEY_COLUMNS
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.commit import COMMIT_ATTEMPTS
+from segstore_ds.log.commit import COMMIT_ATTEMPTS, NOTHING, Change
 from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
+from segstore_ds.status.key_filters import MOST_LOOKED, find_filters, plan_key_filters
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
@@ -184,3 +189,60 @@ def _recent(context: StreamContext, root: Root) -> list[PlacedSegment]:
             break
         start, count = part.start, count + part.count
     return list(context.status.segments(root, start, root.tail, with_stats=False))
+
+
+_Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
+
+
+def run_due_merge(context: StreamContext, *, complete: bool = False) -> None:
+    """Merge parts of one kind if a merge is due; `complete` asks storage whether filters lack.
+
+    Runs at most one merge: a merge that this one makes due waits for the next commit, so that no
+    commit pays for all of them.
+    """
+    root = context.log.root
+    for table in (*context.status.tables, context.log.history):
+        if (paths := table.due(root)) is not None:
+            _commit(context, table.merge, paths)
+            return
+    keyed = KEY_COLUMNS in root.properties
+    if keyed and (part := plan_key_filters(context.status, root, complete=complete)) is not None:
+        _add_filters(context, part)
+    elif complete:
+        add_bounds(context)
+
+
+def add_bounds(context: StreamContext) -> None:
+    """Give parts the bounds of the time column where they lack them; a commit if some change."""
+    if not context.status.lacks_bounds(context.log.root):
+        return
+
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        if not context.status.lacks_bounds(root):
+            return NOTHING
+        found = context.status.add_bounds(root)
+        pairs = zip(found.parts, root.parts, strict=True)
+        changed = any(new.stats != old.stats for new, old in pairs)
+        merged = replace(found, operation=Operation.MERGE, client=context.client)
+        return Change(merged if changed else None)
+
+    context.log.commit(build)
+
+
+def _add_filters(context: StreamContext, part: PartRef) -> None:
+    """Give some segments of a part their filters on key columns."""
+    find = partial(find_filters, context.status.storage)
+
+    def add(root: Root, _paths: tuple[str, ...], slot: Slot) -> Root | None:
+        return context.status.add_filters(root, part, find, slot, most=MOST_LOOKED)
+
+    _commit(context, add, ())
+
+
+def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> None:
+    def build(root: Root, slot: Slot) -> Change[None]:
+        # A lost race means that others are writing: the winner merges.
+        merged = merge(root, paths, slot) if slot.attempt == 0 else None
+        return Change(None if merged is None else replace(merged, operation=Operation.MERGE))
+
+    context.log.commit(build)

@@ -31,6 +31,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.prune import looks_up, segments_holding
 from segstore_ds.redact.plan import (
+    Redacted,
     RedactRequest,
     Wanted,
     by_stored_names,
@@ -38,7 +39,6 @@ from segstore_ds.redact.plan import (
     plan_wanted,
     refuse_time_column,
 )
-from segstore_ds.redact.report import Redacted
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import Note

@@ -30,8 +30,8 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog, find_gaps
 from segstore_ds.log.newest import readable
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.verify import damaged_status, run_verify
+from segstore_ds.repair.witnesses import KeptVersions
 from segstore_ds.status.references import OBJECT_FOLDERS
 from segstore_ds.status.store import read_sound
 from segstore_ds.storage import Storage

@@ -24,7 +24,7 @@ from segstore_ds.format.schema.column_names import named_schema
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.segments import OpenSegment, open_segment
-from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.witnesses import KeptVersions
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table_status import PlacedSegment
 

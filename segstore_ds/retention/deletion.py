@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from segstore_ds.spark.jobs import compact as compact
     from segstore_ds.spark.jobs import copy as copy
     from segstore_ds.spark.jobs import redact as redact
-    from segstore_ds.spark.lasting_view import create_view as create_view
     from segstore_ds.spark.parquet_scan.read import read as read
     from segstore_ds.spark.query_listener import listener as listener
+    from segstore_ds.spark.session import create_view as create_view
     from segstore_ds.spark.session import recommended_conf as recommended_conf
     from segstore_ds.spark.session import register as register
     from segstore_ds.spark.session import write as write
@@ -29,7 +29,7 @@ _MODULES = {
     "clone": "jobs",
     "compact": "jobs",
     "copy": "jobs",
-    "create_view": "lasting_view",
+    "create_view": "session",
     "listener": "query_listener",
     "read": "parquet_scan.read",
     "recommended_conf": "session",

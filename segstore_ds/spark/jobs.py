@@ -24,7 +24,7 @@ from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS
 from segstore_ds.spark.batch.planning import storage_of
 from segstore_ds.spark.batch.writer import build_request, client_of
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector.jobs import (
@@ -45,7 +45,7 @@ def launch(spark: SparkSession, job: Job, rows: Sequence[Any]) -> Generator[Any,
 
     What reads few bytes is run here: tasks take seconds to start after an idle minute.
     """
-    if not rows or job.size(rows) <= here.MOST_BYTES:
+    if not rows or job.size(rows) <= hybrid.MOST_BYTES:
         yield from job.run(rows)
         return
     numbers = spark.range(0, len(rows), 1, min(len(rows), MOST_TASKS))

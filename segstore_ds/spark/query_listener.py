@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from segstore_ds.options.arguments import check_seconds
-from segstore_ds.stream.connector.watching import MEASURE_EVERY_S, Watch, watch_streams
+from segstore_ds.stream.connector.jobs import MEASURE_EVERY_S, Watch, watch_streams
 
 
 class SegstoreListener(StreamingQueryListener):

@@ -8,8 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 
-from segstore_ds.compact.merges import run_due_merge
-from segstore_ds.compact.run import run_auto_compact
+from segstore_ds.compact.run import run_auto_compact, run_due_merge
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.policies import RETENTION_PROPERTY

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format import compute as pc
 from segstore_ds.format.properties import LATEST_PROPERTY

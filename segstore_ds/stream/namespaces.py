@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from segstore_ds.compact.merges import add_bounds
+from segstore_ds.compact.run import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
 from segstore_ds.format.bloom import has_filter
@@ -38,6 +38,7 @@ from segstore_ds.format.policies import (
 )
 from segstore_ds.format.root import TIME_COLUMN, Root, Tag
 from segstore_ds.log.context import StreamContext
+from segstore_ds.observe.page import show_rows
 from segstore_ds.options.table import TABLE_FORMATS, TableFormat
 from segstore_ds.publish.auto import (
     PROPERTY,
@@ -66,7 +67,6 @@ from segstore_ds.retention.retain import check_event_age, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
-from segstore_ds.stream.shown import show_rows
 from segstore_ds.write.create import run_set_properties
 
 

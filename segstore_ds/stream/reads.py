@@ -18,7 +18,7 @@ from segstore_ds.log.lookup import Outcome, find_outcome
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
-from segstore_ds.observe.page import build_cell
+from segstore_ds.observe.page import Picture, Rows, build_cell
 from segstore_ds.options.arguments import (
     Progress,
     check_duration,
@@ -49,7 +49,6 @@ from segstore_ds.status.epochs import stream_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.scan import Scan
-from segstore_ds.stream.shown import Picture, Rows
 
 if TYPE_CHECKING:
     from segstore_ds.stream.awaited import AsyncFollow

@@ -31,8 +31,7 @@ from segstore_ds.read.cuts import CutLike, cut_text, parse_cut
 from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.redact.expire import count_expired, refuse_filtered, run_expiry
 from segstore_ds.redact.forget import redact_and_forget
-from segstore_ds.redact.plan import RedactRequest
-from segstore_ds.redact.report import Redacted
+from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.report import Maintenance, Retained
 from segstore_ds.retention.restore import run_restore

@@ -23,8 +23,7 @@ from crash_children import (
 from crash_kit import quick_folder
 from process_kit import messages, running
 
-from segstore_ds.stream.catalog import drop
-from segstore_ds.stream.opening import create
+from segstore_ds.stream.opening import create, drop
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream
 

@@ -40,7 +40,7 @@ import pyarrow as pa
 from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.cli.show import rows_of
-from segstore_ds.compact import merges
+from segstore_ds.compact import run
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import table, table_status
 from segstore_ds.storage import Storage, open_storage
@@ -314,7 +314,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
             stack.enter_context(thresholds(append, NO_INLINE))
         elif version == "v1-segment-filters":
             stack.enter_context(thresholds(table.SEGMENTS, golden_keys.SPILL))
-            stack.enter_context(thresholds(merges, golden_keys.LOOK))
+            stack.enter_context(thresholds(run, golden_keys.LOOK))
         elif version in ("v1-doubles", "v1-nanoseconds", "v1-column-names"):
             stack.enter_context(thresholds(table.SEGMENTS, TINY))
         elif version == "v1-parquet":

@@ -601,7 +601,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower's segments count as whole",
-        "replication.objects:whole_segments",
+        "replication.follower:whole_segments",
         _all_whole,
         ("append-1", "append-2", "follow"),
         ("fail",),

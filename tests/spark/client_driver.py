@@ -33,9 +33,9 @@ def main(remote: str, folder: str) -> None:
     found["source"] = sorted(row.o for row in source.where("user = 'u3'").limit(2).collect())
     small = segstore.spark.read(spark, url, startCut=990)
     found["small"] = small.count()
-    from segstore_ds.spark.parquet_scan import here
+    from segstore_ds.spark.parquet_scan import read as hybrid
 
-    here.MOST_BYTES = 0  # as larger scans: through the source, which a warning says once
+    hybrid.MOST_BYTES = 0  # as larger scans: through the source, which a warning says once
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found["large"] = [segstore.spark.read(spark, url).count() for _ in range(2)]

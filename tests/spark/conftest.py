@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sessions import Sessions
 
 import segstore_ds as segstore
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid
 
 HERE = Path(__file__).parent
 
@@ -81,7 +81,7 @@ def load(spark: SparkSession, url: str) -> Callable[..., DataFrame]:
 def large_scans() -> Iterator[None]:
     """Scans and jobs as of large streams: by the source, and by Spark's tasks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here, "MOST_BYTES", -1)
+        patch.setattr(hybrid, "MOST_BYTES", -1)
         yield
 
 

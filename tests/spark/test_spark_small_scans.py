@@ -12,7 +12,7 @@ from test_spark_types import all_types
 
 import segstore_ds as segstore
 from segstore_ds.errors import PositionError
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid
 
 pytestmark = pytest.mark.usefixtures("verified")
 
@@ -123,7 +123,7 @@ def test_scan_is_of_the_version_that_was_read(spark: SparkSession, url: str) -> 
 def test_larger_scan_is_the_sources(
     spark: SparkSession, fresh: str, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(here, bound, 3)
+    monkeypatch.setattr(hybrid, bound, 3)
     source = spark.read.format("segstore").load(fresh)
     check(segstore.spark.read(spark, fresh), source, here=False)
 

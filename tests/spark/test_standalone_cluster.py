@@ -11,7 +11,7 @@ from standalone import Standalone, executor_settings
 
 import segstore_ds as segstore
 from segstore_ds.copy import segments
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid_read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified")]
 
@@ -70,7 +70,7 @@ def test_a_write_keeps_every_event_once_and_in_order(spark, cluster, url):
 @pytest.fixture(autouse=True)
 def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks read and write, small as it is."""
-    monkeypatch.setattr(here, "MOST_BYTES", 0)
+    monkeypatch.setattr(hybrid_read, "MOST_BYTES", 0)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

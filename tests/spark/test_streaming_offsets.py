@@ -28,7 +28,7 @@ from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.spark.versions import ReadAllAvailable
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.stream import micro_batches
+from segstore_ds.stream.connector import queries
 from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -161,7 +161,7 @@ def test_limits_hold_together_and_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches are those of the pure plan over the stream's segments."""
-    monkeypatch.setattr(micro_batches, "BATCH_SEGMENTS", segments)
+    monkeypatch.setattr(queries, "BATCH_SEGMENTS", segments)
     for n in range(30, 45):
         stream.append(numbers(n, n + 1))
     reader = query(**options)

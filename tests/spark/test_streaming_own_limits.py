@@ -89,7 +89,7 @@ def test_one_batch_takes_everything_without_limits(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`AvailableNow` is then one batch, and ends with what was there at its start."""
-    monkeypatch.setattr("segstore_ds.stream.micro_batches.BATCH_SEGMENTS", 2)
+    monkeypatch.setattr("segstore_ds.stream.connector.queries.BATCH_SEGMENTS", 2)
     spark = Spark(url)
     spark.log_batch()
     assert spark.ends == [30]

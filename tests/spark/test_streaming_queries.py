@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 import segstore_ds as segstore
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.stream.micro_batches import BATCH_SEGMENTS
+from segstore_ds.stream.connector.queries import BATCH_SEGMENTS
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 from segstore_ds.copy import events, segments
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid
 
 COPY_ID = "night"
 ROWS = 10
@@ -27,7 +27,7 @@ def main(verb: str, source: str, target: str) -> None:
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
     """Do the work, with a task per segment, or per ten events, that is copied."""
     with (
-        patch.object(here, "MOST_BYTES", -1),
+        patch.object(hybrid, "MOST_BYTES", -1),
         patch.object(segments, "TASK_BYTES", 1),
         patch.object(events, "PIECE_BYTES", 1),
         patch.object(events, "LEAST_PIECE_ROWS", ROWS),

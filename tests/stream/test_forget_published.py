@@ -17,7 +17,7 @@ from virtual_time import TimedStorage, VirtualTime
 
 from segstore_ds.errors import StorageError
 from segstore_ds.publish import iceberg, life, paths
-from segstore_ds.redact.report import Forgotten
+from segstore_ds.redact.plan import Forgotten
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on

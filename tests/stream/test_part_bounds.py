@@ -10,7 +10,7 @@ import pytest
 from faults import FaultStorage
 
 import segstore_ds as segstore
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.root import Root
 from segstore_ds.read.filters.given import parse_filters

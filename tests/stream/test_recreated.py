@@ -11,7 +11,7 @@ import segstore_ds as segstore
 from segstore_ds.errors import NotFoundError, PositionError
 from segstore_ds.read.cuts import Position
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.connector.queries import MicroBatches
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -19,8 +19,7 @@ from segstore_ds.log.context import Job
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.plan import ReadTask
 from segstore_ds.read.scan import run_task
-from segstore_ds.redact.plan import RedactRequest
-from segstore_ds.redact.report import Redacted
+from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.restore import plan_restore

@@ -6,7 +6,7 @@ from stream_kit import numbers
 
 from segstore_ds.errors import FencedError, InvalidInputError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.connector.queries import MicroBatches
 from segstore_ds.stream.stream import Stream
 
 pytestmark = pytest.mark.usefixtures("tight")

@@ -9,8 +9,8 @@ import pytest
 from faults import FaultStorage
 
 import segstore_ds as segstore
-from segstore_ds.compact import merges
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact import run
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.parquet.filters import CAN_WRITE
@@ -108,7 +108,7 @@ def test_plain_reads_fetch_no_filters(stream: Stream) -> None:
 
 
 def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
-    monkeypatch.setattr(merges, "MOST_LOOKED", 12)
+    monkeypatch.setattr(run, "MOST_LOOKED", 12)
     stream = fill("arrow")
     assert [found is not None for found in known(stream)] == [True] * 12 + [False] * 8
     found, ranges = look_up(stream, stream.url, WANTED)
@@ -122,7 +122,7 @@ def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
 
 
 def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None:
-    monkeypatch.setattr(merges, "MOST_LOOKED", 12)
+    monkeypatch.setattr(run, "MOST_LOOKED", 12)
     stream = fill("arrow")
     fresh = segstore.open(stream.url)
     before = fresh._log.storage.stats.total
@@ -147,13 +147,13 @@ def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
 
 def test_compaction_looks_at_its_outputs_alone(stream: Stream, monkeypatch: Any) -> None:
     before, asked = known(stream), []
-    find = merges.find_filters
+    find = run.find_filters
 
     def counted(storage: Any, entries: Any) -> Any:
         asked.extend(entries)
         return find(storage, entries)
 
-    monkeypatch.setattr(merges, "find_filters", counted)
+    monkeypatch.setattr(run, "find_filters", counted)
     stream.compact(start=0, end=10 * ROWS, layout=layout())
     run_due_merge(stream._context)
     found = known(stream)
@@ -205,7 +205,7 @@ def test_restored_segments_are_looked_at_again(stream: Stream) -> None:
 def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> None:
     """No filter is recorded of what was not there; nor does asking in vain make commits."""
     with monkeypatch.context() as patch:
-        patch.setattr(merges, "MOST_LOOKED", 3)
+        patch.setattr(run, "MOST_LOOKED", 3)
         stream = fill("arrow")
     lost = stream.segments().read_all()["path"][5].as_py()
     data = stream._log.storage.get(lost)
@@ -294,7 +294,7 @@ def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:
 
 def test_verify_reports_a_filter_that_lacks_a_value(monkeypatch: Any) -> None:
     empty = {"user": (bytes(64),)}
-    monkeypatch.setattr(merges, "find_filters", lambda _storage, entries: [empty] * len(entries))
+    monkeypatch.setattr(run, "find_filters", lambda _storage, entries: [empty] * len(entries))
     problems = fill("arrow").verify().problems
     assert len(problems) == SEGMENTS
     assert "the status' filter of column 'user' lacks a value" in problems[0].what

@@ -16,7 +16,7 @@ from segstore_ds.read import segments
 from segstore_ds.read.segments import frame_stats, open_segment
 from segstore_ds.status.inline import join_inline
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.connector.queries import MicroBatches
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.rescue import repair as repair_on

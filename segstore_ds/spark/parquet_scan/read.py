@@ -4,15 +4,22 @@ There is one plan, bound to one version. Spark gets Parquet segments as plain fi
 columns, pushes filters down and knows sizes. Arrow segments, and what Spark would not read exactly,
 are read in this process if they are small, else through `format("segstore")`. One rule splits the
 plan into the two halves, so each segment is in exactly one of them.
+
+What is read here becomes a local table. For the source Spark starts Python processes, which takes
+seconds after an idle minute, and it knows no size of what they return. A local table needs neither:
+Spark broadcasts it where it is small.
 """
 
 import os
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.types import StructField, StructType
@@ -22,14 +29,15 @@ from segstore_ds.options import BY_NAME, READ, parse_options
 from segstore_ds.options.table import HYBRID
 from segstore_ds.spark.batch.metadata_reader import STREAMS
 from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
+from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
-from segstore_ds.spark.parquet_scan.here import read_here
 from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
     filter_column,
     find_native_epochs,
     find_unpushed,
+    is_native_field,
     quote,
 )
 from segstore_ds.spark.parquet_scan.relation import (
@@ -41,8 +49,9 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
+from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.reads import ParquetFile, Snapshot
-from segstore_ds.stream.connector.tasks import Reading
+from segstore_ds.stream.connector.tasks import Reading, ReadTask
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
@@ -258,3 +267,46 @@ def _warn_once(error: UnreachableError) -> None:
             f"segstore source, which is slower: {error}",
             stacklevel=3,
         )
+
+
+MOST_BYTES = 16 << 20  # encoded
+MOST_MEMORY = 64 << 20
+_MOST_SEGMENTS = 256
+_THREADS = 8
+
+
+def read_here(
+    spark: SparkSession, snapshot: Snapshot, reading: Reading, result: StructType
+) -> DataFrame | None:
+    """Return what a bound read leaves to the source; None if that is much, or has special types.
+
+    Types are those that Spark's Parquet reader reads exactly: they have one form in Spark and in
+    Arrow. It raises as `Stream.read` does.
+    """
+    if not result.fields or not all(map(is_native_field, result)):
+        return None
+    tasks = snapshot.tasks(reading, min_partitions=_THREADS)
+    entries = [placed.entry for task in tasks for placed in task.slices]
+    if len(entries) > _MOST_SEGMENTS or sum(entry.bytes for entry in entries) > MOST_BYTES:
+        return None
+
+    def run(task: ReadTask) -> list[pa.RecordBatch]:
+        return [*slice_batches(reading, result, task)]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        batches = [*chain.from_iterable(pool.map(run, tasks))]
+    schema = to_arrow(result)
+    whole = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema)
+    return spark.createDataFrame(_rebase(whole), result) if whole.nbytes <= MOST_MEMORY else None
+
+
+def _rebase(batch: pa.RecordBatch) -> pa.Table:
+    """Return a table of one batch, even if it is empty, whose columns are no slices of others.
+
+    Spark takes lists and maps of times apart: it needs a chunk, and fails for a slice with nulls.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pa.ipc.open_stream(sink.getvalue()) as reader:
+        return reader.read_all()

@@ -1,4 +1,7 @@
-"""Compactions, copies and redactions: planned here, run in an engine's tasks, committed here."""
+"""What a user's own process calls: jobs that an engine's tasks run, and a watch on streams.
+
+Compactions, copies and redactions are planned and committed here.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,23 +14,28 @@ from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.event_rows import RowsCopy, plan_rows_copy
 from segstore_ds.copy.segments import SegmentsCopy, plan_copy_segments
 from segstore_ds.log.context import Job, Launch
+from segstore_ds.observe.series import export_samples
+from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
+from segstore_ds.observe.watch import Watch
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.cuts import CutLike, cut_text
 from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import AfterCommit
+from segstore_ds.stream.connector.reads import Snapshot
 from segstore_ds.stream.connector.writes import client_text, layout_of, open_to_commit
 from segstore_ds.stream.opening import open as open_stream
-from segstore_ds.stream.snapshot import Snapshot
 from segstore_ds.stream.stream import Stream, context_of
 
 __all__ = [
+    "MEASURE_EVERY_S",
     "CutLike",
     "FilterLike",
     "Job",
     "RowsCopy",
     "TableJob",
+    "Watch",
     "commit_compaction",
     "cut_text",
     "find_write",
@@ -36,6 +44,7 @@ __all__ = [
     "plan_compaction_job",
     "plan_rows_copy",
     "plan_segments_copy",
+    "watch_streams",
 ]
 
 SEGMENTS = "segments"
@@ -109,3 +118,21 @@ def plan_segments_copy(
     context = replace(context_of(open_stream(source)), client=client_text(client))
     request = CopyRequest(copy_id, SEGMENTS, SEGMENTS, seal)
     return plan_copy_segments(context, target, request, whole=True)
+
+
+def watch_streams(
+    urls: Sequence[Any],
+    *,
+    storage_options: Mapping[str, Any] | None,
+    every_s: float,
+    registry: Any,
+    meter_provider: Any,
+) -> Watch:
+    """Return a watch on streams and on queries that are told to it; its samples are exported.
+
+    Raises:
+        InvalidInputError: As `export_samples`, or a location is not valid.
+    """
+    watch = Watch(urls, storage_options=storage_options, every_s=every_s)
+    export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
+    return watch

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from segstore_ds.compact.rows import PLAN_SCHEMA
+from segstore_ds.compact.plan import PLAN_SCHEMA
 from segstore_ds.read.find_streams import DEPTH, STREAMS_SCHEMA, read_streams
 from segstore_ds.read.metadata_tables import METADATA_TABLES, find_table, open_table, plan_table
 from segstore_ds.storage import Storage
-from segstore_ds.stream.snapshot import Snapshot
+from segstore_ds.stream.connector.reads import Snapshot
 
 __all__ = ["METADATA", "MetadataRows", "list_streams_below"]
 

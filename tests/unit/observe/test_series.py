@@ -6,8 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from segstore_ds.observe.export import prometheus_text, to_prometheus
-from segstore_ds.observe.series import SERIES, sample
+from segstore_ds.observe.series import SERIES, prometheus_text, sample, to_prometheus
 
 
 def test_names_are_those_that_both_systems_take():

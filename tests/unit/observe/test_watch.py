@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.observe.export import export_samples
-from segstore_ds.observe.series import SERIES
+from segstore_ds.observe.series import SERIES, export_samples
 from segstore_ds.observe.watch import MOST_ENDED, Watch
 
 SCHEMA = pa.schema([("n", pa.int64())])

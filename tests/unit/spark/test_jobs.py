@@ -5,7 +5,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.spark import jobs
-from segstore_ds.spark.parquet_scan import here
+from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.storage import open_storage
 
 
@@ -19,7 +19,7 @@ class NoSession:
 @pytest.mark.parametrize("bound", [0, 16 << 20])
 def test_small_jobs_start_none(tmp_path, monkeypatch, bound: int) -> None:
     """Every helper names the bytes that it is about to read."""
-    monkeypatch.setattr(here, "MOST_BYTES", bound)
+    monkeypatch.setattr(hybrid, "MOST_BYTES", bound)
     monkeypatch.setattr(jobs, "_client", lambda _: "test")
     monkeypatch.setattr(jobs, "_storage", lambda _, url, **given: open_storage(url, **given))
     url, spark = tmp_path / "s", NoSession()

@@ -33,9 +33,8 @@ from segstore_ds.status.slot import Slot
 from segstore_ds.status.table import SEGMENTS, WRITERS
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.catalog import drop
 from segstore_ds.stream.connector.writes import discard_staged
-from segstore_ds.stream.opening import create
+from segstore_ds.stream.opening import create, drop
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.stream import Stream

@@ -4,7 +4,7 @@ from random import Random
 
 from stream_kit import make_stream
 
-from segstore_ds.compact.merges import run_due_merge
+from segstore_ds.compact.run import run_due_merge
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.format.root import SegmentEntry

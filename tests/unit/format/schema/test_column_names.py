@@ -15,7 +15,7 @@ from segstore_ds.format.schema.column_names import (
 )
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import opening
-from segstore_ds.stream.snapshot import open_snapshot
+from segstore_ds.stream.connector.reads import open_snapshot
 
 STORED = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
