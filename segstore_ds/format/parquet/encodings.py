@@ -173,11 +173,13 @@ def _weigh(
     if whole and len(plain) > 2:
         steps, steps_left = _measure_steps(plain, len(plain) * times, codec)
         yield _DELTA, steps, steps_left, 0.0
-        if steps <= _FEW * width:
-            return
+        if steps <= _FEW * width or (plain[1:] > plain[:-1]).all():
+            return  # values in order all differ
     if not len(values) or t.is_boolean(kind) or (repeated and (whole or t.is_floating(kind))):
         return
     encoded = values.dictionary_encode()
+    if len(encoded.dictionary) == len(values) > 1:
+        return
     ids = encoded.indices.to_numpy()
     words = expect_words(ids, len(ids) * times)
     if words > 0.999 * len(ids) * times > 1:
