@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from process_kit import plain_environment, spark_environment
 
-from segstore_ds import options
 from segstore_ds.compact.plan import PLAN_SCHEMA
+from segstore_ds.options import table as options
 from segstore_ds.read.find_streams import STREAMS_SCHEMA
 from segstore_ds.read.metadata_tables import METADATA_TABLES
 

@@ -14,7 +14,7 @@ from benchmarks.datasets import events
 from benchmarks.report import Found
 from benchmarks.session import describe, drain, spark_session
 from benchmarks.workload import Candidate, Race, Settings, race, workload
-from segstore_ds.options import default
+from segstore_ds.options.table import default
 
 COUNTS, TINY_COUNTS = (1, 100, 5_000), (1, 5)
 COLUMNS = 19

@@ -24,9 +24,8 @@ from contextlib import suppress
 from typing import Any, Self
 
 from segstore_ds.cache.buffer import Buffer, BufferPool, Record
-from segstore_ds.cache.channel import Copies, CopyChannel, FlushedBuffer
+from segstore_ds.cache.channel import Copies, CopyChannel, Dense, FlushedBuffer, Scattered
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.placement import Dense, Scattered
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import (
     ClosedError,

@@ -40,8 +40,7 @@ from segstore_ds.format.record import Positive, build_json, from_json, parse_jso
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.arguments import MINOR, CompactRules
-from segstore_ds.options.parsing import default
-from segstore_ds.options.table import MERGE, SPLIT, STITCH
+from segstore_ds.options.table import MERGE, SPLIT, STITCH, default
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import FRAME_BYTES
 

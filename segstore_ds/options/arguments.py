@@ -9,14 +9,20 @@ from datetime import timedelta
 from typing import Any, SupportsFloat
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.parsing import BY_NAME
 from segstore_ds.options.quantities import (
     DURATIONS_TAKEN,
     SIZES_TAKEN,
     parse_duration,
     parse_size,
 )
-from segstore_ds.options.table import COMPACT_MODES, MERGE, TABLE, TARGET_BYTES, TARGET_ROWS
+from segstore_ds.options.table import (
+    BY_NAME,
+    COMPACT_MODES,
+    MERGE,
+    TABLE,
+    TARGET_BYTES,
+    TARGET_ROWS,
+)
 
 MOST = 2**63 - 1
 

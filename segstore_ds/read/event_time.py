@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options import quantities
+from segstore_ds.options import table as options
 from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.literals import NAN, Literal, expected_of, parse_literal
 from segstore_ds.read.plan import Reading, ReadTask, plan_range

@@ -14,7 +14,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError, MissingObjectError, SchemaMismatchError
 from segstore_ds.format.indexed_columns import key_columns_of
 from segstore_ds.format.parts.rows import Ints
@@ -26,6 +25,7 @@ from segstore_ds.format.segment import PARQUET, SegmentIndex
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version, replaced_stream
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.prune import (

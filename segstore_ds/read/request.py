@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.column_names import named_schema, stored_names
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut, resolve_end
 from segstore_ds.read.event_time import EventTime, time_conditions

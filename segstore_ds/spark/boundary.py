@@ -37,8 +37,8 @@ _NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
 @functools.cache
 def _options() -> tuple[Mapping[str, str], re.Pattern[str]]:
     """Return the options' names by those of Python's arguments, and a pattern of the latter."""
-    from segstore_ds.options import PYTHON, TABLE
     from segstore_ds.options.arguments import snake
+    from segstore_ds.options.table import PYTHON, TABLE
 
     found = {snake(option.name): option.name for option in TABLE if option.scopes != (PYTHON,)}
     return found, re.compile(rf"\b({'|'.join(found)})\b(=True\b|=False\b)?")

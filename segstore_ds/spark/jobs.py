@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds import Layout, Stream
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import WRITE, parse_options
-from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS
+from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS, WRITE, parse_options
 from segstore_ds.reports import Compaction, Copied, Redacted
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS
 from segstore_ds.spark.batch.planning import storage_of

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.schema.times import number_of
-from segstore_ds.options import BY_NAME, NOTES
+from segstore_ds.format.schema.conversion import number_of
+from segstore_ds.options.table import BY_NAME, NOTES
 from segstore_ds.stream.connector.reads import NAN, resolve_location
 
 _OF_JOBS = frozenset({"operation", "copyfrom", "copymode", "copyid", "seal"})

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds import Commit
 from segstore_ds.errors import InvalidInputError, SegstoreError
-from segstore_ds.options import WRITE, parse_options
+from segstore_ds.options.table import WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
 from segstore_ds.spark.batch.planning import NO_PATH, storage_of
 from segstore_ds.spark.boundary import translate_errors

@@ -29,7 +29,7 @@ from segstore_ds.spark.workers import commits_here
 class SegstoreDataSource(DataSource):
     """Batch and streaming reads and writes of segstore streams.
 
-    The options are those of the tables in docs/options.md (`segstore_ds.options.TABLE`).
+    The options are those of the tables in docs/options.md (`segstore_ds.options.table.TABLE`).
     """
 
     bound_storage_options: ClassVar[Mapping[str, Any] | None] = None
@@ -84,7 +84,7 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does.
         """
-        from segstore_ds.options import WRITE, parse_options
+        from segstore_ds.options.table import WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.batch.writer import client_of, plan_append_writer
         from segstore_ds.spark.option_texts import HelperNotes, asks_for_job
@@ -114,7 +114,7 @@ class SegstoreDataSource(DataSource):
         `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
         read.
         """
-        from segstore_ds.options import STREAM_READ, parse_options
+        from segstore_ds.options.table import STREAM_READ, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.streaming.source import RefusedReader, SegstoreStreamReader
 
@@ -131,7 +131,7 @@ class SegstoreDataSource(DataSource):
 
         It raises as `Stream.plan_write` does, but for what ends only new batches.
         """
-        from segstore_ds.options import STREAM_WRITE, parse_options
+        from segstore_ds.options.table import STREAM_WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.batch.writer import client_of
         from segstore_ds.spark.streaming.sink import SegstoreStreamWriter

@@ -8,11 +8,11 @@ events under the last batch id are errors.
 import logging
 from dataclasses import dataclass
 
-from segstore_ds import options
 from segstore_ds.errors import RESTORE_LOG, InvalidInputError, WriterConflictError
 from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
 from segstore_ds.format.record import is_text
 from segstore_ds.format.root import Root, Writer
+from segstore_ds.options import table as options
 from segstore_ds.status.table_status import TableStatus
 
 _LOG = logging.getLogger(__name__)

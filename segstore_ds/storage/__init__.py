@@ -81,10 +81,10 @@ def _class_of(location: Location, *, single_writer: bool) -> Any:
     if location.scheme == "file":
         return LocalStorage
     if location.scheme == "memory":
-        return load_fsspec("segstore_ds.storage.memory").MemoryStorage
+        return load_fsspec("segstore_ds.storage.gathered").MemoryStorage
     if location.scheme in BUCKETS:
         return load_fsspec("segstore_ds.storage.objects").ObjectStorage
-    module = load_fsspec("segstore_ds.storage.single_writer")
+    module = load_fsspec("segstore_ds.storage.gathered")
     if not single_writer:
         module.refuse_unknown_class(location.scheme, location.url)
     return module.SingleWriterStorage

@@ -34,8 +34,8 @@ from segstore_ds.storage.base import FAR, PROBE, ScatteredWriter, StagedWriter, 
 from segstore_ds.storage.causes import is_unsupported
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.gathered import create_alone
 from segstore_ds.storage.locations import Location
-from segstore_ds.storage.single_writer import create_alone
 from segstore_ds.storage.stores import STORES
 from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, PartsWriter
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.redactions import redactions_of
@@ -19,6 +18,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.observe.description import describe
 from segstore_ds.observe.figures import Metrics, measure
 from segstore_ds.observe.page import Picture, Rows, build_cell
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import (
     Progress,
     check_duration,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.filters.conditions import Filters, all_of
 from segstore_ds.read.filters.given import FilterLike, parse_filters

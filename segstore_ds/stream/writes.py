@@ -9,7 +9,6 @@ from typing import Any, Concatenate, ParamSpec
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import CommitUnknownError, SchemaMismatchError
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.operation import Operation
@@ -18,6 +17,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.lookup import OutcomeState, find_outcome
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.status.epochs import called_columns
 from segstore_ds.status.slot import Slot

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.schema.times import in_nanoseconds, to_array
+from segstore_ds.format.schema.conversion import in_nanoseconds, to_array
 
 _ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError, AttributeError)
 

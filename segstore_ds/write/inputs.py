@@ -10,7 +10,6 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import (
     FencedError,
     InternalError,
@@ -21,6 +20,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.arrow.offsets import FEW_ROWS, check_offsets, is_sound
 from segstore_ds.format.schema.normal_form import MONTHS, months_as_numbers
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey
 from segstore_ds.write.dataframes import from_pandas, refuse_objects

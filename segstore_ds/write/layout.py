@@ -6,12 +6,12 @@ from functools import cache
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import Frame, encode_frame
 from segstore_ds.format.bounds import columns_with_stats
 from segstore_ds.format.parquet.encodings import saves_enough
 from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32

@@ -20,8 +20,8 @@ from sim_world import Killed, Process, World
 from segstore_ds.storage.base import FAR as FAR_PROFILE
 from segstore_ds.storage.base import Storage
 from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.gathered import GatheringStorage
 from segstore_ds.storage.locations import Location
-from segstore_ds.storage.single_writer import GatheringStorage
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 
 import segstore_ds as segstore
 from segstore_ds.errors import StorageError, TruncatedError
-from segstore_ds.options import TABLE
+from segstore_ds.options.table import TABLE
 from segstore_ds.spark.boundary import ENTRY_POINTS, spell_for_spark, translate_errors
 
 PACKAGE = Path(segstore.__file__).parent

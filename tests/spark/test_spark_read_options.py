@@ -9,8 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from source_kit import SCHEMA, T0, rows
 
 import segstore_ds as segstore
-from segstore_ds.options import READ, TABLE
-from segstore_ds.options.table import HYBRID
+from segstore_ds.options.table import HYBRID, READ, TABLE
 
 pytestmark = pytest.mark.usefixtures("verified")
 

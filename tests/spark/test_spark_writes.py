@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 import segstore_ds as segstore
-from segstore_ds.options import TABLE, WRITE
+from segstore_ds.options.table import TABLE, WRITE
 
 pytestmark = pytest.mark.usefixtures("verified")
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.schema.times import number_of
+from segstore_ds.format.schema.conversion import number_of
 from segstore_ds.options.quantities import parse_moment
 
 NAN = "NaN"

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import WRITE, parse_options
+from segstore_ds.options.table import WRITE, parse_options
 from segstore_ds.spark.batch.metadata_reader import EVENTS_ONLY, PLAN, check_whole, table_schema
 from segstore_ds.spark.batch.parts import PartsReader
 from segstore_ds.spark.batch.writer import SegstoreWriter, build_request

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SegstoreError
-from segstore_ds.options import READ, STREAM_READ, parse_options
 from segstore_ds.options.arguments import arguments_of
-from segstore_ds.options.table import OPEN, PLAN, SPLIT
+from segstore_ds.options.table import OPEN, PLAN, READ, SPLIT, STREAM_READ, parse_options
 from segstore_ds.spark.batch.parts import PartsReader, iterate_rows, pack, read_packed
 from segstore_ds.spark.batch.slices import read_small, slice_batches
 from segstore_ds.spark.option_texts import HelperNotes

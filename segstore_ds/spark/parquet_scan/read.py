@@ -25,8 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import BY_NAME, READ, parse_options
-from segstore_ds.options.table import HYBRID
+from segstore_ds.options.table import BY_NAME, HYBRID, READ, parse_options
 from segstore_ds.spark.batch.metadata_reader import STREAMS
 from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
 from segstore_ds.spark.batch.slices import slice_batches

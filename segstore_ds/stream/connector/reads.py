@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root
@@ -14,6 +13,7 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options import table as options
 from segstore_ds.read.cuts import CutLike, parse_cut, root_as_of
 from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.literals import NAN

@@ -3,7 +3,7 @@
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import (
+from segstore_ds.options.table import (
     BY_NAME,
     PYTHON,
     READ,

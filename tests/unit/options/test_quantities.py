@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import BY_NAME, parse_value
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import parse_duration, parse_size, with_unit
+from segstore_ds.options.table import BY_NAME, parse_value
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from source_kit import SCHEMA, Loaded, again, load, rows
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
-from segstore_ds.options import BY_NAME, READ, STREAM_READ, Option
+from segstore_ds.options.table import BY_NAME, READ, STREAM_READ, Option
 from segstore_ds.spark.batch import planning, slices
 from segstore_ds.spark.parquet_scan.read import read, read_in_order
 

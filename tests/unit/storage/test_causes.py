@@ -18,8 +18,8 @@ from stream_kit import SCHEMA, numbers
 import segstore_ds as segstore
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage.gathered import SingleWriterStorage
 from segstore_ds.storage.locations import resolve_location
-from segstore_ds.storage.single_writer import SingleWriterStorage
 
 NOBODY = 65534
 KEYS = {"key": "k", "secret": "s"}
