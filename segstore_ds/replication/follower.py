@@ -5,12 +5,10 @@ and either may stop half-way. An object in a follower is therefore never deleted
 whole, it is replaced by the same bytes in one step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from segstore_ds.copy.transfer import has_arrived
 from segstore_ds.errors import (
@@ -32,11 +30,9 @@ from segstore_ds.log.seen import hint_of
 from segstore_ds.status.references import status_objects
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-
-T = TypeVar("T")
+from segstore_ds.storage.base import at_once
 
 PROPERTY = "replication"  # On disk. Never change.
-MOST_AT_ONCE = 16  # objects
 _REPAIR = "call segstore.repair(url) of the primary, which copies to the follower what it lacks"
 
 
@@ -249,32 +245,6 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
-
-
-def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of functions that run at the same time, in their order.
-
-    The first one runs in this thread, and so do all where no thread can start, as at the end of the
-    process. None of them runs any more when this returns or raises; of several errors the first in
-    order is raised.
-
-    >>> at_once([lambda: 1, lambda: 2])
-    [1, 2]
-    """
-    if len(works) == 1:
-        return [works[0]()]
-    if not works:
-        return []
-    with ThreadPoolExecutor(min(len(works) - 1, MOST_AT_ONCE), "segstore-at-once") as threads:
-        others = [_begin(threads, work) for work in works[1:]]
-        return [works[0](), *(end() for end in others)]
-
-
-def _begin(threads: Executor, work: Callable[[], T]) -> Callable[[], T]:
-    """Begin work in a thread, and return what gives its result: the work where none can start."""
-    with suppress(RuntimeError):
-        return threads.submit(work).result
-    return work
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:

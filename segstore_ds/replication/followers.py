@@ -25,7 +25,6 @@ from segstore_ds.replication.follower import (
     PROPERTY,
     Follower,
     Replication,
-    at_once,
     followers_of,
     replication_of,
 )
@@ -34,6 +33,7 @@ from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.references import list_objects, read_references
 from segstore_ds.status.slot import Slot
 from segstore_ds.storage import compare_names, find_overlap, refuse_overlap
+from segstore_ds.storage.base import at_once
 
 _LOG = logging.getLogger(__name__)
 SEED_ATTEMPTS = 10

@@ -15,7 +15,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import readable
 from segstore_ds.log.seen import lost_commits
-from segstore_ds.replication.follower import Follower, at_once
+from segstore_ds.replication.follower import Follower
+from segstore_ds.storage.base import at_once
 
 _LOG = logging.getLogger(__name__)
 

@@ -44,7 +44,6 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.replication.follower import (
     PROPERTY,
     Follower,
-    at_once,
     followers_of,
     new_segments,
     new_status,
@@ -55,6 +54,7 @@ from segstore_ds.replication.mend import find_wrong, mend
 from segstore_ds.replication.shipping import FollowerMirrors
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import at_once
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ envelope's own, so a reader that has the name can check the bytes, and equal val
 same version share one object. A part also has statistics after its envelope, in envelopes of their
 own that the first one lists.
 
-Each object has a twin, the same bytes under the same name in `twins/`, written with it and deleted
-before it. Every read that finds the object damaged or gone reads the twin, so metadata names the
-object alone.
+Each object has a twin, the same bytes under the same name in `twins/`. It is put before a commit
+names the object, where the storage is far at the same time, and deleted before the object. Every
+read that finds the object damaged or gone reads the twin, so metadata names the object alone.
 """
 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from segstore_ds.errors import (
@@ -35,6 +35,7 @@ from segstore_ds.format.parts.kinds import KINDS, SEGMENTS, Kind, T, encode_obje
 from segstore_ds.format.parts.segments import Part
 from segstore_ds.format.root import BlobRef, PartRef
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import at_once
 
 _LOG = logging.getLogger(__name__)
 _CACHED_OBJECTS = 64
@@ -83,8 +84,15 @@ class ObjectStore:
         """Write a value and its twin; `version` is the newest version that the writer has seen."""
         data = encode_object(kind, value)
         path = names.build_status_path(version, kind.name, envelope_digest(data))
-        for each in (path, names.twin_of(path)):
-            self.storage.put_named(each, data + behind)
+        whole = data + behind
+        puts = [
+            partial(self.storage.put_named, each, whole) for each in (path, names.twin_of(path))
+        ]
+        if self.storage.profile.is_far:
+            at_once(puts)  # no commit names the object before both have returned
+        else:
+            for put in puts:
+                put()
         self._cache.keep(path, len(value), value)
         return BlobRef(path, len(data))
 

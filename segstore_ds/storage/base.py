@@ -8,9 +8,11 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from segstore_ds.errors import (
     ConflictError,
@@ -54,7 +56,10 @@ FAR = Profile(
 
 # Name prefix of an object that only probes a store; upkeep and drop recognize it.
 PROBE = ".probe-"
+T = TypeVar("T")
+
 _TRIES = 5  # to put an object that others delete
+MOST_AT_ONCE = 16  # requests
 _PART = r"(?!\.\.?(?:/|\Z))[^\x00-\x1f\x7f\\/]+"
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
 
@@ -488,3 +493,29 @@ def check_path(path: str) -> None:
             remedy="give a relative path of names that are not empty, . or ..",
             path=path,
         )
+
+
+def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of functions that run at the same time, in their order.
+
+    The first one runs in this thread, and so do all where no thread can start, as at the end of the
+    process. None of them runs any more when this returns or raises; of several errors the first in
+    order is raised.
+
+    >>> at_once([lambda: 1, lambda: 2])
+    [1, 2]
+    """
+    if len(works) == 1:
+        return [works[0]()]
+    if not works:
+        return []
+    with ThreadPoolExecutor(min(len(works) - 1, MOST_AT_ONCE), "segstore-at-once") as threads:
+        others = [_begin(threads, work) for work in works[1:]]
+        return [works[0](), *(end() for end in others)]
+
+
+def _begin(threads: Executor, work: Callable[[], T]) -> Callable[[], T]:
+    """Begin work in a thread, and return what gives its result: the work where none can start."""
+    with suppress(RuntimeError):
+        return threads.submit(work).result
+    return work

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from segstore_ds.replication.follower import at_once
+from segstore_ds.storage.base import at_once
 
 
 def test_results_come_in_order_of_the_functions():
