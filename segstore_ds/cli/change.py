@@ -12,8 +12,6 @@ from segstore_ds.cli.show import ask
 from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.options.arguments import check_duration
 
-_SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
-
 
 def truncate(run: Run, url: Url, cut: Cut, *, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Forget the events before a cut."""
@@ -223,6 +221,8 @@ def settings(
     yes: Yes = False,
 ) -> None:
     """Show the rules of a stream for all of its writers, or change them."""
+    from segstore_ds.stream.namespaces import SETTINGS
+
     given: dict[str, Any] = {}
     if key_columns is not None:
         given["key_columns"] = None if key_columns == "none" else key_columns.split(",")
@@ -238,7 +238,7 @@ def settings(
         ask(f"Let commits of {stream.url} delete by {' and '.join(kept)}?", yes=yes)
     if given:
         stream.settings.update(**given)
-    known = {name: getattr(stream.settings, name) for name in _SETTINGS}
+    known = {name: getattr(stream.settings, name) for name in SETTINGS}
     run.report(known, *(f"{name:11} {_shown(value)}" for name, value in known.items()))
 
 

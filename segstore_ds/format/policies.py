@@ -188,9 +188,17 @@ class UpkeepPolicy:
 DEFAULT_POLICY = UpkeepPolicy()
 
 
-def build_upkeep(policy: UpkeepPolicy | None) -> str:
-    """Return the property's text for a policy; None switches upkeep off."""
-    return OFF if policy is None else policy.to_json()
+def build_upkeep(policy: UpkeepPolicy | None) -> str | None:
+    """Return the property's text, None for the default policy; no policy switches upkeep off."""
+    if not isinstance(policy, UpkeepPolicy | None):
+        raise InvalidInputError(
+            "not an upkeep policy",
+            remedy="give segstore.UpkeepPolicy(keep_s=...), or None to switch upkeep off",
+            type=type(policy).__name__,
+        )
+    if policy is None:
+        return OFF
+    return None if policy == DEFAULT_POLICY else policy.to_json()
 
 
 def upkeep_of(root: Root) -> UpkeepPolicy | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.copies import all_pins
-from segstore_ds.format.policies import DEFAULT_POLICY, GRACE_S, build_upkeep, upkeep_of
+from segstore_ds.format.policies import DEFAULT_POLICY, GRACE_S, OFF, upkeep_of
 from segstore_ds.format.reader_record import NO_END
 from segstore_ds.format.record import escape_text
 from segstore_ds.format.root import Root, Tag
@@ -118,7 +118,7 @@ def _info(context: StreamContext, root: Root) -> RowDicts:
         "retired_since": dropped and dropped.time_us,
         "freed_at": dropped and dropped.time_us + grace_us,  # the oldest dropped object
         "pinned_version": min(pinned, default=None),
-        "upkeep": build_upkeep(policy),
+        "upkeep": OFF if policy is None else policy.to_json(),
         "upkeep_time": root.upkeep and root.upkeep.time_us,
     }
     return [row]

@@ -13,6 +13,7 @@ import datetime as dt
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.policies import (
     RETENTION_PROPERTY,
     RetentionPolicy,
+    as_policy,
     has_maximum,
     parse_policy,
 )
@@ -266,6 +268,16 @@ def policy_of(root: Root) -> RetentionPolicy | None:
     """Return the policy that is applied after commits; CorruptionError if it can't be read."""
     text = root.properties.get(RETENTION_PROPERTY)
     return None if text is None else parse_policy(text)
+
+
+def build_retention(
+    given: RetentionPolicy | Mapping[str, Any] | None, field: pa.Field | None
+) -> str | None:
+    """Return the property's text for a policy; None for none. `field` is the time column."""
+    policy = None if given is None else as_policy(given)
+    if policy is not None and policy.max_event_age is not None:
+        check_event_age(field)
+    return None if policy is None else policy.to_json()
 
 
 class AutoRetain:

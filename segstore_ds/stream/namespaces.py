@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from segstore_ds.compact.run import add_bounds
 from segstore_ds.copy.pins import run_unpin
-from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
+from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.copies import Pin, pins_of
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
@@ -27,12 +27,10 @@ from segstore_ds.format.indexed_columns import (
 )
 from segstore_ds.format.names import check_label
 from segstore_ds.format.policies import (
-    DEFAULT_POLICY,
     RETENTION_PROPERTY,
     UPKEEP_PROPERTY,
     RetentionPolicy,
     UpkeepPolicy,
-    as_policy,
     build_upkeep,
     upkeep_of,
 )
@@ -63,7 +61,7 @@ from segstore_ds.retention.readers import (
     release_reader,
     reset_reader,
 )
-from segstore_ds.retention.retain import check_event_age, policy_of
+from segstore_ds.retention.retain import build_retention, policy_of
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
@@ -416,7 +414,7 @@ class PublishedTables(Mapping[TableFormat, Published]):
         return remove_latest(self._context)
 
 
-_SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
+SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
 
 
 def _without_time(
@@ -434,7 +432,7 @@ class Settings:
         self._context = context
 
     def __repr__(self) -> str:
-        known = {name: getattr(self, name) for name in _SETTINGS}
+        known = {name: getattr(self, name) for name in SETTINGS}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in known.items())})"
 
     @property
@@ -538,10 +536,7 @@ class Settings:
             texts[TIME_COLUMN] = build_time_column(time_column, schema, own)
             field = None if time_column is None else stored.field(own[time_column])
         if retention is not KEEP:
-            policy = None if retention is None else as_policy(retention)
-            if policy is not None and policy.max_event_age is not None:
-                check_event_age(field)
-            texts[RETENTION_PROPERTY] = None if policy is None else policy.to_json()
+            texts[RETENTION_PROPERTY] = build_retention(retention, field)
         if expiry is not KEEP:
             given = parse_rules(expiry or {}, schema)
             rules = tuple([replace(rule, column=own[rule.column]) for rule in given])
@@ -549,13 +544,7 @@ class Settings:
             texts |= _without_time(root, field, rules)
         refuse_time_column([rule.column for rule in rules], field and field.name)
         if upkeep is not KEEP:
-            if not isinstance(upkeep, UpkeepPolicy | None):
-                raise InvalidInputError(
-                    "not an upkeep policy",
-                    remedy="give segstore.UpkeepPolicy(keep_s=...), or None to switch upkeep off",
-                    type=type(upkeep).__name__,
-                )
-            texts[UPKEEP_PROPERTY] = None if upkeep == DEFAULT_POLICY else build_upkeep(upkeep)
+            texts[UPKEEP_PROPERTY] = build_upkeep(upkeep)
         if publish is not KEEP:
             texts[PROPERTY] = build_auto_publish({codec_of(each).KIND for each in publish})
         run_set_properties(context, texts)

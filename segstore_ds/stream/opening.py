@@ -12,7 +12,6 @@ from segstore_ds.format.policies import (
     UPKEEP_PROPERTY,
     RetentionPolicy,
     UpkeepPolicy,
-    as_policy,
     build_upkeep,
 )
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
@@ -22,7 +21,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.find_streams import DEPTH, find_streams, read_streams
 from segstore_ds.retention.drop import Dropped, run_drop
-from segstore_ds.retention.retain import check_event_age
+from segstore_ds.retention.retain import build_retention
 from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.stream import Stream
 from segstore_ds.write.create import run_create
@@ -86,13 +85,11 @@ def create(
     if like is not None:
         schema = schema_of(like)
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP_PROPERTY: build_upkeep(upkeep)}
-    if retention is not None:
-        policy = as_policy(retention)
-        if policy.max_event_age is not None and isinstance(schema, pa.Schema):
-            named = time_column in schema.names
-            check_event_age(schema.field(time_column) if named else None)
-        properties[RETENTION_PROPERTY] = policy.to_json()
+    fields = {field.name: field for field in (schema if isinstance(schema, pa.Schema) else ())}
+    properties = {
+        UPKEEP_PROPERTY: build_upkeep(upkeep),
+        RETENTION_PROPERTY: build_retention(retention, fields.get(time_column or "")),
+    }
     context = new_context(StreamLog(storage, clock=clock))
     try:
         run_create(

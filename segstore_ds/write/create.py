@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ def run_create(
     schema: pa.Schema,
     *,
     spark_schema: str | None,
-    properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, str | None] = MappingProxyType({}),
     key_columns: Sequence[str] | None = None,
     time_column: str | None = None,
 ) -> None:
@@ -50,7 +51,8 @@ def run_create(
         raise InvalidInputError("schema has no columns", remedy="give at least one")
     stored = normalise_schema(schema)
     text = encode_schema(stored)
-    marked = {
+    texts = {
+        **properties,
         KEY_COLUMNS: build_key_columns(key_columns, stored),
         TIME_COLUMN: build_time_column(time_column, stored),
     }
@@ -59,9 +61,7 @@ def run_create(
         raise _taken(context.storage.url)
     epoch = context.status.put_epoch(seen_before(version), 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch], [stored])
-    kept = dict(properties or {})
-    kept.update((name, value) for name, value in marked.items() if value is not None)
-    first = replace(first, properties=kept)
+    first = replace(first, properties={name: text for name, text in texts.items() if text})
     if context.log.create(begin_history(first), version) is None:
         raise _taken(context.storage.url)
 

@@ -453,3 +453,16 @@ def test_info_says_what_holds_storage_and_until_when() -> None:
     assert info["upkeep_time"] is not None
     stream.settings.update(upkeep=None)
     assert stream.info()["upkeep"] == "off"
+
+
+def test_what_is_no_policy_is_refused_at_once(tmp_path: Path) -> None:
+    """A stream is not created with it, and an open one does not get it."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for refuse in (
+        lambda: segstore.create(tmp_path / "t", SCHEMA, upkeep="1d"),
+        lambda: stream.settings.update(upkeep="1d"),
+    ):
+        with pytest.raises(InvalidInputError, match="not an upkeep policy"):
+            refuse()
+    assert not segstore.exists(tmp_path / "t")
+    assert stream.settings.upkeep == DEFAULT_POLICY
