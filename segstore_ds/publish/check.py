@@ -69,13 +69,14 @@ def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, Format
     objects = {info.path: info for info in listed if paths.is_published(info.path)}
     # Upkeep deletes by the store's clock, also when nothing was published since.
     reads = [*codec.reads(storage, objects, context.clock.wall_us() + CLOCK_LIMIT_US)]
-    reads.append((paths.build_marks_path(codec.KIND), partial(read_marks, storage, codec)))
+    marks = paths.build_marks_path(codec.KIND)
+    reads.append((marks, partial(read_marks, storage, codec)))
     damage = [each for path, read in reads for each in _try(path, read)]
     yield from damage
     if not objects or damage:
         return
     table = codec.newest(storage)
-    if table.note is None:
+    if table.note is None and marks in objects:  # else the first commit was never made
         yield codec.METADATA_FOLDER, MissingObjectError(f"{codec.TITLE} table lacks its metadata")
     for file in codec.read_files(storage, table)[1].values():
         if file.key != file.path:  # else a segment

@@ -60,12 +60,15 @@ def remove_table(storage: Storage, stream_id: str, codec: Codec, *, keep: str = 
 def _turn(path: str) -> int:
     """Return when an object goes: commits after what only they prove to be the stream's.
 
-    Without commits there is no table, so its files go after them. The newest commit goes first: who
-    is about to publish the next one looks for it, and a removal that is killed leaves older ones.
+    Without commits there is no table, so its files go after them, the sign of it first. The newest
+    commit goes first: who is about to publish the next one looks for it, and a removal that is
+    killed leaves older ones.
     """
     if path.endswith(_FIRST):
         return 0
-    return 1 if path.endswith(".json") and not path.endswith("_unused.json") else 2
+    if path.endswith("_unused.json"):
+        return 2
+    return 1 if path.endswith(".json") else 3
 
 
 def is_foreign(storage: Storage, codec: Codec, stream_id: str) -> bool:
@@ -115,10 +118,9 @@ def delete_unused(
     since = {info: old.get(info.path, now_us) for info in unused if info.modified_us < made_us}
     left = {info: us for info, us in since.items() if us > now_us - grace_us}
     marks = {info.path: us for info, us in left.items()}
-    if marks != old:
-        storage.put(
-            paths.build_marks_path(codec.KIND), json.dumps(marks, separators=(",", ":")).encode()
-        )
+    path = paths.build_marks_path(codec.KIND)
+    if marks != old or all(info.path != path for info in objects):
+        storage.put(path, json.dumps(marks, separators=(",", ":")).encode())
     superseded = [path for path, due_us in ended.items() if due_us <= now_us]
     for path in (*superseded, *(info.path for info in since if info not in left)):
         storage.delete(path)

@@ -175,16 +175,18 @@ def _check_same(context: StreamContext, follower: Follower) -> None:
     root = context.log.refresh()
     try:
         mend(context.log.files, follower, root, root.log_start)
-        # It is the same stream if a version that both have is the same.
+        # It is the same stream if a version that both have is the same. Below the log's start lies
+        # nothing, or what a writer left that slept; and the folder could not be brought up.
         found = follower.files.latest()
-        ours = context.log.files.get(found[0]) if found and found[0] <= root.version else None
+        kept = range(root.log_start, root.version + 1)
+        ours = context.log.files.get(found[0]) if found and found[0] in kept else None
         if found and ours and ours.transaction == found[1].transaction:
             return
         failure = None
     except (FencedError, MissingObjectError) as error:
         failure = error
     raise AlreadyExistsError(
-        "the folder holds another stream, or a diverged copy of this one",
+        "the folder holds another stream, or a diverged or outdated copy of this one",
         remedy="give an empty folder",
         url=follower.url,
     ) from failure

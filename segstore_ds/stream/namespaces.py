@@ -377,7 +377,7 @@ class PublishedTables(Mapping[TableFormat, Published]):
         """Delete a table's metadata and its own files, never the stream's.
 
         Commits publish it no more, if they did. Repeat a call that failed: until then what it left
-        counts as a damaged table.
+        may count as a damaged table.
 
         Returns:
             How many objects were deleted; 0 if there was no table.

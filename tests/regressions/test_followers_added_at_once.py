@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from stream_kit import SCHEMA
+from stream_kit import HOUR, SCHEMA, make_stream, numbers, wait
 from wrapped_storage import WrappedStorage
 
+from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create
 from segstore_ds.stream.opening import open as open_on
@@ -51,3 +52,22 @@ def test_two_operators_add_one_folder_at_once(request_number: int) -> None:
     stream.followers.add(other.url)
     assert stream.refresh().followers == (other.url,)
     assert open_on(other.url).version == stream.version
+
+
+def test_copy_that_lacks_forgotten_versions_becomes_no_follower():
+    """Seed 20270118001: who added it slept, and left a commit; each further try said: repair it."""
+    stream, storage = make_stream(3)
+    old = f"{stream.url}-follower"
+    stream.back_up(old)
+    path = f"log/{stream.version:020d}"
+    left = storage.get(path)
+    for n in range(4):
+        wait(storage, 2 * HOUR)
+        stream.append(numbers(n, n + 1))
+    stream.maintain(keep="1h")
+    assert storage.create(path, left)
+    with pytest.raises(AlreadyExistsError, match="give an empty folder"):
+        stream.followers.add(old)
+    assert stream.followers == ()
+    stream.followers.add(f"{old}-2")
+    assert stream.append(numbers(0, 1)).end == stream.tail

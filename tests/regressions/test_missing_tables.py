@@ -131,3 +131,17 @@ def test_checkpoint_that_is_named_stays() -> None:
     for named_us, gone in ((101, set()), (201, {*paths[:2]})):
         named = ObjectInfo(LAST_CHECKPOINT, 9, named_us)
         assert superseded([*objects, named], Shown(11)).keys() == gone
+
+
+def test_table_whose_first_commit_failed_is_none() -> None:
+    """Seed 20270217002: what had been staged for it counted as a table that lacks its metadata."""
+    stream = make()
+    ICEBERG.publish(stream, settle=True)
+    storage = open_storage(stream.url)
+    for path in ICEBERG.objects(storage):
+        if path.endswith((".json", ".text")):
+            storage.delete(path)
+    assert ICEBERG.objects(storage)
+    stream.verify().check()
+    assert segstore.repair(stream.url).ok
+    assert not stream.published

@@ -121,10 +121,13 @@ class Mender(_Hurt):
             try:
                 report = repair(self.storage(url), clock=self.clock, replica=replica)
             except FormatError as error:
-                self.unnamed = "replica" in str(error)
+                self.unnamed = url == PLACES[0] and "replica" in str(error)
                 raise
             self.unnamed = False
             self.world.note(f"repaired {url}: {report.ok} {report.repaired}")
+            if any("followers.add" in told for told in report.damaged):
+                self.open().followers.add(PLACES[1])  # it lost the commit that made it a follower
+                report = repair(self.storage(url), clock=self.clock)
             if not report.ok:
                 if self.life.ending or not self.life.faulty:
                     raise Violation(f"{self.hurt.sick}: {report.damaged[:3]}")
