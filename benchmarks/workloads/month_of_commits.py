@@ -61,7 +61,7 @@ class _Counted(TimedStorage):
     "one writer that never loses a race, and a store that never fails",
     "a month at one a second would be the day's requests, thirty times: it is not simulated",
     rows=DAY_S,
-    tiny_rows=600,
+    tiny_rows=200,
 )
 def month_of_commits(settings: Settings) -> Found:
     """Commit ten events each second (rows: commits), and each two minutes for thirty days.
