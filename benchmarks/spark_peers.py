@@ -109,7 +109,7 @@ class Segstore(Peer):
         """Merge small segments."""
         import segstore_ds as segstore
 
-        segstore.spark.compact(spark, str(self.place(table)))
+        segstore.spark.open(spark, str(self.place(table))).compact()
 
     def live_bytes(self, spark: SparkSession, table: str) -> int:
         """Add up the listed segments, and the events that lie in the newest commit."""

@@ -155,8 +155,8 @@ segmentBytes: targetfilesize write.target-file-size-bytes maxrecordsperfile
 segmentFormat: write.format.default file.format
 statsColumns: dataskippingnumindexedcols delta.dataskippingstatscolumns
 compact: autooptimize autocompact delta.autooptimize.autocompact auto-compaction
-segstore.spark.compact(spark, url, target_bytes=...): compaction.target-file-size
-segstore.spark.compact(spark, url, target_bytes=...): rewrite-target-file-size-bytes
+Stream.compact(target_bytes=...): compaction.target-file-size
+Stream.compact(target_bytes=...): rewrite-target-file-size-bytes
 """
 # Of these there is no such option, but something else that does what users want.
 _FEED = "a stream is its own feed of changes: read it from startCut to endCut, or as readStream"
@@ -165,7 +165,7 @@ FOREIGN: Mapping[str, str] = {
     "readchangedata": _FEED,
     "partitionoverwritemode": "a stream has no partitions: overwrite mode replaces all events",
     "replacewhere": "a write can't replace some events: append new ones, shown by key in a latest "
-    "table, or erase values with segstore.spark.redact; a read takes filters",
+    "table, or erase values with Stream.redact; a read takes filters",
 }
 PEERS: Mapping[str, str] = {
     peer: ours

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segstore_ds.spark.active import activated as activated
-    from segstore_ds.spark.jobs import clone as clone
-    from segstore_ds.spark.jobs import compact as compact
     from segstore_ds.spark.jobs import copy as copy
-    from segstore_ds.spark.jobs import redact as redact
+    from segstore_ds.spark.jobs import open as open  # noqa: A004 - segstore.spark.open
     from segstore_ds.spark.parquet_scan.read import read as read
     from segstore_ds.spark.query_listener import listener as listener
     from segstore_ds.spark.session import create_view as create_view
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "activated": "active",
-    "clone": "jobs",
-    "compact": "jobs",
     "copy": "jobs",
     "create_view": "session",
     "listener": "query_listener",
+    "open": "jobs",
     "read": "parquet_scan.read",
     "recommended_conf": "session",
-    "redact": "jobs",
     "register": "session",
     "write": "session",
     "write_batch": "session",

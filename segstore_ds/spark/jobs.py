@@ -1,4 +1,4 @@
-"""`compact`, `copy`, `clone` and `redact` of a session: small here, large by Spark's tasks."""
+"""`open` and `copy` of a session: small work is done here, large work by Spark's tasks."""
 
 import hashlib
 import inspect
@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from segstore_ds import Layout, Stream
+from segstore_ds import Stream
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.table import MERGE, TARGET_BYTES, TARGET_ROWS, WRITE, parse_options
-from segstore_ds.reports import Compaction, Copied, Redacted
+from segstore_ds.options.table import WRITE, parse_options
+from segstore_ds.reports import Copied
 from segstore_ds.spark.batch.job_writer import EVENTS, MOST_TASKS, SEGMENTS
 from segstore_ds.spark.batch.planning import storage_of
 from segstore_ds.spark.batch.writer import build_request, client_of
@@ -28,7 +28,6 @@ from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector.jobs import (
     CutLike,
-    FilterLike,
     Job,
     cut_text,
     open_on_engine,
@@ -59,62 +58,36 @@ def launch(spark: SparkSession, job: Job, rows: Sequence[Any]) -> Generator[Any,
         yield from pickle.loads(row[0])  # noqa: S301 - our own tasks
 
 
-def compact(
-    spark: SparkSession,
-    url: str | os.PathLike[str],
-    *,
-    start: CutLike | None = None,
-    end: CutLike = "tail",
-    mode: str = MERGE,
-    target_rows: int = TARGET_ROWS,
-    target_bytes: int = TARGET_BYTES,
-    minor: tuple[int, int] | None = None,
-    budget_bytes: int | None = None,
-    layout: Layout | None = None,
-    single_writer: bool = False,
-) -> Compaction:
-    """Compact a stream with Spark's tasks: they write the segments, this process plans and commits.
+def open(  # noqa: A001 - segstore.spark.open(spark, url)
+    spark: SparkSession, url: str | os.PathLike[str], *, single_writer: bool = False
+) -> Stream:
+    """Open a stream whose compactions, copies and redactions run in Spark's tasks.
 
-    It does the same as `Stream.compact`, with the same guarantees. Work on at most 16 MiB is done
-    in this process, without a job. What the tasks of a job that failed have staged is deleted by
-    upkeep.
+    All methods are those of `segstore.open`, with the same guarantees. Of `compact`, `redact` and
+    `copy_to`, this process plans and commits, and tasks read and write the segments. Work on at
+    most 16 MiB is done in this process, without a job. What the tasks of a job that failed have
+    staged is deleted by upkeep.
 
     Args:
-        spark: A session with the format registered; this process opens the stream as well.
+        spark: A session with the format registered; its storage options open the stream.
         url: The stream.
-        start: As for `Stream.compact`, like the next six.
-        end: Where to end.
-        mode: ``merge``, ``stitch`` or ``split``.
-        target_rows: Most events of a segment.
-        target_bytes: Most encoded bytes of a segment.
-        minor: Only runs of at least ``(small, medium)`` segments; None takes every run.
-        budget_bytes: Most encoded bytes to rewrite, the newest first; None for no limit.
-        layout: Compression and frames of what is written.
         single_writer: Allow a filesystem without exclusive create.
 
     Returns:
-        What was done; `commits` is 0 if there was nothing to do.
+        The stream. A job that fails raises pyspark.errors.PySparkException, whose text names our
+        error and the remedy.
 
     Raises:
-        SegstoreError: As `Stream.compact`.
-        pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
+        NotFoundError: There is no stream.
 
     Examples:
         >>> _ = stream.append({"user": "ada", "n": 4})
-        >>> done = segstore.spark.compact(spark, stream.url)
+        >>> done = segstore.spark.open(spark, stream.url).compact()
         >>> done.segments_before, done.segments_after
         (2, 1)
     """
-    return _open(spark, url, single_writer=single_writer).compact(
-        start,
-        end,
-        mode=mode,
-        target_rows=target_rows,
-        target_bytes=target_bytes,
-        minor=minor,
-        budget_bytes=budget_bytes,
-        layout=layout,
-    )
+    storage = _storage(spark, as_location(url), single_writer=single_writer)
+    return open_on_engine(storage, partial(launch, spark), client=_client(spark))
 
 
 def copy(
@@ -177,7 +150,7 @@ def copy(
     source, target = as_location(source), as_location(target)
     mode = mode or (SEGMENTS if transform is None else EVENTS)
     if transform is None:
-        stream = _open(spark, source, single_writer=single_writer)
+        stream = open(spark, source, single_writer=single_writer)
         to = _storage(spark, target, single_writer=single_writer)
         return stream.copy_to(to, copy_id=copy_id, mode=mode, start=start, end=end, seal=seal)
     if mode != EVENTS:
@@ -214,47 +187,6 @@ def copy(
     return work.commit()
 
 
-def clone(
-    spark: SparkSession,
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    copy_id: str,
-    *,
-    version: int | None = None,
-    end: int | str = "tail",
-    seal: bool = False,
-) -> Copied:
-    """Make a stream that shares the segments of another one: three commits, and no job.
-
-    It does the same as `Stream.copy_to` with mode ``clone``, with the session's storage options.
-
-    Args:
-        spark: A session with the format registered.
-        source: The origin.
-        target: A location without a stream, on the origin's filesystem.
-        copy_id: Names the clone's pin in the origin; repeating the clone with its id does nothing.
-        version: The kept version that it starts from; None for the newest one.
-        end: The event after its last; any form of cut except a time object.
-        seal: Seal the clone after its last event.
-
-    Returns:
-        What is shared; `repeated` if the clone had been made before.
-
-    Raises:
-        SegstoreError: As `Stream.copy_to`.
-
-    Examples:
-        >>> fork = f"{stream.url}-fork"
-        >>> segstore.spark.clone(spark, stream.url, fork, "fork", end=2).end
-        2
-        >>> segstore.spark.read(spark, fork).count()
-        2
-    """
-    return _open(spark, source).copy_to(
-        as_location(target), copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
-    )
-
-
 def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) -> str | None:
     """Return what tells a transformation from others, as far as its own file shows it.
 
@@ -269,14 +201,6 @@ def _made_by(transform: Callable[[DataFrame], DataFrame], schema: StructType) ->
     return hashlib.blake2b(code + text + schema.json().encode(), digest_size=6).hexdigest()
 
 
-def _open(
-    spark: SparkSession, url: str | os.PathLike[str], *, single_writer: bool = False
-) -> Stream:
-    """Open a stream in this process whose jobs run by Spark's tasks."""
-    storage = _storage(spark, as_location(url), single_writer=single_writer)
-    return open_on_engine(storage, partial(launch, spark), client=_client(spark))
-
-
 def _client(spark: SparkSession) -> str:
     return client_of(spark.conf.get("spark.app.id", None))
 
@@ -284,53 +208,3 @@ def _client(spark: SparkSession) -> str:
 def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> Storage:
     source = bound_source(spark)({"path": url})
     return storage_of(source, parse_options({"path": url, "singleWriter": single_writer}, WRITE))
-
-
-def redact(
-    spark: SparkSession,
-    url: str | os.PathLike[str],
-    filters: FilterLike,
-    *,
-    columns: Sequence[str],
-    reason: str = "",
-    redact_id: str | None = None,
-    forget: bool = False,
-    short_grace: bool = False,
-) -> Redacted:
-    """Set columns of matching events to null for good, with Spark's tasks.
-
-    It does the same as `Stream.redact`, with the same guarantees: tasks read the segments and write
-    those that hold matching events, and this process plans and commits. At most 16 MiB are read in
-    this process, without a job.
-
-    Args:
-        spark: A session with the format registered; this process opens the stream as well.
-        url: The stream.
-        filters: Conditions that the events satisfy, as for `Stream.scan`; at least one.
-        columns: The columns to set to null.
-        reason: What the stream keeps about it: a request's number, never the person.
-        redact_id: The same id again is the same redaction; None makes a random one.
-        forget: Also delete what still holds the values.
-        short_grace: With `forget`: don't keep the replaced objects for the grace of upkeep.
-
-    Returns:
-        What was redacted, the id and the bound tail; `forgotten` is the report of `forget`.
-
-    Raises:
-        SegstoreError: As `Stream.redact`.
-        pyspark.errors.PySparkException: A job failed; the text names our error and the remedy.
-
-    Examples:
-        >>> segstore.spark.redact(spark, stream.url, "user == 'ada'", columns=["user"]).rows
-        1
-        >>> segstore.spark.read(spark, stream.url).where("user IS NULL").count()
-        1
-    """
-    return _open(spark, url).redact(
-        filters,
-        columns=columns,
-        reason=reason,
-        redact_id=redact_id,
-        forget=forget,
-        short_grace=short_grace,
-    )

@@ -40,7 +40,7 @@ def main(remote: str, folder: str) -> None:
         warnings.simplefilter("always")
         found["large"] = [segstore.spark.read(spark, url).count() for _ in range(2)]
     found["warned"] = [str(each.message) for each in warned if "Spark Connect" in str(each.message)]
-    found["compacted"] = segstore.spark.compact(spark, url).segments_after
+    found["compacted"] = segstore.spark.open(spark, url).compact().segments_after
     done = segstore.spark.copy(spark, url, f"{folder}/copy", "c", lambda df: df.where("id < 7"))
     found["copied"] = [done.end, segstore.open(f"{folder}/copy").tail]
     try:

@@ -156,7 +156,7 @@ def test_copies_and_clones(connect, url, tmp_path):
     segments = f"file://{tmp_path}/segments"
     assert segstore.spark.copy(connect, stream.url, segments, "c", seal=True).segments == 1
     clone = f"file://{tmp_path}/clone"
-    segstore.spark.clone(connect, stream.url, clone, "c")
+    segstore.spark.open(connect, stream.url).copy_to(clone, copy_id="c", mode="clone")
     assert connect.read.format("segstore").load(clone).count() == 100
 
 

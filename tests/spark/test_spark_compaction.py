@@ -25,8 +25,8 @@ def fill(url: str, commits: int):
 @pytest.mark.smoke
 def test_groups_are_merged_by_tasks_in_one_commit(spark, url):
     stream = fill(url, 12)
-    done = segstore.spark.compact(
-        spark, url, target_rows=30, layout=segstore.Layout(compression="lz4")
+    done = segstore.spark.open(spark, url).compact(
+        target_rows=30, layout=segstore.Layout(compression="lz4")
     )
     assert (done.groups, done.commits) == (4, 1)
     assert (done.segments_before, done.segments_after) == (12, 4)
@@ -41,19 +41,19 @@ def test_groups_are_merged_by_tasks_in_one_commit(spark, url):
 
 def test_a_second_call_finds_nothing_to_do(spark, url):
     stream = fill(url, 9)
-    assert segstore.spark.compact(spark, url, target_rows=40).groups == 2
-    assert segstore.spark.compact(spark, url, target_rows=40).commits == 0
+    assert segstore.spark.open(spark, url).compact(target_rows=40).groups == 2
+    assert segstore.spark.open(spark, url).compact(target_rows=40).commits == 0
     assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 40, 10]
-    segstore.spark.compact(spark, url, start=40, mode="split", target_rows=20)
+    segstore.spark.open(spark, url).compact(start=40, mode="split", target_rows=20)
     assert [entry.rows for entry in stream.refresh()._log.root.entries] == [40, 20, 20, 10]
 
 
 def test_wrong_targets_are_refused_as_python_names_them(spark, url):
     fill(url, 2)
     with pytest.raises(segstore.errors.InvalidInputError, match="give target_rows as an int"):
-        segstore.spark.compact(spark, url, target_rows=0)
+        segstore.spark.open(spark, url).compact(target_rows=0)
     with pytest.raises(segstore.errors.NotFoundError):
-        segstore.spark.compact(spark, f"{url}-gone")
+        segstore.spark.open(spark, f"{url}-gone").compact()
 
 
 def plan_of(spark, url: str, **options: object):

@@ -295,13 +295,15 @@ def test_transformed_copy_goes_on_unless_the_transformation_changed(
 def test_clone_is_read_in_the_session(spark, url, tmp_path):
     stream = fill(url, 3)
     target = f"file://{tmp_path}/cloned"
-    assert segstore.spark.clone(spark, url, target, "test").segments == 3
-    assert segstore.spark.clone(spark, url, target, "test").repeated
+    opened = segstore.spark.open(spark, url)
+    assert opened.copy_to(target, copy_id="test", mode="clone").segments == 3
+    assert opened.copy_to(target, copy_id="test", mode="clone").repeated
     assert spark.read.format("segstore").load(target).count() == 30
     assert segstore.spark.read(spark, target, columns="id").count() == 30
     assert list(stream.refresh().pins) == ["test"]
     spark.range(5).write.format("segstore").mode("append").save(target)
     assert (segstore.open(target).tail, stream.refresh().tail) == (35, 30)
     past = f"file://{tmp_path}/past"
-    assert segstore.spark.clone(spark, url, past, "past", version=2, end=15).segments == 2
+    made = opened.refresh().copy_to(past, copy_id="past", mode="clone", version=2, end=15)
+    assert made.segments == 2
     assert segstore.spark.read(spark, past, columns="id").count() == 15

@@ -49,7 +49,7 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
         query,
         lambda: segstore.spark.copy(*copied),
         lambda: segstore.spark.copy(*copied, lambda events: events),
-        lambda: segstore.spark.clone(*copied),
+        lambda: segstore.spark.open(*copied[:2]).copy_to(table, copy_id="c", mode="clone"),
     ]
     for write in writes:
         with pytest.raises((PySparkException, InvalidInputError)) as caught:
@@ -114,10 +114,9 @@ def test_helpers_refuse_half_a_surrogate_pair(spark: SparkSession, url: str) -> 
     for call in (
         lambda: segstore.spark.write(rows, url),
         lambda: segstore.spark.read(spark, url),
-        lambda: segstore.spark.compact(spark, url),
+        lambda: segstore.spark.open(spark, url).compact(),
         lambda: segstore.spark.copy(spark, "memory://x", url, "c"),
         lambda: segstore.spark.copy(spark, url, "memory://x", "c"),
-        lambda: segstore.spark.clone(spark, url, "memory://x", "c"),
     ):
         with pytest.raises(InvalidInputError, match="a character that no name can have"):
             call()

@@ -23,18 +23,20 @@ def fill(url: str) -> segstore.Stream:
 def test_tasks_redact_segments_of_every_kind(spark, url):
     stream = fill(url)
     wanted = [["id", "in", [3, 17, 25, 44]]]
-    done = segstore.spark.redact(spark, url, wanted, columns=["s"], redact_id="r")
+    done = segstore.spark.open(spark, url).redact(wanted, columns=["s"], redact_id="r")
     assert (done.rows, done.segments, done.tail) == (4, 4, 60)
     assert stream.refresh().read().read_all()["s"].to_pylist() == [
         None if n in (3, 17, 25, 44) else f"s{n}" for n in range(60)
     ]
-    assert segstore.spark.redact(spark, url, wanted, columns=["s"], redact_id="r").repeated
-    forgotten = segstore.spark.redact(
-        spark, url, wanted, columns=["s"], redact_id="r", forget=True
-    ).forgotten
+    assert segstore.spark.open(spark, url).redact(wanted, columns=["s"], redact_id="r").repeated
+    forgotten = (
+        segstore.spark.open(spark, url)
+        .redact(wanted, columns=["s"], redact_id="r", forget=True)
+        .forgotten
+    )
     assert not forgotten.done
     with pytest.raises(InvalidInputError):
-        segstore.spark.redact(spark, url, [], columns=["s"])
+        segstore.spark.open(spark, url).redact([], columns=["s"])
 
 
 def test_a_failed_job_changes_nothing(spark, url):
@@ -44,6 +46,6 @@ def test_a_failed_job_changes_nothing(spark, url):
     data = stream._log.storage.get(path)
     stream._log.storage.delete(path)
     with pytest.raises(PythonException, match="SEG_MISSING_OBJECT"):
-        segstore.spark.redact(spark, url, [["id", ">=", 0]], columns=["s"], redact_id="r")
+        segstore.spark.open(spark, url).redact([["id", ">=", 0]], columns=["s"], redact_id="r")
     assert stream.refresh().version == version
     stream._log.storage.put(path, data)

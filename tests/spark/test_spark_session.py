@@ -235,7 +235,7 @@ def test_helpers_work_from_threads(spark, url, append, tmp_path):
     for _ in range(2):
         append(spark.range(3))
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(segstore.spark.compact, spark, url).result().groups == 1
+        assert pool.submit(lambda: segstore.spark.open(spark, url).compact()).result().groups == 1
         copied = pool.submit(
             segstore.spark.copy, spark, url, f"file://{tmp_path}/copied", "c"
         ).result()

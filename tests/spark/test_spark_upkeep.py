@@ -43,7 +43,7 @@ def sink(spark, url, tmp_path):
 
 def compaction(spark, url, _tmp_path):
     """Merge segments in tasks."""
-    segstore.spark.compact(spark, url)
+    segstore.spark.open(spark, url).compact()
 
 
 @pytest.mark.parametrize("commit", [batch, sink, compaction])

@@ -86,7 +86,7 @@ def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
 @pytest.mark.sweep  # the tasks of a redaction are run in the same way
 def test_a_compaction_changes_no_event(spark, cluster, stream, url):
     merged = cluster.lose_worker_during(
-        spark, lambda: segstore.spark.compact(spark, url, target_rows=3 * ROWS)
+        spark, lambda: segstore.spark.open(spark, url).compact(target_rows=3 * ROWS)
     )
     assert (merged.groups, len(stream.refresh()._log.root.entries)) == (
         SEGMENTS // 3,
@@ -119,7 +119,8 @@ def test_a_copy_by_events_has_every_event_at_its_offset(spark, cluster, stream, 
 def test_a_redaction_finds_every_event(spark, cluster, stream, url):
     filters = [["n", ">=", 10]]
     done = cluster.lose_worker_during(
-        spark, lambda: segstore.spark.redact(spark, url, filters, columns=["s"], redact_id="r1")
+        spark,
+        lambda: segstore.spark.open(spark, url).redact(filters, columns=["s"], redact_id="r1"),
     )
     assert done.rows == EVENTS - 10
     assert [row["s"] for row in events(url)] == [f"s{n}" for n in range(10)] + [None] * (

@@ -33,7 +33,7 @@ def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
         patch.object(events, "LEAST_PIECE_ROWS", ROWS),
     ):
         if verb == "compact":
-            segstore.spark.compact(spark, source, target_rows=4 * ROWS)
+            segstore.spark.open(spark, source).compact(target_rows=4 * ROWS)
         else:
             mode = "events" if verb == "events" else "segments"
             segstore.spark.copy(spark, source, target, COPY_ID, mode=mode)

@@ -103,8 +103,7 @@ def _check_options(options: Mapping[str, Any], *, overwrite: bool) -> str | None
     if mode == CLONE:
         raise InvalidInputError(
             "a clone takes no rows",
-            remedy="call segstore.spark.clone(spark, source, target, copy_id), or "
-            'Stream.copy_to(url, copy_id=..., mode="clone")',
+            remedy='call Stream.copy_to(url, copy_id=..., mode="clone")',
         )
     if copies and mode == EVENTS:
         raise InvalidInputError(

@@ -19,7 +19,6 @@ from segstore_ds.observe.watch import EVERY_S as MEASURE_EVERY_S
 from segstore_ds.observe.watch import Watch
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.cuts import CutLike, cut_text
-from segstore_ds.read.filters.given import FilterLike
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import AfterCommit
@@ -31,7 +30,6 @@ from segstore_ds.stream.stream import Stream, context_of
 __all__ = [
     "MEASURE_EVERY_S",
     "CutLike",
-    "FilterLike",
     "Job",
     "RowsCopy",
     "TableJob",

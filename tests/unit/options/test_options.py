@@ -126,7 +126,7 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
         ("maxFilesPerTrigger", "maxBytesPerTrigger", STREAM_READ),
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger", STREAM_READ),
         ("minOffsetsPerTrigger", "minRowsPerTrigger", STREAM_READ),
-        ("rewrite-target-file-size-bytes", "segstore.spark.compact", WRITE),
+        ("rewrite-target-file-size-bytes", "Stream.compact", WRITE),
     ],
 )
 def test_error_for_another_systems_option_names_ours(peer: str, ours: str, scope: str) -> None:

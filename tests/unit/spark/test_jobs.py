@@ -29,8 +29,8 @@ def test_small_jobs_start_none(tmp_path, monkeypatch, bound: int) -> None:
     actions = (
         lambda: jobs.copy(spark, url, tmp_path / "segments", "c").end,
         lambda: jobs.copy(spark, url, tmp_path / "events", "c", mode="events").end,
-        lambda: jobs.redact(spark, url, [["n", "<", 2]], columns=["n"]).rows,
-        lambda: jobs.compact(spark, url).segments_before,
+        lambda: jobs.open(spark, url).redact([["n", "<", 2]], columns=["n"]).rows,
+        lambda: jobs.open(spark, url).compact().segments_before,
     )
     for action, done in zip(actions, (4, 4, 2, 4), strict=True):
         if bound:

@@ -68,7 +68,7 @@ def error(action: Callable[[], None]) -> str:
         ({"batchId": 0, "operation": "compact"}, "takes no options of an append"),
         ({"writerId": "x", "operation": "copy"}, "takes no options of an append"),
         ({"compact": "auto", "copyMode": "segments"}, "options=['compact']"),
-        ({"copyMode": "clone", "operation": "copy"}, r"segstore.spark.clone"),
+        ({"copyMode": "clone", "operation": "copy"}, r"Stream.copy_to"),
     ],
 )
 def test_wrong_options_are_refused_and_make_nothing(url, options, message):
