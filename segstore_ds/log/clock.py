@@ -52,7 +52,7 @@ class Clock:
         self.sleep(self.random() * min(most_s, base_s * 2.0**attempt))
 
     def start(self, work: Callable[[], None], name: str) -> None:
-        """Begin short work that nobody waits for; a process ends when it has ended."""
+        """Start short work that no caller waits for; the process waits for it at its end."""
         if self.background:
             threading.Thread(target=work, name=name, daemon=False).start()
         else:
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Skew:
-    """How far this machine's clock is from the store's, as one handle has found out.
+    """How far this machine's clock is from the store's, as one handle measured it.
 
     They are compared at most once per `CLOCK_CHECK_S`, and whenever this machine's clock was set
     meanwhile, which the boot clock shows.

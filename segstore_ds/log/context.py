@@ -31,7 +31,7 @@ class Job(Protocol):
     """What all rows of a verb share; picklable, as are its rows and results."""
 
     def run(self, rows: Iterable[Any], /) -> Generator[Any, None, None]:
-        """Do rows and yield results, in their order.
+        """Run rows and yield their results in order.
 
         Any row may be run again, killed, or run twice at once. If one fails or the iteration is
         broken off, what no later attempt can use is deleted.
@@ -96,8 +96,8 @@ class StreamContext:
 def client_name(more: str = "") -> str:
     """Return the name of this writer for a stream's history: software, user, host, application.
 
-    The words of SEGSTORE_CLIENT take the place of what the platform says of the last three, and so
-    does an application that `more` names, the words of what writes beside this package.
+    SEGSTORE_CLIENT replaces the last three, which the platform says otherwise. `more` are words of
+    the program that writes by this package; an application among them replaces the other one.
     """
     given = os.environ.get(CLIENT_VARIABLE)
     words = _platform_words() if given is None else given.split()

@@ -1,8 +1,8 @@
 """When hints are written: after each commit, or once a burst of commits is over.
 
-On an object store a commit writes the hint at most once a second, so that a burst leaves an older
-one behind: it is written once more when the burst is over, or the process ends. Nobody waits for
-the late hint, and a failure changes nothing: a hint only shortens the next open, and shows it when
+On an object store commits write the hint at most once a second, so after a burst it may name an
+older commit. It is written once more when the burst is over or the process ends. No call waits for
+this late hint, and its failure does no harm: a hint only shortens the next open, and tells it if
 the newest commits are gone.
 """
 
@@ -83,10 +83,10 @@ class HintPace:
     def write(
         self, write: Callable[[], None], late: Callable[[], None], *, writers: int = 1
     ) -> None:
-        """Write the hint, or let `late` write a newer one later; never raises what they do not."""
+        """Call `write` now, or have `late` called later; raises only what they raise."""
         every_s = self._storage.profile.hint_every_s
         if not every_s:
-            # On local disk a hint takes less time than to remember that one is due.
+            # On local disk, writing a hint is faster than remembering that one is due.
             write()
             return
         now_s, url = self._clock.boot_s(), self._storage.url

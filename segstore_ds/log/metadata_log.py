@@ -140,7 +140,7 @@ class MetadataLog(Generic[T]):
         return self.add_or_read(number, batch) is None
 
     def holds_added(self, number: int) -> bool:
-        """Tell whether a batch exists; the one that was added last, whether as it was put."""
+        """Tell whether a batch exists; of the one added last, whether its file is unchanged."""
         added = self._added  # another thread may add the next one
         if added is None or added[0] != number:
             return self.exists(number)

@@ -40,7 +40,7 @@ from segstore_ds.log.transition import broken_invariants
 
 LOG_GRACE_S = 3600.0
 CONFIRM_S = 60.0
-FOLLOWED = 8  # versions behind a base that are read by name; then their names are listed
+FOLLOWED = 8  # versions behind a base that are read one by one; then names are listed
 
 
 def _encode_after(root: Root, known: Encoded | None, where: str) -> tuple[bytes, Encoded]:
@@ -100,7 +100,7 @@ ReadRoot = Callable[[int, bytes], Root]  # decodes and checks the file of a vers
 
 
 class LostError(Exception):
-    """A search found that commits are gone; the next search has to find the same."""
+    """A search shows that commits are gone; a second search has to confirm it."""
 
     def __init__(self, found: MissingObjectError) -> None:
         super().__init__(str(found))
@@ -188,8 +188,8 @@ def not_before(
 ) -> Base | None:
     """Return what was found, or what follows a commit that a stale listing did not show.
 
-    `witness` is the hint that has seen that commit; the handle has if it is None. Raises LostError
-    when what was seen is gone from the log.
+    `witness` is the hint that proves that commit; None if this handle has seen it. Raises LostError
+    when it is gone from the log.
     """
     if _includes(files, found.root, seen, witness):
         return found

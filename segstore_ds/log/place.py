@@ -23,7 +23,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, find_inner
 
-_LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
+_LOOKED_AT = 999  # names: every store lists so many, and the folder's own, in one request
 _TOLD = 5
 _ASKED = 20  # folders, one request each
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
@@ -63,7 +63,7 @@ def first_version(files: MetadataLog[Root]) -> int | None:
     """Return the version that a new stream begins with; None where there already is a stream.
 
     The last hour of a dropped stream's log stays, and its last commit for longer. A new stream goes
-    on above it. A newest commit that can't be read is one of a stream.
+    on above it. A newest commit that can't be read counts as one of a stream that is there.
     """
     newest = files.newest_listed()
     if newest is None:
@@ -77,10 +77,10 @@ def first_version(files: MetadataLog[Root]) -> int | None:
 
 
 def seen_before(first: int) -> int:
-    """Return the version that what a stream's first root refers to is named after.
+    """Return the version in the names of the objects that a stream's first root refers to.
 
-    It is that of the drop before, if there was one: by it a drop that still deletes tells apart
-    what belongs to the next stream in its folder.
+    It is the version of the drop before, if there was one. By it, a drop that is still deleting
+    recognizes the objects of the next stream in its folder.
     """
     return max(first - 1, 0)
 
@@ -109,7 +109,7 @@ def no_stream(storage: Storage) -> NotFoundError:
 
 
 def _holds_segments(storage: Storage) -> bool:
-    """Tell whether segments of a stream are here; what copies have staged is of none."""
+    """Tell whether segments of a stream are here; what copies have staged belongs to none."""
     for token in (storage.peek(names.SEGMENTS_FOLDER, _LOOKED_AT) or ())[:_ASKED]:
         folder = f"{names.SEGMENTS_FOLDER}/{token.rstrip('/')}"
         inner = () if folder.startswith(names.COPIED) else storage.peek(folder, 1) or ()
@@ -191,7 +191,7 @@ def _holds_log(storage: Storage, folder: str = "") -> bool:
 def _is_own(storage: Storage, name: str) -> bool:
     """Tell whether an entry at the top of a folder may be left of a stream that was dropped.
 
-    On a disk, and where a store marks folders, those of its tables and of repairs stay, empty.
+    On a disk, and on stores that mark folders, empty folders of its tables and of repairs stay.
     """
     if name in _SIDE_FOLDERS:
         return not storage.peek(name[:-1], 1)

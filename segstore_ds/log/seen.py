@@ -65,7 +65,7 @@ class Seen:
 
 
 def is_behind(history: History, later: Root, root: Root) -> bool:
-    """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
+    """Tell whether a commit certainly follows another one, by its parent or its history rows."""
     seen = Seen.of(root)
     if later.version <= root.version or not seen.is_same_history(later):
         return False

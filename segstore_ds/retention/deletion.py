@@ -62,10 +62,10 @@ class Aim:
 
     start: int = 0  # the oldest version to keep; 0 to forget none
     keep: int = 1  # how many of the newest versions stay in any case
-    until_us: int | None = None  # objects go that were dropped before; None for none
+    until_us: int | None = None  # delete what was dropped before this time; None: delete no objects
     floor: int = 0  # the newest version stamped before that time
     version_age_s: float = 0.0  # at which a version is forgotten
-    object_age_s: float = 0.0  # at which an object goes that a commit dropped
+    object_age_s: float = 0.0  # at which an object that a commit dropped is deleted
 
     def raised(self, root: Root, version: int) -> Root:
         """Return what version `version` would be; the same root if nothing changes. Pure."""
@@ -101,8 +101,8 @@ def run_maintain(
     if free_now and not (keep_s is None and grace_s is None):
         raise InvalidInputError("free_now has ages of its own", remedy="leave keep and grace out")
     whole, start = keep_s is None and grace_s is None and not free_now, 0
-    alone = keep_s is not None and grace_s is None  # versions are
-    root = context.log.refresh() if alone else context.log.reopen()
+    versions_only = keep_s is not None and grace_s is None
+    root = context.log.refresh() if versions_only else context.log.reopen()
     # The store's time is that of an object just written; a dry run writes none.
     now_us = context.clock.wall_us() if dry_run else context.log.store_now_us()
     policy = upkeep_of(root) or DEFAULT_POLICY
@@ -310,7 +310,7 @@ class Runner:
         return left
 
     def past(self) -> Gone:
-        """Return all retired rows that the horizon lets go; what is live again was listed again."""
+        """Return all retired rows that the horizon lets go; objects listed again are among them."""
         groups = self._context.status.retired.groups(self._root)
         return {
             part.path if part else "": {row for row in rows if self._horizon.is_past(row)}
@@ -346,7 +346,7 @@ class Runner:
     def _delete(self, items: Sequence[Item]) -> bool:
         """Delete objects in mirrors, then here; return False if a mirror failed.
 
-        What a mirror still has stays here, too: a later round needs it to know the rest.
+        An object stays here while a mirror has it: a later round reads in it what else to delete.
         """
 
         def delete(storage: Storage) -> None:

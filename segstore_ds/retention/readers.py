@@ -246,8 +246,8 @@ def reset_reader(context: StreamContext, name: str, start: Cut) -> None:
 class Asked:
     """How a reader registers, as `register_reader` says.
 
-    `start` moves a reader that is shared only over events that are gone. The head is meant wherever
-    it is by then.
+    On a shared reader, `start` skips only events that are gone. A start at the head means the head
+    at the time of the record.
     """
 
     owner: str
@@ -269,11 +269,11 @@ def claim_name(
 
     `join` returns the record; it is given one without members, the members that may still live, and
     the record's number. `undo` returns one that takes it back, or None; it is called if the
-    announcement fails. Returned are the record, and a time of the boot clock from before it.
+    announcement fails. Returns the record, and the boot clock's time before it was written.
     """
     _check_asked(asked.owner, asked.lapse_s)
     root, began = context.log.refresh(), context.clock.boot_s()
-    newest = newest_record(context, name) or _unborn(root, name, began)
+    newest = newest_record(context, name) or _unregistered(root, name, began)
     quiet_s = 0.0  # by the store's time: a lease that ended in it needs no watching
     if newest.record.members:
         quiet_s = (context.log.store_now_us() - newest.renewed_us) / 1e6
@@ -304,7 +304,8 @@ def claim_name(
         }
         resets = seen.record.resets if seen is not None else None
         if mine is not None and not asked.shared and offset < mine.offset:
-            resets = (resets or 0) + 1  # who reads on from behind it would pass these events again
+            # A handle that is at the later offset would publish past these events.
+            resets = (resets or 0) + 1
         record = ReaderRecord(
             root.stream_id,
             root.generation,
@@ -345,8 +346,8 @@ def release_reader(context: StreamContext, name: str) -> bool:
     except UnsupportedVersionError:
         raise
     except FormatError:
-        unborn = _unborn(root, name, began)
-        seen = replace(unborn, number=newest_number(context, name))
+        unregistered = _unregistered(root, name, began)
+        seen = replace(unregistered, number=newest_number(context, name))
     if seen is None:
         return False
     add_record(context, seen, lambda newest: _released((newest or seen).record))
@@ -413,7 +414,8 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
 def _announce(context: StreamContext, seen: SeenReader) -> bool:
     """Commit that a reader exists, so that a running retention looks again; check the head.
 
-    False if the head has passed the record, but not the reader: others did the events meanwhile.
+    Returns False if the head has passed this record but not the newest one of the reader: other
+    members have done the events between them.
     """
 
     def build(root: Root, _slot: Slot) -> Change[None]:
@@ -441,7 +443,7 @@ def _lost(name: str, offset: int, root: Root) -> TruncatedError:
     )
 
 
-def _unborn(root: Root, name: str, seen_s: float) -> SeenReader:
+def _unregistered(root: Root, name: str, seen_s: float) -> SeenReader:
     record = ReaderRecord(root.stream_id, root.generation, 0, "", LAPSE_S, released=True)
     return SeenReader(names.check_label(name, what="reader"), -1, record, 0, seen_s)
 

@@ -121,8 +121,8 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What an attempt of `apply_policy` went by."""
+class Attempt:
+    """What one attempt of `apply_policy` read and planned."""
 
     before: Root
     plan: Plan
@@ -133,14 +133,14 @@ class Found:
 
 def apply_policy(
     context: StreamContext, policy: RetentionPolicy, *, dry_run: bool = False
-) -> Committed[Found]:
+) -> Committed[Attempt]:
     """Move the head as far as a policy allows; safe to repeat. A dry run only plans it."""
     context.log.refresh()
     now_us = context.log.store_now_us()
     aged = max(_older(context, now_us, policy.max_age), _event_cut(context, now_us, policy))
     young = _older(context, now_us, policy.min_age)
 
-    def build(root: Root, slot: Slot) -> Change[Found]:
+    def build(root: Root, slot: Slot) -> Change[Attempt]:
         readers, tags = list[SeenReader](), dict[str, Tag]()
         if policy.respect_readers:
             readers = live_readers(context, now_us)
@@ -155,7 +155,7 @@ def apply_policy(
         plan = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = None if dry_run else plan_truncate(root, plan.offset, slot)
         root_after = None if planned is None else finish_truncate(context, planned, slot)
-        return Change(root_after, Found(root, plan, young, readers, tags))
+        return Change(root_after, Attempt(root, plan, young, readers, tags))
 
     done = context.log.commit(build)
     for seen in done.result.readers:
@@ -176,25 +176,25 @@ def run_retain(
 ) -> Retained:
     """Move the head as far as a policy allows, and say what keeps it from moving further."""
     done = apply_policy(context, policy, dry_run=dry_run)
-    found = done.result
-    dropped = found.plan.offset - found.before.head
-    return Retained(found.plan.offset, dropped, tuple(_blockers(context, policy, found)))
+    made = done.result
+    dropped = made.plan.offset - made.before.head
+    return Retained(made.plan.offset, dropped, tuple(_blockers(context, policy, made)))
 
 
-def _blockers(context: StreamContext, policy: RetentionPolicy, found: Found) -> list[Blocker]:
-    root, plan = found.before, found.plan
+def _blockers(context: StreamContext, policy: RetentionPolicy, made: Attempt) -> list[Blocker]:
+    root, plan = made.before, made.plan
     if plan.wanted <= root.head:
-        return _nothing_exceeds(context, policy, found)
+        return _nothing_exceeds(context, policy, made)
     if plan.offset >= plan.wanted:
         return []
-    blockers = _reader_blockers(found.readers, root, plan.wanted)
-    blockers += _tag_blockers(found.tags, plan.wanted)
+    blockers = _reader_blockers(made.readers, root, plan.wanted)
+    blockers += _tag_blockers(made.tags, plan.wanted)
     if plan.least is not None and plan.least < plan.wanted:
         why = f"min_bytes={policy.min_bytes} keeps the events from {plan.least} on"
         blockers.append(Blocker("min_bytes", plan.least, why))
-    young = found.young
+    young = made.young
     if policy.min_age is not None and young < plan.wanted:
-        until = _reaches(context, root, young, policy.min_age)
+        until = _comes_of_age(context, root, young, policy.min_age)
         why = f"min_age={policy.min_age} s keeps the events from {young} on{_until_text(until)}"
         blockers.append(Blocker("min_age", young, why, until=until))
     return sorted(blockers, key=lambda blocker: blocker.offset)[:_MOST_NAMED]
@@ -219,7 +219,7 @@ def _reader_blockers(readers: Iterable[SeenReader], root: Root, wanted: int) -> 
                 f"is at {record.offset} of generation {record.generation}, behind the head "
                 f"{root.head} of generation {root.generation}"
             )
-        why = f"reader {seen.name!r}{owner} {place}; it is waited for{_until_text(until)}"
+        why = f"reader {seen.name!r}{owner} {place}; retention waits for it{_until_text(until)}"
         found.append(Blocker("reader", offset, why, seen.name, record.owner, until))
     return found
 
@@ -234,28 +234,30 @@ def _tag_blockers(tags: Mapping[str, Tag], wanted: int) -> list[Blocker]:
 
 
 def _nothing_exceeds(
-    context: StreamContext, policy: RetentionPolicy, found: Found
+    context: StreamContext, policy: RetentionPolicy, made: Attempt
 ) -> list[Blocker]:
-    root, blockers = found.before, []
+    root, blockers = made.before, []
     if root.head == root.tail:
         return [Blocker("no events", root.head, "the stream holds no events")]
     if not has_maximum(policy):
         why = "no live reader is registered, and there is no maximum"
         return [Blocker("no readers", root.head, why)]
     if policy.max_age is not None:
-        until = _reaches(context, root, root.head, policy.max_age)
+        until = _comes_of_age(context, root, root.head, policy.max_age)
         why = f"no event is older than max_age={policy.max_age} s{_until_text(until)}"
         blockers.append(Blocker("max_age", root.head, why, until=until))
     if policy.max_event_age is not None:
         why = f"the first event is within max_event_age={policy.max_event_age} s"
         blockers.append(Blocker("max_event_age", root.head, why))
     if policy.max_bytes is not None:
-        why = f"the events have {found.plan.total} bytes, max_bytes={policy.max_bytes} allows them"
+        why = f"the events have {made.plan.total} bytes, max_bytes={policy.max_bytes} allows them"
         blockers.append(Blocker("max_bytes", root.head, why))
     return blockers
 
 
-def _reaches(context: StreamContext, root: Root, offset: int, age_s: int) -> dt.datetime | None:
+def _comes_of_age(
+    context: StreamContext, root: Root, offset: int, age_s: int
+) -> dt.datetime | None:
     """Return when the event at an offset is that old; None if no row of the history dates it."""
     try:
         times = context.log.history.commit_times(root, offset, offset + 1)[1]

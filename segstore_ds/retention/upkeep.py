@@ -7,7 +7,7 @@ may run at once:
    `log_start`, staging floor and pins, and older than the grace; and orphans of tokens below the
    committed floor. No later commit can list one of them.
 2. Commit once: raise `log_start` and the floor, forget the retired objects that are deleted now,
-   and note how far orphans were swept. What is noted is always done already.
+   and note how far orphans were swept. It notes only what is done already.
 3. Write the hint, and delete the log's files below `log_start` in ascending order. What a round
    leaves there lies right below `log_start`, where the next round looks.
 
@@ -42,10 +42,10 @@ from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import OBJECT_FOLDERS
 
 EVERY_US = 60_000_000
-IDLE_US = 3_600_000_000  # a stream of few commits is looked after once an hour
+IDLE_US = 3_600_000_000  # between two rounds of a stream of few commits
 WORTH_COMMITS = 64
 MOST_SWEPT = 10_000  # versions whose names one round looks for
-BRIEF_S, LONG_S = 5.0, 45.0  # of a round that somebody waits for, or nobody
+BRIEF_S, LONG_S = 5.0, 45.0  # budgets of a round: if a caller waits for it, and if none does
 
 
 def is_due(root: Root) -> bool:
@@ -64,7 +64,7 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
         return True
     refs = (*root.history_lists, *root.history_parts)
     kept = root.log_start + 1
-    # Commit times never go back: what holds the second version kept is at least as old as it.
+    # Commit times never go back: the part or row of the second kept version is no younger.
     times = chain(
         (ref.time_us for ref in refs if ref.end > kept),
         (row.time_us for row in root.history if row.version >= kept),
@@ -139,8 +139,8 @@ def _sweep(
 ) -> int:
     """Delete the orphans of some further versions; return where the next sweep begins.
 
-    Once an hour, and twice the grace behind: by then nearly all that such names name is listed or
-    long deleted, so that the rest of the metadata need not be read.
+    It runs once an hour, and stays twice the grace behind: by then nearly every object of those
+    versions is listed or deleted, so the rest of the metadata is rarely read.
     """
     last, start = root.upkeep, swept_by(root.upkeep)
     if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
@@ -161,9 +161,9 @@ def _sweep(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Work of the background: `may_be_due` goes by the root alone, `run` may take a budget in s.
+    """Work in the background: `may_be_due` goes by the root alone, `run` gets a budget in seconds.
 
-    It is asked only of roots that have the `property`, or of all without one.
+    Only roots with the `property` are asked; all are where it is None.
     """
 
     what: str
@@ -233,7 +233,7 @@ class AutoUpkeep:
 
 
 def deadline(context: StreamContext, budget_s: float) -> Callable[[], bool]:
-    """Return what tells whether the time of a round that begins now is over."""
+    """Return a function that tells whether a round that begins now has used up its budget."""
     began_s = context.clock.boot_s()
 
     def late() -> bool:

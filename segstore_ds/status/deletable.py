@@ -88,7 +88,7 @@ class Item:
         bytes: Its size; None if a round of upkeep deleted it, which asks for no sizes.
         why: Why no version lists it: what the commit that dropped it did.
         dropped: The version that dropped it; None if no commit ever listed it.
-        waits_for: What it stays for; "" if it may go.
+        waits_for: What keeps it; "" if it may go.
         since: When it was dropped, or else written (by the store's clock, UTC).
         until: When it may go at the earliest; None if it waits for no time.
     """
@@ -104,7 +104,7 @@ class Item:
 
 def plan_horizon(root: Root, *, floor: int, until_us: int, age_us: int = 0) -> Horizon:
     """Return what may be deleted as of a root."""
-    # For the grace, readers of a clone's older versions need objects that the clone does not.
+    # Within the grace, a clone's older versions may need objects that its newest one does not.
     held = [
         (pin.version, f"the clone {name!r}")
         for name, pin in all_pins(root).items()
@@ -143,7 +143,7 @@ def plan_deletion(
             if not horizon.is_pinned(retired):
                 until = to_moment(retired.time_us + horizon.age_us)
         elif names.is_temporary(path):
-            # No commit can name one: if its call still runs, it finds it gone and tries again.
+            # No commit can name one. A call that still needs it finds it gone and starts again.
             why = "temporary file of an interrupted call"
             if info.modified_us > horizon.time_us and not horizon.ended:
                 continue
@@ -175,8 +175,8 @@ def _dropped_by(path: str, operation: str | None) -> str:
 def _judge_staged(path: str, horizon: Horizon, written: Mapping[str, int]) -> tuple[str, str]:
     """Return what is known of an object that no commit listed, and what it waits for.
 
-    What no version names was staged by a copy, which makes a stream's first root: there is one, so
-    no other copy can commit it.
+    An object whose name has no version was staged by a copy. A copy commits a stream's first root;
+    this stream has one, so no other copy can commit here.
     """
     version, copy_id = names.staged_version(path), _copy_of(path)
     if version is not None:

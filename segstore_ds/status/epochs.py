@@ -166,8 +166,8 @@ def plan_epochs(
 def _refuse_other_columns(root: Root, change: SchemaChange, status: SchemaTexts) -> None:
     """Raise SchemaMismatchError unless each column is new or was called so in some epoch.
 
-    Others may have given its stored name, or its name, to another column meanwhile: of a column
-    that is gone, too, for its values would be lost where the stream has a column of its name.
+    Meanwhile others may have given its stored name, or its name, to another column. A column that
+    is gone counts, too: its values would be lost if the stream now has another one of its name.
     """
     known: dict[str, set[str]] = {}
     for epoch in root.epochs:

@@ -143,7 +143,7 @@ class History(RowsTable[pa.RecordBatch]):
     ) -> int | None:
         """Return the version that a transaction committed, or None; only `version` if given."""
         if version is None:
-            # The newest rows first: no request for most, and no older part has to be sound.
+            # Newest rows first: most lookups then need neither a request nor an older part.
             for row in reversed(root.history):
                 if row.transaction == transaction:
                     return row.version

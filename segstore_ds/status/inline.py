@@ -33,8 +33,8 @@ Schemas = Callable[[int], pa.Schema]
 def join_inline(root: Root, schemas: Schemas) -> Root:
     """Return the root with each run of inline segments of one epoch as one inline segment.
 
-    It takes the number of the run's last. A run with a damaged frame stays as it is: nobody encodes
-    a frame anew whose checksum is wrong.
+    It takes the number of the run's last one. A run with a damaged frame stays as it is: a new
+    checksum would hide the damage.
     """
     found: list[SegmentEntry] = []
     for run in _runs(root):
@@ -93,8 +93,8 @@ def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[
     chosen = [name for name in schema.names if labels[name] in known]
     timed = time_column_of(root)
     if timed in schema.names:
-        chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
-    # Bounds that all of them have need not be looked for again.
+        chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps only the first few
+    # Bounds that every frame has need not be computed again.
     lacking = [name for name in chosen if labels[name] not in stats]
     frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=lacking)
     stats |= frame.stats

@@ -1,6 +1,6 @@
 """Filters of whole segments: made of those of their frames, some time after the commit.
 
-A commit waits for none of it. After the acknowledgement the part that a spill wrote is written
+No commit waits for this. After the acknowledgement the part that a spill wrote is written
 again, with filters, in a commit of its own; merges of parts copy them. A part without them serves
 every read, which opens its segments instead.
 """
@@ -16,15 +16,15 @@ from segstore_ds.format.segment import find_format
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 
-MOST_LOOKED = 4096  # segments of one commit; the next one goes on there
+MOST_LOOKED = 4096  # segments that one commit looks at; the next one goes on behind them
 _THREADS = 16  # each mostly waits for the storage
 
 
 def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:
     """Return the newest part whose filters were not collected yet; None if there is none.
 
-    Parts that are not in memory are read only if it is `complete`: its writer has it in memory.
-    Parts in lists are not looked through: they were newer once.
+    A part that is not in memory is read only if `complete`: the process that wrote it has it there.
+    Parts in lists are passed over: each was the newest one once.
     """
     parts = (part for part in reversed(root.parts) if complete or status.table.holds(part))
     return next((part for part in parts if status.table.lacks_filters(part)), None)

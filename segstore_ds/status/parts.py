@@ -26,7 +26,7 @@ from segstore_ds.status.store import ObjectStore, RowCache
 from segstore_ds.status.table import SEGMENTS as LIMITS
 from segstore_ds.status.table import Fields, Table
 
-WHOLE_SEGMENTS = 4096  # with filters of so many, one request for a part beats three for parts of it
+WHOLE_SEGMENTS = 4096  # up to so many, one request for a whole part beats three for pieces of it
 
 
 class SegmentsTable(Table):
@@ -60,7 +60,7 @@ class SegmentsTable(Table):
         return found
 
     def filters(self, ref: PartRef) -> list[SegmentFilters]:
-        """Return the filters of a part's segments; None where nobody has looked."""
+        """Return the filters of a part's segments; None where they were not collected yet."""
         part = self._part(ref)
         parse = partial(read_filters, part, where=self._store.where(ref))
         return self._store.behind(ref, part.stats.bytes, part.behind_bytes, parse)

@@ -40,7 +40,7 @@ from segstore_ds.storage.base import at_once
 _LOG = logging.getLogger(__name__)
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
-_ROW_BYTES = 256  # of what lies behind an object: more of them count as more rows
+_ROW_BYTES = 256  # bytes behind an object's envelope that count as a row
 
 
 R = TypeVar("R")
@@ -146,7 +146,7 @@ class ObjectStore:
         return self._cache.get(ref.path) is not None
 
     def behind(self, ref: Ref, start: int, end: int, parse: Callable[[bytes], R]) -> R:
-        """Return what `parse`, which checks it, makes of a range behind the envelope."""
+        """Return a range of the bytes behind the envelope, checked and parsed by `parse`."""
         held: bytes | None = b"" if start == end else self._cache.get(_tail_key(ref.path))
         if held is not None:
             with suppress(FormatError):
@@ -232,7 +232,7 @@ def check_object(path: str, data: bytes, *, where: str) -> None:
 
 
 def check_behind(value: object, behind: bytes, *, where: str) -> None:
-    """Raise CorruptionError unless so many bytes lie behind the envelope of a value as it says."""
+    """Raise CorruptionError unless as many bytes follow a value's envelope as the value says."""
     if len(behind) != _tail(value):
         raise CorruptionError(
             "bytes behind an object have the wrong length",

@@ -67,7 +67,7 @@ class Limits:
 
 SEGMENTS = Limits(64, 160, 8_000)
 HISTORY = Limits(56, 160, 3_000, parts=64)
-WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # an unknown writer is looked up in all
+WRITERS = Limits(256, 512, 9_000, parts=32, fan_in=2)  # an unknown writer is sought in every part
 RETIRED = Limits(192, 384, 16_000, parts=40)
 
 
@@ -175,10 +175,10 @@ class Table(ABC):
     def replace(
         self, root: Root, slot: Slot, changes: Mapping[str, Sequence[PartRef]], *, start: int = 0
     ) -> Root:
-        """Return the root with other parts in the place of some, which are retired, by path.
+        """Return the root with the parts of `changes`, by path, replaced and retired.
 
-        The lists from the first that holds one of them on are opened; `spill` makes new ones. Lists
-        that end at or before `start` hold none, and are not read.
+        From the first list that holds one of them on, all lists are opened, and `spill` writes new
+        ones. A list that ends at or before `start` holds none and is not read.
         """
         if not changes:
             return root
@@ -252,7 +252,7 @@ Damaged = Callable[[str, FormatError], None]
 
 
 def _unheard(_path: str, _error: FormatError) -> None:
-    """Pass over what can't be read."""
+    """Ignore what can't be read."""
 
 
 def readable_parts(table: Table, root: Root, damaged: Damaged = _unheard) -> Iterator[PartRef]:

@@ -391,7 +391,7 @@ def _is_heavy(root: Root, inline_bytes: int, stats_bytes: int) -> bool:
     texts = [len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs]
     guess = _ROW_BYTES * rows + sum(texts) + text_bytes(root.writers) + stats_bytes
     if guess + inline_bytes < ROOT_BYTES:
-        return False  # surely, for it is compressed; to measure it means to encode it
+        return False  # compressed, it is smaller; only encoding it would tell the size
     return len(encode_envelope(encode_root(root))) + inline_bytes > ROOT_BYTES
 
 

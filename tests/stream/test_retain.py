@@ -278,7 +278,7 @@ def test_retain_that_drops_all_that_exceeds_is_not_blocked():
 
 
 def test_retain_names_the_reader_that_blocks_it():
-    """With its owner, and with the time until which it is waited for."""
+    """With its owner, and with the time until which retention waits for it."""
     stream, storage = make_stream(5)
     stream.readers.register("etl", owner="ada", start=20, lapse_s=3600)
     stream.readers.register("ad-hoc")
@@ -290,7 +290,7 @@ def test_retain_names_the_reader_that_blocks_it():
     until = done.blocked_by[1].until
     assert abs((until - lapses).total_seconds()) < 60
     assert str(done.blocked_by[1]) == (
-        "reader 'etl' of 'ada' has read up to 20; it is waited for until "
+        "reader 'etl' of 'ada' has read up to 20; retention waits for it until "
         f"{until.isoformat(timespec='seconds')}"
     )
     assert "kept: reader 'ad-hoc' has read up to 0" in str(done)
