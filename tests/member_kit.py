@@ -1,5 +1,6 @@
 """Processes that share a named reader: they say which events they got, and what they were told."""
 
+import os
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,6 +22,23 @@ def work(reply: Connection, url: str, member: str, lease: str, options: Options 
                 reply.send(str(error))
             else:
                 return
+
+
+def work_and_reject(
+    reply: Connection, url: str, member: str, lease: str, options: Options = None
+) -> None:
+    """As `work`, but reject each tenth number, and die of those that end in 55."""
+    stream = open_on(url, storage_options=options)
+    how = {"dead_letters": f"{url}-dead", "max_deliveries": 2, "max_rows": 10, "poll_s": 0.02}
+    with stream.follow("billing", member=member, lease=lease, columns=["n"], **how) as follow:
+        for batch in follow:
+            found = batch["n"].to_pylist()
+            if any(n % 100 == 55 for n in found):
+                os._exit(1)
+            bad = [row for row, n in enumerate(found) if n % 10 == 0]
+            if bad:
+                follow.reject("a tenth", rows=bad)
+            reply.send([n for n in found if n % 10])
 
 
 def work_when_told(reply: Connection, url: str, member: str, lease: str) -> None:

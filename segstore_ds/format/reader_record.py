@@ -20,10 +20,11 @@ from segstore_ds.format.record import (
 
 # On disk. Never change; add a new one.
 RECORD_FORMAT = 1
-SHARED_FORMAT = 2  # of a record with members, or with events that are done beyond its offset
+SHARED_FORMAT = 2  # of a record with members, deliveries, or events that are done beyond its offset
 RECORD_LIMIT_BYTES = 64 << 10
 MEMBERS_LIMIT = 200  # whose names, leases and done ranges fit into a record
 OWNER_LIMIT = 1000  # characters
+REASON_LIMIT = 200  # characters
 NO_END = MAX_INT  # the end of a range of all that will come
 _Name = Annotated[str, Limit(100)]
 
@@ -57,12 +58,40 @@ class Lease(Span):
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """Events `[start, end)` that members were given `count` times, and that are not done.
+
+    A member gave them back in the record `since`: others wait `delay_s` from when they see it.
+    With a `letter`, the number of the record that says so, they go to the dead letters, for a
+    `reason`; if it has `rows`, only the events at these offsets do.
+    """
+
+    start: int
+    end: int
+    count: int
+    member: _Name  # who was given them last
+    since: Annotated[int | None, ABSENT] = None
+    delay_s: Annotated[int | None, ABSENT] = None
+    letter: Annotated[int | None, ABSENT] = None
+    reason: Annotated[str | None, ABSENT] = None
+    rows: Annotated[list[int], ABSENT] = field(default_factory=list)
+
+    def check_stored(self, where: str) -> None:
+        """Refuse a range that has no events."""
+        if self.start >= self.end:
+            raise CorruptionError(
+                "delivery has no events", where=where, range=(self.start, self.end)
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderRecord:
     """The state of a reader as of one record; FORMAT.md 8 has the fields.
 
     `name` and `number`, its own in the reader's log, are filled in when it is written, and so is
     `id`, by which no two records are the same. The ranges in `done` ascend from `offset` on, with
-    gaps between them. Who publishes must have registered since the last of the `resets`.
+    gaps between them; so do the `deliveries`, which may touch. Who publishes must have registered
+    since the last of the `resets`.
     """
 
     stream_id: _Name
@@ -80,12 +109,13 @@ class ReaderRecord:
     resets: Annotated[int | None, ABSENT] = None
     members: Annotated[Mapping[str, Lease], ABSENT] = field(default_factory=dict)
     done: Annotated[list[Span], ABSENT] = field(default_factory=list)
+    deliveries: Annotated[list[Delivery], ABSENT] = field(default_factory=list)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def encode_record(record: ReaderRecord) -> bytes:
     """Return the body of a record's file."""
-    shared = record.members or record.done
+    shared = record.members or record.done or record.deliveries
     number = SHARED_FORMAT if shared else RECORD_FORMAT
     return build_json({**to_json(record), "format": number})
 

@@ -7,22 +7,42 @@ free again; a commit under its token is refused then.
 
 A member that is alone leases all that will come: it needs no record before it reads new events.
 Several divide what is there: each takes its share of half of it, at most `RANGE_ROWS`.
+
+Where deliveries are counted, a batch is named in the record before it is given out, and stays there
+until it is done. What is named there and free is leased alone, so one batch that fails again and
+again holds up no other events.
 """
 
 from dataclasses import dataclass, replace
 
-from segstore_ds.format.reader_record import NO_END, Lease, ReaderRecord, Span
+from segstore_ds.format.reader_record import (
+    NO_END,
+    Delivery,
+    Lease,
+    ReaderRecord,
+    Span,
+    encode_record,
+)
 
 RANGE_ROWS = 1 << 18
+_NAMED_BYTES = (
+    48 << 10
+)  # of a record that names another delivery: the rest is for members that join
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a member has read: below `done` it is done, below `read` it has been given out."""
+    """What a member has read: below `done` it is done, below `read` it has been given out.
+
+    What begins at an offset in `barred` is not for this member now. Where deliveries are `counted`,
+    what is between `done` and `read` is one.
+    """
 
     done: int
     read: int
     tail: int
+    barred: frozenset[int] = frozenset()
+    counted: bool = False
 
 
 def joined(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:
@@ -53,30 +73,117 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
     done = at.done if lease.start <= at.done <= lease.end else lease.start
     record = add_done(record, Span(lease.start, done))
     lease = replace(lease, start=done, renewed=number)
-    if len(record.members) > 1 and lease.end - done > RANGE_ROWS:
+    if (len(record.members) > 1 and lease.end - done > RANGE_ROWS) or waiting(record, at.barred):
         lease = replace(lease, end=max(done, min(at.read, lease.end)))
     record = _with(record, member, lease)
+    if at.counted:
+        record = _given(record, member, Span(done, min(at.read, lease.end)))
     if lease.start < lease.end:
         return record
-    free = free_range(record, at.tail)
+    free = free_range(record, at.tail, at.barred)
     if free.start == free.end:
         return record
     return _with(record, member, replace(lease, start=free.start, end=free.end))
 
 
-def free_range(record: ReaderRecord, tail: int) -> Span:
-    """Return the range that a member may take next; an empty one if there is none."""
+def free_range(record: ReaderRecord, tail: int, barred: frozenset[int] = frozenset()) -> Span:
+    """Return the range that a member may take next; an empty one if there is none.
+
+    What begins at an offset in `barred` is passed over, and a delivery is taken alone.
+    """
     leased = (lease for lease in record.members.values() if lease.start < lease.end)
+    kept = (each for each in record.deliveries if each.start in barred)
+    taken: list[Span | Delivery] = [*record.done, *leased, *kept]
     at, end = record.offset, NO_END
-    for taken in sorted((*record.done, *leased), key=lambda span: span.start):
-        if taken.start > at:
-            end = taken.start
+    for span in sorted(taken, key=lambda span: span.start):
+        if span.start > at:
+            end = span.start
             break
-        at = max(at, taken.end)
+        at = max(at, span.end)
+    for delivery in record.deliveries:
+        if delivery.start <= at < delivery.end:
+            return Span(at, min(end, delivery.end))
+        if at < delivery.start:
+            end = min(end, delivery.start)
     if (members := len(record.members)) > 1:
         share = -(-max(tail - at, 0) // (2 * members))
         end = min(end, at + min(share, RANGE_ROWS))
     return Span(at, end)
+
+
+def waiting(record: ReaderRecord, barred: frozenset[int]) -> bool:
+    """Tell whether a delivery can be taken that nobody has leased."""
+    leases = record.members.values()
+    return any(
+        each.start not in barred
+        and not any(lease.start <= each.start < lease.end for lease in leases)
+        for each in record.deliveries
+    )
+
+
+def barred_letters(record: ReaderRecord, *, buries: bool) -> frozenset[int]:
+    """Return where the letters begin that may not be taken now.
+
+    They are written one after another, in the order of their numbers, by a member that `buries`.
+    """
+    letters = sorted(
+        (each.letter, each.start) for each in record.deliveries if each.letter is not None
+    )
+    return frozenset(start for _, start in letters[1 if buries else 0 :])
+
+
+def returned(record: ReaderRecord, member: str, back: Delivery, number: int) -> ReaderRecord:
+    """Return the record after a member gave back what it was given: its lease goes on behind it.
+
+    Without room in the record, it is free without a name: no count, delay or letter.
+
+    >>> held = {"w1": Lease(0, 9, "t", 30, 0)}
+    >>> record = ReaderRecord("s", 0, 0, "", 60, members=held)
+    >>> later = returned(record, "w1", Delivery(0, 4, 1, "w1"), 2)
+    >>> later.offset, later.members["w1"].start, free_range(later, 9)
+    (0, 4, Span(start=0, end=4))
+    """
+    lease = record.members[member]
+    lease = replace(lease, start=min(back.end, lease.end), renewed=number)
+    return _named(_with(record, member, lease), back)
+
+
+def deliveries_in(record: ReaderRecord, span: Span) -> list[Delivery]:
+    """Return the deliveries that have an event in a range."""
+    return [each for each in record.deliveries if each.start < span.end and span.start < each.end]
+
+
+def _given(record: ReaderRecord, member: str, span: Span) -> ReaderRecord:
+    """Name a batch that a member is about to be given, and count how often it was."""
+    if span.start >= span.end:
+        return record
+    count = 1 + max((each.count for each in deliveries_in(record, span)), default=0)
+    return _named(record, Delivery(span.start, span.end, count, member))
+
+
+def _named(record: ReaderRecord, delivery: Delivery) -> ReaderRecord:
+    """Name a delivery instead of what was named in its range, if the record has room."""
+    others = _outside(record.deliveries, Span(delivery.start, delivery.end))
+    made = sorted((*others, delivery), key=lambda each: each.start)
+    named = replace(record, deliveries=made)
+    if len(encode_record(named)) > _NAMED_BYTES:
+        return replace(record, deliveries=others)
+    return named
+
+
+def _outside(deliveries: list[Delivery], span: Span) -> list[Delivery]:
+    """Return what of the deliveries is not in a range."""
+    if span.start >= span.end:
+        return deliveries
+    return [
+        replace(each, start=start, end=end)
+        for each in deliveries
+        for start, end in (
+            (each.start, min(each.end, span.start)),
+            (max(each.start, span.end), each.end),
+        )
+        if start < end
+    ]
 
 
 def add_done(record: ReaderRecord, span: Span) -> ReaderRecord:
@@ -87,9 +194,11 @@ def add_done(record: ReaderRecord, span: Span) -> ReaderRecord:
             merged[-1] = Span(merged[-1].start, max(merged[-1].end, each.end))
         elif each.start < each.end:
             merged.append(each)
+    left = _outside(record.deliveries, span) if record.deliveries else record.deliveries
     if merged and merged[0].start <= record.offset:
-        return replace(record, offset=max(record.offset, merged[0].end), done=merged[1:])
-    return replace(record, done=merged)
+        offset = max(record.offset, merged[0].end)
+        return replace(record, offset=offset, done=merged[1:], deliveries=left)
+    return replace(record, done=merged, deliveries=left)
 
 
 def _with(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:

@@ -7,20 +7,39 @@ does not find its lease there, and commits nothing.
 No two machines' clocks are compared. A member is given up when another has seen its lease unchanged
 for the lease's time on its own boot clock; the exclusive create proves that it still was unchanged.
 Time decides who reads an event again, never whether one is lost.
+
+A member that counts deliveries names each batch in the record before it gives it out. So whoever
+gets it next knows how often it was given out, also by members that died of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format import names
-from segstore_ds.format.reader_record import MEMBERS_LIMIT, Lease, ReaderRecord
+from segstore_ds.format.reader_record import (
+    MEMBERS_LIMIT,
+    Delivery,
+    Lease,
+    ReaderRecord,
+    Span,
+)
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import Cut
 from segstore_ds.read.reader_records import SeenReader, newest_record
-from segstore_ds.retention.leases import Progress, advanced, free_range, joined, left
+from segstore_ds.retention.leases import (
+    Progress,
+    advanced,
+    barred_letters,
+    deliveries_in,
+    free_range,
+    joined,
+    left,
+    returned,
+    waiting,
+)
 from segstore_ds.retention.readers import Asked, NamedReader, claim_name
 
 _RENEWALS = 3  # in the time of a lease
@@ -35,12 +54,20 @@ class MemberReader(NamedReader):
     """
 
     def __init__(
-        self, context: StreamContext, seen: SeenReader, confirmed_s: float, member: str
+        self,
+        context: StreamContext,
+        seen: SeenReader,
+        confirmed_s: float,
+        member: str,
+        *,
+        buries: bool,
     ) -> None:
         super().__init__(context, seen, confirmed_s)
         self.member = member
+        self._buries = buries  # counts deliveries, and writes dead letters
         self._lease = seen.record.members[member]
         self._watched: dict[str, tuple[tuple[str, int], float]] = {}
+        self._delayed: dict[tuple[int, int], float] = {}
         self._looked_s = confirmed_s
         self.left = False
 
@@ -60,6 +87,12 @@ class MemberReader(NamedReader):
         return self._seen.record.offset
 
     @property
+    def delivery(self) -> Delivery | None:
+        """The delivery at the start of this member's range; None if it was not given out before."""
+        start = Span(self.offset, min(self.offset + 1, self.end))
+        return next(iter(deliveries_in(self._seen.record, start)), None)
+
+    @property
     def lapses(self) -> bool:
         """Whether the lease should be renewed."""
         return self._passed_s() > self._lease.lease_s / _RENEWALS
@@ -74,21 +107,57 @@ class MemberReader(NamedReader):
         """
         self._step(Progress(offset, offset, self._context.log.root.tail))
 
+    def give_out(self, done: int, read: int) -> None:
+        """Commit this member's range up to `done`, and name what it is given up to `read`.
+
+        Raises as `publish`.
+        """
+        self._step(Progress(done, read, self._context.log.root.tail, counted=True))
+
+    def give_back(
+        self, end: int, *, delay_s: int = 0, reason: str | None = None, rows: Sequence[int] = ()
+    ) -> None:
+        """Give back this member's range up to an offset, to be given out again after a delay.
+
+        With a reason it becomes a dead letter, of the events at the offsets `rows` or of all.
+        Raises as `publish`.
+        """
+
+        def make(seen: SeenReader | None) -> ReaderRecord:
+            record = self._own_record(seen, Progress(self.offset, end, end))
+            number = record.number + 1
+            before = deliveries_in(record, Span(self.offset, end))
+            count = max((each.count for each in before), default=0) + (not self._buries)
+            back = Delivery(self.offset, end, max(count, 1), self.member, since=number)
+            if reason is not None:
+                back = replace(back, letter=number, reason=reason, rows=[*rows])
+            elif before and before[0].letter is not None:
+                back = before[0]  # this member writes no letters
+            elif delay_s:
+                back = replace(back, delay_s=delay_s)
+            return returned(record, self.member, back, number)
+
+        self._write(make)
+        self._lease = self._seen.record.members[self.member]
+
     def renew(self, read: int) -> None:
         """Renew the lease while events below `read` are given out and not done; as `publish`."""
         self._step(Progress(self.offset, read, self._context.log.root.tail))
 
     def take(self, tail: int) -> None:
         """Take a range, if this member has none and one is free; raises as `publish`."""
+        record = self._seen.record
         if self._lease.start < self._lease.end:
+            if record.deliveries and waiting(record, self._barred(record)):
+                self._step(Progress(self.offset, self.offset, tail))
             return
         now_s = self._context.clock.boot_s()
-        waits = self._seen.record.offset < tail
+        waits = record.offset < tail
         if waits and now_s - self._looked_s > self._lease.lease_s / _LOOKS:
             self._looked_s = now_s
             self._seen = newest_record(self._context, self.name) or self._seen
         record = self._seen.record
-        free = free_range(left(record, self._given_up(record)), tail)
+        free = free_range(left(record, self._given_up(record)), tail, self._barred(record))
         if free.start < free.end:
             self._step(Progress(self.offset, self.offset, tail), idle=True)
 
@@ -108,9 +177,9 @@ class MemberReader(NamedReader):
         """Write what was done and what is leased now; an idle member only to lease something."""
 
         def make(seen: SeenReader | None) -> ReaderRecord | None:
-            record = self._current(seen)
-            record = self._held(left(record, self._given_up(record)), at)
-            record = advanced(record, self.member, at, record.number + 1)
+            record = self._own_record(seen, at)
+            now = replace(at, barred=self._barred(record))
+            record = advanced(record, self.member, now, record.number + 1)
             mine = record.members[self.member]
             return None if idle and mine.start == mine.end else record
 
@@ -118,8 +187,10 @@ class MemberReader(NamedReader):
         if (mine := self._seen.record.members.get(self.member)) is not None:
             self._lease, self.left = mine, False
 
-    def _held(self, record: ReaderRecord, at: Progress) -> ReaderRecord:
+    def _own_record(self, seen: SeenReader | None, at: Progress) -> ReaderRecord:
         """Return the record with this member in it, if it has lost nothing that it has read."""
+        record = self._current(seen)
+        record = left(record, self._given_up(record))
         mine = record.members.get(self.member)
         if mine is not None and mine.token == self._lease.token:
             return record
@@ -158,6 +229,22 @@ class MemberReader(NamedReader):
             if name != self.member and now_s - since_s > record.members[name].lease_s
         )
 
+    def _barred(self, record: ReaderRecord) -> frozenset[int]:
+        """Return where the deliveries begin that this member may not take now."""
+        if not record.deliveries:
+            return frozenset()
+        now_s, before = self._context.clock.boot_s(), self._delayed
+        marks = {
+            (each.start, each.since): each.delay_s
+            for each in record.deliveries
+            if each.delay_s and each.since is not None
+        }
+        self._delayed = {mark: before.get(mark, now_s) for mark in marks}
+        delayed = {
+            mark[0] for mark, since_s in self._delayed.items() if now_s - since_s <= marks[mark]
+        }
+        return barred_letters(record, buries=self._buries) | delayed
+
     def _give_up(self, offset: int) -> None:
         self._lease, self.left = replace(self._lease, start=offset, end=offset), True
 
@@ -170,11 +257,13 @@ def join_reader(
     member: str,
     lease: Duration,
     start: Cut | None,
+    buries: bool = False,
 ) -> MemberReader:
     """Join the members of a reader, or register it.
 
     `start` counts for a new reader, and for one whose next events are gone. A process that joins
-    under a member's name takes its place and its range.
+    under a member's name takes its place and its range. One that `buries` counts deliveries, and
+    writes dead letters.
     """
     names.check_label(member, what="member")
     lease_s, token = check_duration("lease", lease), context.clock.new_id()[:16]
@@ -191,7 +280,11 @@ def join_reader(
                 reader=name,
             )
         start = record.members[member].start
-        return advanced(record, member, Progress(start, start, context.log.root.tail), number)
+        barred = frozenset(
+            each.start for each in record.deliveries if each.delay_s or each.letter is not None
+        )
+        at = Progress(start, start, context.log.root.tail, barred)
+        return advanced(record, member, at, number)
 
     def undo(record: ReaderRecord) -> ReaderRecord | None:
         mine = record.members.get(member)
@@ -200,4 +293,4 @@ def join_reader(
 
     asked = Asked(owner, start, shared=True)
     seen, confirmed_s = claim_name(context, name, asked, join, undo)
-    return MemberReader(context, seen, confirmed_s, member)
+    return MemberReader(context, seen, confirmed_s, member, buries=buries)

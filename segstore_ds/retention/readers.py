@@ -317,6 +317,7 @@ def claim_name(
             transaction=root.transaction,
             resets=resets,
             done=mine.done if mine is not None and asked.shared else [],
+            deliveries=mine.deliveries if mine is not None and asked.shared else [],
             extra=seen.record.extra if seen is not None else {},
         )
         record = add_done(record, Span(record.offset, offset)) if asked.shared else record
@@ -355,7 +356,7 @@ def release_reader(context: StreamContext, name: str) -> bool:
 
 
 def _released(record: ReaderRecord) -> ReaderRecord:
-    return replace(record, released=True, members={}, done=[])
+    return replace(record, released=True, members={}, done=[], deliveries=[])
 
 
 def _is_shared(name: str, members: Mapping[str, Lease]) -> ReaderConflictError:

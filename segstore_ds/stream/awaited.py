@@ -1,11 +1,14 @@
 """Following a stream in an event loop: the polls are those of `Follow`, in threads of its pool."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Self
 
 import pyarrow as pa
 
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.quantities import Duration
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.stream.follow import Follow
 from segstore_ds.write.awaited import finish_in_thread
@@ -55,6 +58,21 @@ class AsyncFollow(AsyncIterator[pa.RecordBatch]):
         """Keep a member's lease while the batch that was returned last takes longer than that."""
         if self._follow is not None:
             await finish_in_thread(self._follow.renew, cancelled="the lease may be renewed")
+
+    async def give_back(self, *, delay: Duration = 0) -> None:
+        """Give back the batch that was returned last, as `Follow.give_back`."""
+        await self._call(lambda follow: follow.give_back(delay=delay), "given back")
+
+    async def reject(self, reason: str, *, rows: Sequence[int] | None = None) -> None:
+        """Send the batch that was returned last to the dead letters, as `Follow.reject`."""
+        await self._call(lambda follow: follow.reject(reason, rows=rows), "rejected")
+
+    async def _call(self, call: Callable[[Follow], None], done: str) -> None:
+        if self._follow is None:
+            raise InvalidInputError(
+                "there is no batch to give back", remedy="ask for a batch first"
+            )
+        await finish_in_thread(partial(call, self._follow), cancelled=f"the batch may be {done}")
 
     async def close(self) -> None:
         """Leave the reader, if this is a member: others get at once what is not done yet."""

@@ -2,19 +2,30 @@
 
 A poll that finds nothing sends one small request. The wait between two polls doubles from 5 ms up
 to `poll_s`, and begins anew after events. A member of a reader reads the range that it has leased.
+
+With dead letters, the record that says that a batch is done also names the next one: it is fetched
+before. A batch that was given out before is read alone, in a range of its own.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from segstore_ds.errors import ConflictError, InvalidInputError, LeaseLostError, SegstoreError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    LeaseLostError,
+    SegstoreError,
+    WriterConflictError,
+)
+from segstore_ds.format.reader_record import Delivery
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.read.micro_batch import Waiting
@@ -23,6 +34,8 @@ from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.retention.members import MemberReader, join_reader
 from segstore_ds.retention.readers import NamedReader, register_reader
+from segstore_ds.storage import UrlLike
+from segstore_ds.stream.dead_letters import DeadLetters, check_reason, check_rows
 
 POLL_S = 0.05
 _FIRST_WAIT_S = 0.005
@@ -63,6 +76,8 @@ class Follow(Iterator[pa.RecordBatch]):
         most_rows: int | None,
         delay_s: float,
         replicated: bool,
+        dead_letters: UrlLike | None,
+        most_deliveries: int,
     ) -> None:
         filtered = how["filters"] is not None or how["event_time"] is not None
         if filtered and how["offset_column"] is None:
@@ -82,12 +97,29 @@ class Follow(Iterator[pa.RecordBatch]):
         self._reading = plan_reading(context, root, root.tail, root.tail, **how)
         self.reader: NamedReader | None = None
         self._member: MemberReader | None = None
+        self._letters: DeadLetters | None = None
+        self._most_deliveries = most_deliveries
+        self._offsets: pa.Array | None = None  # of the batch returned last, where some are left out
+        if dead_letters is not None:
+            if member is None:
+                raise InvalidInputError(
+                    "dead letters are written by members of a reader",
+                    remedy="give the reader's name and a member as well",
+                )
+            self._letters = DeadLetters(context, dead_letters, name or "", how)
         if member is not None:
             if name is None:
                 raise InvalidInputError(
                     "a member needs a reader to share", remedy="give the reader's name as well"
                 )
-            join = partial(join_reader, owner=owner, member=member, lease=lease, start=cut)
+            join = partial(
+                join_reader,
+                owner=owner,
+                member=member,
+                lease=lease,
+                start=cut,
+                buries=self._letters is not None,
+            )
             self.reader = self._member = _retry(partial(join, context, name))
             offset = self.reader.offset
         elif name is not None:
@@ -149,6 +181,57 @@ class Follow(Iterator[pa.RecordBatch]):
         if self._member is not None:
             _retry(partial(self._member.renew, self._next))
 
+    def give_back(self, *, delay: Duration = 0) -> None:
+        """Give back the batch that was returned last: it is not done, and goes to a member again.
+
+        This member goes on with the next batch meanwhile.
+
+        Args:
+            delay: How long the others wait, each from when it sees the record: seconds, a timedelta
+                or a text.
+
+        Raises:
+            InvalidInputError: This is no member, or there is no batch to give back.
+            LeaseLostError: Others have got it already.
+        """
+        delay_s = check_duration("delay", delay)
+        self._turn_down(partial(self._given().give_back, self._next, delay_s=delay_s or 0))
+
+    def reject(self, reason: str, *, rows: Sequence[int] | None = None) -> None:
+        """Send the batch that was returned last to the dead letters: it counts as done.
+
+        It is written there once, before the position passes it, by this member or by another.
+
+        Args:
+            reason: Why; a text of at most 200 characters, longer ones are cut.
+            rows: Only these rows of the batch, counted from 0; the others were dealt with.
+
+        Raises:
+            InvalidInputError: There are no dead letters, no batch, or not these rows.
+            LeaseLostError: Others have got it already.
+        """
+        own, reason = self._given(), check_reason(reason)
+        if self._letters is None:
+            raise InvalidInputError(
+                "there is no stream of dead letters", remedy="follow with dead_letters=<url>"
+            )
+        offsets = check_rows(rows, self._offsets, range(self.offset, self._next))
+        self._turn_down(partial(own.give_back, self._next, reason=reason, rows=offsets))
+
+    def _given(self) -> MemberReader:
+        """Return the member, if it has a batch that is not done."""
+        if self._member is None or self._next == self.offset:
+            raise InvalidInputError(
+                "there is no batch to give back",
+                remedy="follow as a member, and give back what the loop returned last",
+            )
+        return self._member
+
+    def _turn_down(self, give_back: Callable[[], None]) -> None:
+        _retry(give_back)
+        self.offset = self._next
+        self._go_on()
+
     def __del__(self) -> None:
         """Leave the reader as `close` does, in a thread: this one may hold any lock."""
         own: MemberReader | None = getattr(self, "_member", None)
@@ -177,14 +260,45 @@ class Follow(Iterator[pa.RecordBatch]):
             return root.tail
         if self._member.offset < min(self._member.end, root.head):
             self.renew()  # after a nap others may have done its range
-        _retry(partial(self._member.take, root.tail))
-        self._go_on()
+        end = self._take_range(self._member, root.tail)
         # Others may have gone on behind the tail of a root that was found before a nap.
-        return max(min(self._member.end, root.tail), self._next)
+        return max(min(end, root.tail), self._next)
+
+    def _take_range(self, own: MemberReader, tail: int) -> int:
+        """Take a range if there is none; return up to where it is one delivery, or new."""
+        while True:
+            _retry(partial(own.take, tail))
+            self._go_on()
+            delivery, letters = own.delivery, self._letters
+            if delivery is None:
+                return own.end
+            if delivery.letter is None:
+                if letters is None or delivery.count < self._most_deliveries:
+                    return min(own.end, delivery.end)
+                reason = f"given out {delivery.count} times, and never done"
+                _retry(partial(own.give_back, delivery.end, reason=reason))
+            elif letters is None:  # it is for members that write them
+                _retry(partial(own.give_back, delivery.end))
+            else:
+                self._bury(own, delivery, letters)
+            self._go_on()
+
+    def _bury(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
+        """Write a dead letter, and count it as done, if others have not done so meanwhile."""
+        try:
+            letters.write(delivery, self._seen)
+        except WriterConflictError:
+            _retry(partial(own.renew, own.offset))
+            if own.delivery == delivery:
+                raise
+        else:
+            with suppress(LeaseLostError):
+                _retry(partial(own.publish, delivery.end))
 
     def _take(self) -> pa.RecordBatch | None:
         """Return the next batch that is committed, or None; the last one returned is done."""
-        self.publish()
+        if self._letters is None or self._batches is None:
+            self.publish()
         while (batches := self._batches or self._look()) is not None:
             try:
                 batch = next(batches, None)
@@ -193,10 +307,29 @@ class Follow(Iterator[pa.RecordBatch]):
                 raise
             if batch is not None:
                 self._wait_s, self._heard_s = _FIRST_WAIT_S, self._context.clock.boot_s()
-                return self._without_offsets(batch)
+                return self._give_out(batch)
             self._batches, self._next = None, self._upto
             self.publish()
         return None
+
+    def _give_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch as the caller gets it; where deliveries are counted, name it before."""
+        start = self._next
+        batch = self._without_offsets(batch)
+        own = self._member
+        if self._letters is None or own is None:
+            return batch
+        self.offset = start
+        try:
+            _retry(partial(own.give_out, start, self._next))
+        except SegstoreError as error:
+            self._batches, self._next = None, start
+            if isinstance(error, LeaseLostError):
+                self._next = self._upto = self.offset = own.offset
+            raise
+        if own.end < self._upto:
+            self._batches = None  # others have joined, or something waits
+        return batch
 
     def _look(self) -> Iterator[pa.RecordBatch] | None:
         """Begin to read what was committed since; None if there is nothing."""
@@ -230,9 +363,10 @@ class Follow(Iterator[pa.RecordBatch]):
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         column = self._how["offset_column"]
         if column is None:
-            self._next += batch.num_rows
+            self._offsets, self._next = None, self._next + batch.num_rows
             return batch
-        self._next = batch.column(column)[-1].as_py() + 1
+        self._offsets = batch.column(column)
+        self._next = self._offsets[-1].as_py() + 1
         return batch.drop_columns([_HIDDEN]) if column == _HIDDEN else batch
 
     def _is_over(self) -> bool:

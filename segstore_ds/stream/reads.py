@@ -46,7 +46,7 @@ from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.read.request import plan_reading
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.status.epochs import stream_schema
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, UrlLike
 from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.stream.scan import Scan
 
@@ -403,6 +403,8 @@ class Reads:
         max_rows: int | None = None,
         max_delay: Duration = "15m",
         replicated: bool = False,
+        dead_letters: UrlLike | None = None,
+        max_deliveries: int = 5,
     ) -> Follow:
         """Read events as they are committed: a loop over batches; `afollow` is its ``async for``.
 
@@ -438,6 +440,10 @@ class Reads:
             max_rows: Most events of a batch: what is repeated after a kill.
             max_delay: With `min_rows`: but no longer, counted from the commit of the first of them.
             replicated: Wait with each event until every follower has it, as for `scan`.
+            dead_letters: Location of a stream, made if it is not there, for batches that members
+                reject or were given `max_deliveries` times without getting them done. It has the
+                events' columns and what happened to them. For members only.
+            max_deliveries: How often a batch is given out.
 
         Returns:
             The batches; they end when the stream is sealed, and at the timeout.
@@ -474,6 +480,8 @@ class Reads:
             most_rows=check_whole("max_rows", max_rows, least=1, optional=True),
             delay_s=check_duration("max_delay", max_delay) or 0,
             replicated=replicated,
+            dead_letters=dead_letters,
+            most_deliveries=check_whole("max_deliveries", max_deliveries, least=1),
         )
 
     afollow = _awaited_follow(follow)

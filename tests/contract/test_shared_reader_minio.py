@@ -5,12 +5,13 @@ from collections import Counter
 from contextlib import ExitStack
 
 from fixtures_servers import FETCHES
-from member_kit import work
+from member_kit import work, work_and_reject
 from process_kit import messages, running
 from stream_kit import SCHEMA, numbers
 
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = FETCHES
 
@@ -22,7 +23,7 @@ def test_eight_processes_share_a_reader(minio) -> None:
     tail = 0
     with ExitStack() as stack:
         members = [
-            stack.enter_context(running(work, url, f"w{n}", "20s", minio.options)) for n in range(8)
+            stack.enter_context(running(work, url, f"w{n}", "40s", minio.options)) for n in range(8)
         ]
         end = time.monotonic() + 120
         while sum(len(seen.record.members) for seen in stream.readers) < 8:
@@ -45,3 +46,45 @@ def test_eight_processes_share_a_reader(minio) -> None:
     assert stream.position("reader:billing").offset == tail
     left = {name for seen in stream.readers for name in seen.record.members}
     assert left <= {"w1", "w2"}  # killed with nothing in hand: nobody waited for their leases
+
+
+def test_eight_processes_write_dead_letters_once(minio) -> None:
+    """What they reject and what two die of is there once; all else is done, though two are killed.
+
+    A batch that a member has rejected a row of comes back if the member dies before it says so.
+    """
+    url = f"{minio.new_bucket()}/s"
+    stream = create_on(open_storage(url, minio.options), SCHEMA, upkeep=None)
+    for n in range(6):
+        stream.append(numbers(50 * n, 50 * n + 50))
+    stream.seal()
+    got, life = Counter[int](), 0
+    while life == 0 or _offset(stream) < 300:
+        assert life < 12, "they do not get on"
+        with ExitStack() as stack:
+            members = [
+                stack.enter_context(
+                    running(work_and_reject, url, f"w{life}.{n}", "4s", minio.options)
+                )
+                for n in range(8)
+            ]
+            if life == 0:
+                time.sleep(2)
+                members[0][0].kill()
+                members[1][0].kill()
+            for _, pipe in members:
+                for batch in messages(pipe):
+                    got.update(batch)
+        life += 1
+    dead = open_on(f"{url}-dead", storage_options=minio.options).read().read_all().to_pylist()
+    counts = Counter(row["n"] for row in dead)
+    assert set(counts.values()) == {1}
+    assert counts.keys() >= {n for n in range(300) if n % 10 == 0 or n % 100 == 55}
+    assert counts.keys() | got.keys() == set(range(300))
+    reasons = {row["_reason"] for row in dead if row["n"] % 100 == 55}
+    assert reasons == {"given out 2 times, and never done"}
+
+
+def _offset(stream) -> int:
+    """Return up to where the reader has done everything."""
+    return stream.position("reader:billing").offset

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from crash_kit import quick_folder
-from member_kit import work, work_when_told
+from member_kit import work, work_and_reject, work_when_told
 from process_kit import messages, running
 from stream_kit import SCHEMA, numbers
 
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +58,36 @@ def test_no_event_is_lost_however_often_members_are_killed(folder: Path) -> None
     assert sorted(got) == list(range(tail))
     assert got.total() - tail <= 2 * kills * 4
     assert stream.position("reader:billing").offset == tail
+
+
+def test_dead_letters_are_written_once_however_often_members_are_killed(folder: Path) -> None:
+    """A member dies at any moment of rejecting, writing and committing; the next goes on."""
+    url, chance = str(folder / "stream"), random.Random(11)
+    stream = create_on(open_storage(url), SCHEMA, upkeep=None)
+    for n in range(20):
+        stream.append(numbers(20 * n, 20 * n + 20))
+    stream.seal()
+    got, lives = Counter[int](), 0
+    while lives == 0 or stream.position("reader:billing").offset < 400:
+        assert lives < 60, "they do not get on"
+        with ExitStack() as stack:
+            members = [
+                stack.enter_context(running(work_and_reject, url, name, "1s"))
+                for name in (f"w{lives}", "w")
+            ]
+            if lives < 12:
+                for child, pipe in members:
+                    pipe.poll(2)
+                    time.sleep(chance.random() * 0.05)
+                    child.kill()
+            for _, pipe in members:
+                for batch in messages(pipe):
+                    got.update(batch)
+        lives += 1
+    dead = Counter(open_on(f"{url}-dead").read().read_all()["n"].to_pylist())
+    assert set(dead.values()) == {1}
+    assert dead.keys() >= {n for n in range(400) if n % 10 == 0 or n % 100 == 55}
+    assert dead.keys() | got.keys() == set(range(400))
 
 
 def test_a_frozen_member_is_fenced_and_its_events_go_to_another(folder: Path) -> None:

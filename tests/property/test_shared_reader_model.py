@@ -1,8 +1,12 @@
 """Members that share a reader do what their model says, in whatever order things happen to them.
 
 An event is done when the member that got it asked for the next batch without an error; the record
-says the same at every moment, so nothing is done twice, and nothing unread is passed.
+says the same at every moment, so nothing is done twice, and nothing unread is passed. With dead
+letters an event ends there once instead, if it was rejected or given out as often as that takes.
 """
+
+from collections import Counter
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -10,9 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from member_programs import keep_few_records, offsets
 from stream_kit import make_stream, numbers, wait
+from virtual_time import TimedStorage
 
 from segstore_ds.errors import LeaseLostError, ReaderConflictError
 from segstore_ds.retention import leases
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.opening import open as open_on
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +38,11 @@ class SharedReaderMachine(RuleBasedStateMachine):
         self.heard: dict[str, float] = {}
         self.done: set[int] = set()
         self.tail = 10
+        self.how = {"lease": LEASE_S, "columns": ["n"]}
+
+    def settled(self):
+        """Return the events that are done, or dead."""
+        return self.done
 
     @property
     def now_s(self):
@@ -49,20 +61,23 @@ class SharedReaderMachine(RuleBasedStateMachine):
         assert not self.done & set(held)
         self.done |= set(held)
         if batch is not None:
-            self.hands[name] = batch["n"].to_pylist()
+            self._take_in(name, batch["n"].to_pylist())
             assert self.hands[name] == sorted(self.hands[name])
             assert not self.done & set(self.hands[name])
 
-    @rule(count=st.integers(1, 9))
-    def append(self, count):
-        self.stream.append(numbers(self.tail, self.tail + count))
-        self.tail += count
+    def _take_in(self, name, found):
+        self.hands[name] = found
+
+    @rule(more=st.integers(1, 9))
+    def append(self, more):
+        self.stream.append(numbers(self.tail, self.tail + more))
+        self.tail += more
 
     @rule(name=NAMES)
     def join(self, name):
         """A process starts; one of that name may have died, or may still live."""
         before = self.members.get(name)
-        self.members[name] = self.stream.follow("x", member=name, lease=LEASE_S, columns=["n"])
+        self.members[name] = self.stream.follow("x", member=name, **self.how)
         self.hands.pop(name, None)
         self.heard[name] = self.now_s
         if before is not None:
@@ -115,17 +130,17 @@ class SharedReaderMachine(RuleBasedStateMachine):
     @invariant()
     def record_says_what_is_done(self):
         for seen in self.stream.readers:
-            assert offsets(seen.record) == self.done
+            assert offsets(seen.record) == self.settled()
 
     def teardown(self):
         """One member is left, and gets all that was not done."""
         self.stream.seal()
-        last = self.stream.follow("x", member="last", lease=LEASE_S, columns=["n"])
+        last = self.stream.follow("x", member="last", **self.how)
         for batch in last:
-            numbers_of = set(batch["n"].to_pylist())
-            assert not self.done & numbers_of
-            self.done |= numbers_of
-        assert self.done == set(range(self.tail))
+            self._take_in("last", batch["n"].to_pylist())
+            assert not self.done & set(self.hands["last"])
+            self.done |= set(self.hands["last"])
+        assert self.settled() == set(range(self.tail))
 
 
 class SmallRanges(SharedReaderMachine):
@@ -144,8 +159,65 @@ class SmallRanges(SharedReaderMachine):
             self._patched.undo()
 
 
+class CountedDeliveries(SharedReaderMachine):
+    """The same with dead letters: members also give batches back, and reject them."""
+
+    MOST = 3
+    numbers = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        place = open_storage(f"memory://letters-{next(self.numbers)}")
+        self.letters = TimedStorage(place, self.storage.time)
+        self.how |= {"max_rows": 4, "dead_letters": self.letters, "max_deliveries": self.MOST}
+        self.given: Counter[int] = Counter()
+        self.rejected: set[int] = set()
+        self.partly: dict[int, set[int]] = {}  # the rest of a batch by the event that was rejected
+
+    def settled(self):
+        if not self.given:
+            return self.done
+        dead = open_on(self.letters).read().read_all()["_offset"].to_pylist()
+        assert len(dead) == len(set(dead))
+        assert not self.done & set(dead)
+        assert all(n in self.rejected or self.given[n] >= self.MOST for n in dead)
+        for first in self.partly.keys() & dead:
+            self.done |= self.partly.pop(first)
+        return self.done | set(dead)
+
+    def _take_in(self, name, found):
+        self.given.update(found)
+        assert max(self.given[n] for n in found) <= self.MOST or self.rejected & set(found)
+        super()._take_in(name, found)
+
+    @precondition(lambda self: self.hands)
+    @rule(data=st.data(), how=st.sampled_from(["back", "later", "reject", "some"]))
+    def turn_down(self, data, how):
+        name = data.draw(st.sampled_from(sorted(self.hands)))
+        held, follow = self.hands.pop(name), self.members[name]
+        silent_s = self.now_s - self.heard[name]
+        try:
+            if how == "some":
+                follow.reject("why", rows=[0])
+            elif how == "reject":
+                follow.reject("why")
+            else:
+                follow.give_back(delay=0 if how == "back" else LEASE_S)
+        except LeaseLostError:
+            assert silent_s > LEASE_S * 2 / 3
+            self.heard[name] = float("-inf")
+            return
+        self.heard[name] = self.now_s
+        if how in ("some", "reject"):
+            self.rejected |= set(held)
+        if how == "some":
+            self.partly[held[0]] = set(held[1:])
+
+
 SETTINGS = settings(settings.default, stateful_step_count=40)
 TestSharedReader = SharedReaderMachine.TestCase
 TestSharedReader.settings = SETTINGS
 TestSmallRanges = SmallRanges.TestCase
 TestSmallRanges.settings = SETTINGS
+TestCountedDeliveries = CountedDeliveries.TestCase
+TestCountedDeliveries.settings = SETTINGS

@@ -1,0 +1,133 @@
+"""The stream of a reader's dead letters: events that its members rejected, or never got done.
+
+A letter has a number that no other of the reader has, and letters are written in the order of their
+numbers. So the number is the batch id of one idempotent writer: who writes a letter again, after a
+crash or because its member was taken for dead, changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from segstore_ds.format.reader_record import REASON_LIMIT, Delivery
+from segstore_ds.format.record import escape_text
+from segstore_ds.format.root import Root
+from segstore_ds.log.context import StreamContext, new_context
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.options.arguments import check_whole
+from segstore_ds.read.cuts import Position
+from segstore_ds.read.plan import whole_reading
+from segstore_ds.read.request import plan_reading
+from segstore_ds.read.scan import open_reader
+from segstore_ds.storage import Storage, UrlLike, open_storage
+from segstore_ds.stream.commits import Commits
+from segstore_ds.write.create import run_create
+from segstore_ds.write.inputs import as_input, writer_key
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
+
+_OFFSET = "_offset"
+_SHOWN = 5  # rows in the text of an error
+_ROWS_LIMIT = 1_000  # rejected rows of one batch, whose offsets have to fit into a record
+
+
+class DeadLetters:
+    """Where the members of a reader write events that they give up, with why."""
+
+    def __init__(
+        self, context: StreamContext, url: UrlLike, reader: str, how: Mapping[str, Any]
+    ) -> None:
+        self._context, self._reader = context, reader
+        self._how = {
+            "filters": how["filters"],
+            "event_time": how["event_time"],
+            "offset_column": _OFFSET,
+        }
+        storage = (
+            url if isinstance(url, Storage) else context.storage.sibling(open_storage(url).url)
+        )
+        if storage.url == context.storage.url:
+            raise InvalidInputError(
+                "a stream can't hold its own dead letters",
+                remedy="give the location of another stream",
+                dead_letters=storage.url,
+            )
+        root = context.log.root
+        columns = plan_reading(context, root, root.tail, root.tail, filters=how["filters"]).schema
+        extra = {_OFFSET: pa.int64(), **_EXTRA}
+        if taken := sorted(set(columns.names) & extra.keys()):
+            raise InvalidInputError(
+                "columns of the stream have names that its dead letters need",
+                remedy="rename them with stream.change_schema",
+                columns=taken,
+            )
+        schema = pa.schema([*columns, *(pa.field(*each) for each in extra.items())])
+        self._target = new_context(StreamLog(storage, clock=context.clock))
+        try:
+            self._target.log.open()
+        except NotFoundError:
+            with suppress(AlreadyExistsError):  # another member makes it
+                run_create(self._target, schema, spark_schema=None)
+            self._target.log.open()
+        self._commits = Commits(self._target)
+
+    def write(self, letter: Delivery, seen: Root) -> None:
+        """Append the events of a letter; `seen` is a root that the reader went on from."""
+        context, root = self._context, self._context.log.root
+        start = Position.of(seen, letter.start)
+        reading = plan_reading(context, root, start, letter.end, **self._how)
+        events = open_reader(reading, whole_reading(context, reading, root=root)).read_all()
+        if letter.rows:
+            offsets, kept = events.column(_OFFSET).to_pylist(), {*letter.rows}
+            events = events.take([row for row, offset in enumerate(offsets) if offset in kept])
+        told = (letter.count, letter.reason, letter.member, self._reader, context.storage.url)
+        for (name, kind), value in zip(_EXTRA.items(), told, strict=True):
+            events = events.append_column(name, pa.repeat(pa.scalar(value, kind), len(events)))
+        writer = f"{root.stream_id}/{self._reader}"
+        request = WriteRequest(
+            schema=events.schema,
+            layout=Layout(),
+            client=self._target.client,
+            writer=writer_key(writer, letter.letter, takeover=False, on_repeat="skip"),
+            merge_schema=True,
+        )
+        self._commits.write(request, as_input(events))
+
+
+_EXTRA = {
+    "_deliveries": pa.int64(),
+    "_reason": pa.string(),
+    "_member": pa.string(),
+    "_reader": pa.string(),
+    "_stream": pa.string(),
+}
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason as it is kept."""
+    if not isinstance(reason, str):
+        raise InvalidInputError("a reason is a text", remedy="say why the events are rejected")
+    return str(escape_text(reason))[:REASON_LIMIT]
+
+
+def check_rows(rows: Sequence[int] | None, offsets: pa.Array | None, span: range) -> list[int]:
+    """Return the offsets of rows of a batch; `offsets` are those of all, None for those of a span.
+
+    No rows mean all of them, which need no list.
+    """
+    if rows is None:
+        return []
+    count = len(span) if offsets is None else len(offsets)
+    picked = sorted({check_whole("rows", row) for row in rows})
+    if not 0 < len(picked) <= _ROWS_LIMIT or picked[-1] >= count:
+        raise InvalidInputError(
+            f"not from 1 to {_ROWS_LIMIT} rows of the batch",
+            remedy="count them from 0; reject the whole batch, or follow with a smaller max_rows, "
+            "if they are too many",
+            rows=picked[-_SHOWN:],
+            batch=count,
+        )
+    return [span[row] if offsets is None else offsets[row].as_py() for row in picked]

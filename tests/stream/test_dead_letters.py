@@ -1,0 +1,409 @@
+"""Members give back batches, reject them, or die of them: what goes to the dead letters, once."""
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from stream_kit import make_stream, numbers, wait
+from virtual_time import TimedStorage
+
+from segstore_ds.errors import (
+    ClosedError,
+    InvalidInputError,
+    SegstoreError,
+)
+from segstore_ds.format.reader_record import (
+    Delivery,
+    Lease,
+    ReaderRecord,
+    Span,
+    decode_record,
+    encode_record,
+)
+from segstore_ds.retention.leases import Progress, add_done, advanced, free_range, returned
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.opening import create as create_on
+from segstore_ds.stream.opening import open as open_on
+
+LEASE_S = 30
+_NUMBERS = count()
+
+
+class Pool:
+    """A stream, its dead letters, and members that share its reader."""
+
+    def __init__(self, commits=2, **how) -> None:
+        self.stream, self.storage = make_stream(commits)
+        other = open_storage(f"memory://letters-{next(_NUMBERS)}")
+        self.letters = TimedStorage(other, self.storage.time)
+        self.how = {"lease": LEASE_S, "max_deliveries": 3, "dead_letters": self.letters, **how}
+
+    def join(self, member, **how):
+        return self.stream.follow("billing", member=member, **{**self.how, **how})
+
+    def dead(self, *columns):
+        found = open_on(self.letters, clock=self.storage.time.clock).read().read_all()
+        return found.select(columns or ["n"]).to_pylist()
+
+    def numbers(self):
+        return sorted(row["n"] for row in self.dead())
+
+    @property
+    def record(self):
+        (seen,) = self.stream.readers
+        return seen.record
+
+
+def poll(follow):
+    batch = follow._take()
+    return batch and batch["n"].to_pylist()
+
+
+def drain(pool, *follows, step_s=2):
+    """Poll each every two seconds until none gets anything; return what they got."""
+    found = []
+    while wait(pool.storage, step_s) or any(batches := [poll(each) for each in follows]):
+        for batch in batches:
+            found.extend(batch or ())
+    return found
+
+
+def test_what_members_die_of_goes_to_the_dead_letters():
+    """A batch is given to three that die; the fourth passes it, and the others go on meanwhile."""
+    pool = Pool(max_rows=5)
+    got = []
+    for name in ("a", "b", "c"):
+        follow = pool.join(name)
+        got.append(poll(follow))
+        wait(pool.storage, LEASE_S + 1)
+    assert got[0] == [0, 1, 2, 3, 4]
+    last = pool.join("d")
+    rest = drain(pool, last, step_s=11)
+    died_thrice = [numbers for numbers in got if got.count(numbers) == 3]
+    assert died_thrice
+    assert sorted(rest + pool.numbers()) == list(range(20))
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
+    assert pool.record.deliveries == []
+
+
+def test_a_letter_says_what_happened():
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    assert poll(follow) == [0, 1, 2, 3, 4]
+    follow.reject("no such account", rows=[1, 3])
+    assert drain(pool, follow) == list(range(5, 20))
+    columns = ("_offset", "n", "s", "_deliveries", "_reason", "_member", "_reader", "_stream")
+    told = (1, "no such account", "a", "billing", pool.stream.url)
+    assert [tuple(row.values()) for row in pool.dead(*columns)] == [
+        (offset, offset, f"s{offset}", *told) for offset in (1, 3)
+    ]
+    assert pool.record.offset == 20
+
+
+def test_a_rejected_batch_is_done():
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    assert poll(follow) == [0, 1, 2, 3, 4]
+    assert poll(follow) == [5, 6, 7, 8, 9]
+    follow.reject("x" * 500)
+    assert drain(pool, follow) == list(range(10, 20))
+    assert pool.numbers() == [5, 6, 7, 8, 9]
+    assert {row["_reason"] for row in pool.dead("_reason")} == {"x" * 200}
+
+
+def test_given_back_comes_again_after_its_delay():
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    assert poll(follow) == [0, 1, 2, 3, 4]
+    follow.give_back(delay="1m")
+    began_s = pool.storage.time.now_us / 1e6
+    assert poll(follow) == [5, 6, 7, 8, 9]
+    got = []
+    while not got or got[-1] != [0, 1, 2, 3, 4]:
+        wait(pool.storage, 1)
+        got.append(poll(follow))
+    assert 60 <= pool.storage.time.now_us / 1e6 - began_s <= 75
+    assert [n for batch in got if batch for n in batch] == [*range(10, 20), *range(5)]
+    assert drain(pool, follow) == []
+    assert pool.record.offset == 20
+    assert pool.dead() == []
+
+
+def test_given_back_without_delay_counts():
+    """The third time is the last; events behind it are given out meanwhile."""
+    pool = Pool(max_rows=10)
+    follow, got = pool.join("a"), []
+    while (batch := poll(follow)) is not None:
+        got.append(batch[0])
+        if batch[0] == 0:
+            follow.give_back()
+    assert got.count(0) == 3
+    assert got.count(10) == 1
+    assert pool.numbers() == list(range(10))
+    assert {row["_deliveries"] for row in pool.dead("_deliveries")} == {3}
+
+
+def test_given_back_goes_to_another_member():
+    pool = Pool(max_rows=5)
+    first, second = pool.join("a"), pool.join("b")
+    batch = poll(first)
+    first.give_back(delay=5)
+    wait(pool.storage, 11)
+    assert poll(second) is not None  # takes a look, and begins to wait
+    found = drain(pool, second)
+    assert set(batch) <= set(found)
+
+
+def test_without_dead_letters_a_batch_is_given_back_for_ever():
+    pool = Pool(dead_letters=None, max_rows=10)
+    follow, got = pool.join("a"), []
+    while got.count(0) < 8:
+        got.append(poll(follow)[0])
+        if got[-1] == 0:
+            follow.give_back()
+    assert got.count(10) == 1
+    assert poll(follow)[0] == 0
+    with pytest.raises(InvalidInputError, match="no stream of dead letters"):
+        follow.reject("why")
+
+
+def test_letters_wait_for_a_member_that_writes_them():
+    """One without dead letters passes over them, also under the name of the one that rejected."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow._member.give_back(5, reason="why")
+    plain = pool.join("b", dead_letters=None)
+    follow.close()
+    assert 0 not in drain(pool, plain, step_s=11)
+    assert pool.record.offset == 0
+    again = pool.join("a")
+    drain(pool, plain, again, step_s=11)
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
+
+
+def test_a_process_that_follows_on_under_the_name_passes_a_letter_on():
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow._member.give_back(5, reason="why")
+    follow._member.take(20)
+    assert follow._member.delivery.letter is not None
+    plain = pool.join("a", dead_letters=None)
+    assert 0 not in drain(pool, plain)
+    assert pool.record.offset == 0
+
+
+def test_a_batch_that_was_given_out_stays_one():
+    """A process that follows on with larger batches gets it alone: no other event dies with it."""
+    pool = Pool(max_rows=5)
+    for _ in range(3):
+        assert poll(pool.join("a")) == [0, 1, 2, 3, 4]
+        pool.how["max_rows"] = 20
+    assert drain(pool, pool.join("a")) == list(range(5, 20))
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+
+
+def test_an_error_between_letter_and_position_writes_it_once():
+    """The member dies when the letter is written; another goes on, and both write it."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("why")
+    write = follow._letters.write
+
+    def die(*given):
+        write(*given)
+        raise KeyboardInterrupt
+
+    follow._letters.write = die
+    with pytest.raises(KeyboardInterrupt):
+        drain(pool, follow)
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    wait(pool.storage, LEASE_S + 1)
+    other = pool.join("b")
+    drain(pool, other, step_s=11)
+    follow._letters.write = write
+    assert drain(pool, follow) == []
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
+
+
+def test_a_late_letter_changes_nothing():
+    """A member sleeps before it writes a letter; others write that one, and a later one."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("first")
+    write = follow._letters.write
+    slept = []
+
+    def sleep(letter, seen):
+        if not slept:
+            slept.append(letter)
+            wait(pool.storage, LEASE_S + 1)
+            other = pool.join("b")
+            for _ in range(20):
+                if (batch := poll(other)) and batch[0] == 10:
+                    other.reject("second")
+                wait(pool.storage, 11)
+            assert pool.numbers() == [*range(5), *range(10, 15)]
+        write(letter, seen)
+
+    follow._letters.write = sleep
+    assert drain(pool, follow) == list(range(5, 10))
+    assert pool.numbers() == [*range(5), *range(10, 15)]
+
+
+def test_two_members_write_letters_in_order():
+    pool = Pool(4, max_rows=5)
+    follows = [pool.join(name) for name in "abc"]
+    rejected = []
+    for _ in range(40):
+        for follow in follows:
+            if (batch := poll(follow)) is not None and batch[0] % 2 == 0:
+                rejected.extend(batch)
+                follow.reject("even")
+        wait(pool.storage, 2)
+    assert sorted(rejected) == pool.numbers()
+    assert pool.record.offset == 40
+
+
+def test_filtered_events_are_no_letters():
+    pool = Pool(max_rows=5, filters=[["n", ">", 3]], columns=["n"])
+    follow = pool.join("a")
+    assert poll(follow) == [4, 5, 6, 7, 8]
+    follow.reject("why", rows=[0])
+    drain(pool, follow)
+    assert pool.dead("n", "s", "_offset") == [{"n": 4, "s": "s4", "_offset": 4}]
+    assert pool.record.offset == 20
+
+
+def test_new_columns_reach_the_dead_letters():
+    pool = Pool(1)
+    follow = pool.join("a")
+    poll(follow)
+    pool.stream.append(numbers(10, 12).append_column("extra", [[7, 8]]), merge_schema=True)
+    assert poll(follow) == [10, 11]
+    follow.reject("why")
+    drain(pool, follow)
+    assert pool.dead("n", "extra") == [{"n": 10, "extra": 7}, {"n": 11, "extra": 8}]
+
+
+@pytest.mark.parametrize("call", ["give_back", "reject"])
+def test_there_must_be_a_batch(call):
+    pool = Pool()
+    follow = pool.join("a")
+    args = ("why",) if call == "reject" else ()
+    with pytest.raises(InvalidInputError, match="no batch"):
+        getattr(follow, call)(*args)
+    poll(follow)
+    getattr(follow, call)(*args)
+    with pytest.raises(InvalidInputError, match="no batch"):
+        getattr(follow, call)(*args)
+
+
+def test_what_cannot_be_asked():
+    pool = Pool()
+    with pytest.raises(InvalidInputError, match="members of a reader"):
+        pool.stream.follow("billing", dead_letters=pool.letters)
+    with pytest.raises(InvalidInputError, match="its own dead letters"):
+        pool.join("a", dead_letters=pool.storage)
+    with pytest.raises(InvalidInputError, match="max_deliveries"):
+        pool.join("a", max_deliveries=0)
+    follow = pool.join("a", max_rows=5)
+    poll(follow)
+    for rows in ([], [5], [-1], range(2000)):
+        with pytest.raises(InvalidInputError):
+            follow.reject("why", rows=rows)
+    with pytest.raises(InvalidInputError, match="a reason is a text"):
+        follow.reject(7)
+    with pytest.raises(InvalidInputError):
+        follow.give_back(delay=-1)
+    named = create_on(
+        open_storage("memory://named"), numbers(0, 1).rename_columns(["n", "_reason"]).schema
+    )
+    with pytest.raises(InvalidInputError, match="names that its dead letters need"):
+        named.follow("billing", member="a", dead_letters=pool.letters)
+
+
+def test_a_full_record_names_no_more():
+    """What is given back without room in the record is free at once: nothing is lost."""
+    record = ReaderRecord("s", 0, 0, "", 60, members={"a": Lease(0, 10_000, "t", 30, 0)})
+    for start in range(0, 4_000, 4):
+        back = Delivery(start, start + 1, 1, "a", letter=start, reason="x" * 200)
+        record = returned(record, "a", back, 1)
+        barred = frozenset(each.start for each in record.deliveries)
+        record = advanced(record, "a", Progress(start + 4, start + 4, 10_000, barred), 2)
+    named = [each.start for each in record.deliveries]
+    assert 100 < len(named) < 1_000
+    assert named == list(range(0, 4 * len(named), 4))
+    record = replace(record, members={})
+    assert free_range(record, 10_000, frozenset(named)).start == 4 * len(named)
+    assert decode_record(encode_record(record), "test") == record
+
+
+def test_done_deliveries_leave_the_record():
+    record = ReaderRecord("s", 0, 0, "", 60, deliveries=[Delivery(2, 8, 1, "a")])
+    assert add_done(record, Span(4, 6)).deliveries == [
+        Delivery(2, 4, 1, "a"),
+        Delivery(6, 8, 1, "a"),
+    ]
+    assert add_done(record, Span(0, 9)).deliveries == []
+
+
+def test_reset_and_release_forget_deliveries():
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.give_back(delay=60)
+    follow.close()
+    assert pool.record.deliveries
+    pool.stream.readers.reset("billing", 0)
+    assert pool.record.deliveries == []
+
+
+def test_coroutines_give_back_and_reject():
+    pool = Pool(max_rows=5)
+    pool.stream.seal()
+
+    async def run():
+        got = []
+        async with pool.stream.afollow("billing", member="a", **pool.how) as batches:
+            with pytest.raises(InvalidInputError):
+                await batches.reject("early")
+            async for batch in batches:
+                first = batch["n"][0].as_py()
+                got.append(first)
+                if first == 5:
+                    await batches.reject("five")
+                if first == 10 and got.count(10) == 1:
+                    await batches.give_back()
+        return got
+
+    assert sorted(asyncio.run(run())) == [0, 5, 10, 10, 15]
+    assert pool.numbers() == [5, 6, 7, 8, 9]
+
+
+def test_dead_letters_that_fail_stop_the_member():
+    """The error comes to the loop, and nothing is passed; when they work again, it goes on."""
+    pool = Pool(max_rows=5)
+    follow = pool.join("a")
+    poll(follow)
+    follow.reject("why")
+    write = follow._letters._commits.write
+
+    def fail(*_given):
+        raise ClosedError("closed")
+
+    follow._letters._commits.write = fail
+    with pytest.raises(SegstoreError):
+        drain(pool, follow)
+    assert pool.record.offset == 0
+    follow._letters._commits.write = write
+    drain(pool, follow)
+    assert pool.numbers() == [0, 1, 2, 3, 4]
+    assert pool.record.offset == 20
