@@ -108,7 +108,7 @@ def _from_text(text: str, kind: Any) -> Any:
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
     """Return the rows of a batch, with texts for times that Python lacks."""
-    from segstore_ds.format.schema.normal_form import has_nanoseconds
+    from segstore_ds.format.schema.codec import has_nanoseconds
 
     with suppress(ArithmeticError, ValueError):  # a time beyond Python's years
         if not any(has_nanoseconds(kind) or _has_time(kind) for kind in batch.schema.types):

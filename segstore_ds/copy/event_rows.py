@@ -16,8 +16,7 @@ from segstore_ds.copy.destination import CopyRequest
 from segstore_ds.copy.events import EventsCopy, plan_copy_events
 from segstore_ds.copy.staging import Range, StagedPiece, put_piece
 from segstore_ds.errors import InternalError, InvalidInputError, SegstoreError
-from segstore_ds.format.schema.codec import decode_schema, encode_schema
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.stream_log import StreamLog

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format.bounds import Bound, label_of
+from segstore_ds.format.schema.codec import children_of, is_variant
 from segstore_ds.format.schema.column_names import Names, column_id, named_schema
-from segstore_ds.format.schema.normal_form import children_of, is_variant
 from segstore_ds.format.statistics import parse_piece
 from segstore_ds.publish.snapshot import Columns
 

@@ -13,7 +13,7 @@ from pyarrow import types as t
 
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.format.schema.normal_form import children_of
+from segstore_ds.format.schema.codec import children_of
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.publish import paths
 from segstore_ds.publish.snapshot import File, Moves

@@ -18,7 +18,7 @@ from pyarrow import types as t
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.normal_form import has_nanoseconds
+from segstore_ds.format.schema.codec import has_nanoseconds
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options import quantities
 from segstore_ds.options import table as options

@@ -1,6 +1,6 @@
 """`segstore.spark`: the format `segstore` and the helpers around it. The only importer of pyspark.
 
-This package is a client of the public API. Only one guarded function in `active` reaches the JVM,
+This package is a client of the public API. Only one guarded function in `versions` reaches the JVM,
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
 
 Spark starts its Python processes anew after an idle minute, so each loads what it needs: a helper
@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segstore_ds.spark.active import activated as activated
     from segstore_ds.spark.jobs import copy as copy
     from segstore_ds.spark.jobs import open as open  # noqa: A004 - segstore.spark.open
     from segstore_ds.spark.parquet_scan.read import read as read
@@ -21,9 +20,10 @@ if TYPE_CHECKING:
     from segstore_ds.spark.session import register as register
     from segstore_ds.spark.session import write as write
     from segstore_ds.spark.session import write_batch as write_batch
+    from segstore_ds.spark.versions import activated as activated
 
 _MODULES = {
-    "activated": "active",
+    "activated": "versions",
     "copy": "jobs",
     "create_view": "session",
     "listener": "query_listener",

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.spark.versions import to_arrow
 
 CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata

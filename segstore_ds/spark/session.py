@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from segstore_ds import Commit
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.options.table import WRITE, parse_options
-from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
 from segstore_ds.spark.batch.planning import NO_PATH, storage_of
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.versions import activate_if_none, activated, quiet_replacing
 from segstore_ds.spark.workers import BATCH_SIZING
 from segstore_ds.stream.connector.jobs import find_write
 

@@ -18,9 +18,13 @@ from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
 from segstore_ds.format.properties import follow_columns
 from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, BlobRef, Epoch, Root
-from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
+from segstore_ds.format.schema.codec import (
+    decode_schema,
+    encode_schema,
+    fingerprint,
+    has_nanoseconds,
+)
 from segstore_ds.format.schema.column_names import Names, change_columns, named_schema, names_of
-from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage

@@ -6,10 +6,15 @@ that.
 """
 
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
 from typing import Any
 
+from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageError
 from segstore_ds.storage.base import (
+    PROBE,
     ObjectInfo,
     ScatteredWriter,
     StagedWriter,
@@ -25,7 +30,6 @@ from segstore_ds.storage.locations import (
     load_fsspec,
     resolve_location,
 )
-from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
 __all__ = [
     "Location",
@@ -88,3 +92,93 @@ def _class_of(location: Location, *, single_writer: bool) -> Any:
     if not single_writer:
         module.refuse_unknown_class(location.scheme, location.url)
     return module.SingleWriterStorage
+
+
+_LONGEST = 1000  # object stores accept no longer names; links of local folders are resolved
+
+
+class Overlap(Enum):
+    """How a place overlaps another one."""
+
+    SAME = "is"
+    INSIDE = "is inside"
+    AROUND = "contains"
+
+
+def compare_names(place: Storage, other: Storage) -> Overlap | None:
+    """Return how a place overlaps another one by names and links; sends no request.
+
+    None means that the names show no overlap, which proves nothing.
+    """
+    first, second = _real_parts(place.url), _real_parts(other.url)
+    if first == second:
+        return Overlap.SAME
+    if first[: len(second)] == second:
+        return Overlap.INSIDE
+    return Overlap.AROUND if second[: len(first)] == first else None
+
+
+def find_overlap(place: Storage, other: Storage) -> Overlap | None:
+    """Return how a place overlaps another one; None is proven by requests to both stores.
+
+    Links, mounts and access points can give one folder several names, and then a guarantee about
+    two separate places does not hold. Names can prove an overlap but not its absence. To prove
+    absence, a small object is put into one place, looked up from the other under every suffix of
+    its folder's path, and deleted. Upkeep and drop delete one that a crash leaves. A folder inside
+    the other place that is mounted under another name is not noticed.
+    """
+    named = compare_names(place, other)
+    if named is not None:
+        return named
+    depth = _find_probe(place, other)
+    if depth is not None:
+        return Overlap.INSIDE if depth else Overlap.SAME
+    return None if _find_probe(other, place) is None else Overlap.AROUND
+
+
+def refuse_overlap(place: Storage, other: Storage, overlap: Overlap | None, kind: str) -> None:
+    """Raise InvalidInputError if a place for `kind` overlaps `other`, one of a stream's places."""
+    if overlap is None:
+        return
+    raise InvalidInputError(
+        f"the place of a {kind} {overlap.value} the stream's own folder",
+        remedy="choose a separate folder; links and mounts are followed",
+        url=place.url,
+        folder=other.url,
+    )
+
+
+def _find_probe(place: Storage, seen_from: Storage) -> int | None:
+    """Return how many folders below another root this root's object is found; None if not."""
+    name = f"{PROBE}{secrets.token_hex(16)}"
+    try:
+        place.put(name, b"probe")
+        for depth, path in enumerate(_endings(place.url, name)):
+            if len(seen_from.url) + len(path) > _LONGEST:
+                break
+            # A suffix that is not a valid path is skipped; a longer one may be valid.
+            with suppress(MissingObjectError, InvalidInputError):
+                seen_from.info(path)
+                return depth
+    finally:
+        with suppress(StorageError):
+            place.delete(name)
+    return None
+
+
+def _endings(url: str, name: str) -> Iterator[str]:
+    """Yield the paths an object may have below a root that contains its folder at some depth."""
+    path = name
+    yield path
+    for part in reversed(resolve_location(url).path.strip("/").split("/")):
+        path = f"{part}/{path}"
+        yield path
+
+
+def _real_parts(url: str) -> list[str]:
+    location = resolve_location(url)
+    path = os.path.realpath(location.path) if location.scheme == "file" else location.path
+    parts = [part for part in path.split("/") if part]
+    # Containers of different Azure accounts differ only by host.
+    host = location.url.partition("://")[2].partition("/")[0] if location.scheme == "abfs" else ""
+    return [location.scheme, host, *parts]

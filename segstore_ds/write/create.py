@@ -15,8 +15,7 @@ from segstore_ds.format.indexed_columns import (
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import PROPERTIES
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
-from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.commit import NOTHING, Change, Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin, seen_before

@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format.schema.codec import has_nanoseconds, normalise_schema
 from segstore_ds.format.schema.conversion import number_of, to_array
-from segstore_ds.format.schema.normal_form import has_nanoseconds, normalise_schema
 from segstore_ds.format.schema.widening import merge_type
 
 BATCH_ROWS = 4096

@@ -19,7 +19,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format.arrow.offsets import FEW_ROWS, check_offsets, is_sound
-from segstore_ds.format.schema.normal_form import MONTHS, months_as_numbers
+from segstore_ds.format.schema.codec import MONTHS, months_as_numbers
 from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option, check_whole
 from segstore_ds.status.writers import ERROR, WriterKey

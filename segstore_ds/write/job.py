@@ -18,9 +18,13 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys, time_column_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import SchemaKey, decode_schema, encode_schema
+from segstore_ds.format.schema.codec import (
+    SchemaKey,
+    decode_schema,
+    encode_schema,
+    normalise_schema,
+)
 from segstore_ds.format.schema.column_names import named_schema, store_columns
-from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import SchemaChange

@@ -19,7 +19,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated

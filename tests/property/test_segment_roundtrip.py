@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from segstore_ds.format.arrow.frame import check_frame, decode_frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
+from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.format.schema.conversion import conform
-from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
 
 VARIANT = pa.struct(

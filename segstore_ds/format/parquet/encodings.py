@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import types as t
 
-from segstore_ds.format.schema.normal_form import children_of
+from segstore_ds.format.schema.codec import children_of
 
 # The weights, in nanoseconds of a core; `benchmarks column_encodings` shows what they lead to. What
 # is written once is read three times, and each time its bytes travel at 100 MB/s.

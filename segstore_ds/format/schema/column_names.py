@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.record import is_text
-from segstore_ds.format.schema.codec import kind_of
-from segstore_ds.format.schema.normal_form import children_of, normalise_schema, with_children
+from segstore_ds.format.schema.codec import children_of, kind_of, normalise_schema, with_children
 
 # Stored name -> the column's name if that is another, None once it was dropped.
 Names = Mapping[str, str | None]

@@ -20,7 +20,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.rows import halve_until
-from segstore_ds.format.schema.normal_form import children_of, normalise_type, with_children
+from segstore_ds.format.schema.codec import children_of, normalise_type, with_children
 from segstore_ds.format.schema.unpacking import (
     OversizeError,
     decode_dictionary,

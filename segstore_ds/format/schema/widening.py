@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.format.schema.normal_form import (
+from segstore_ds.format.schema.codec import (
     EXACT_IN_DOUBLE,
     FLOATS,
     INTEGERS,

@@ -6,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.schema.codec import has_nanoseconds
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.format.schema.normal_form import has_nanoseconds
 from segstore_ds.spark.versions import to_arrow
 from segstore_ds.stream.connector.tasks import Reading, ReadTask, run_task
 

@@ -34,8 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.format.schema.normal_form import has_nanoseconds
+from segstore_ds.format.schema.codec import decode_schema, has_nanoseconds
 from segstore_ds.spark.schemas import CHAR_KEY
 from segstore_ds.stream.connector.reads import NAN, Condition, Filters
 from segstore_ds.stream.connector.tasks import Reading

@@ -21,9 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from segstore_ds.spark.active import find_jvm
 from segstore_ds.spark.parquet_scan.native import holds_floats
-from segstore_ds.spark.versions import Py4JError
+from segstore_ds.spark.versions import Py4JError, find_jvm
 from segstore_ds.stream.connector.reads import ParquetFile, resolve_location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds

@@ -4,9 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from segstore_ds.format.parquet.writer import ParquetEncoder
-from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.format.schema.codec import fingerprint, normalise_schema
 from segstore_ds.format.schema.column_names import column_id, with_column_ids
-from segstore_ds.format.schema.normal_form import normalise_schema
 
 DEEP = pa.struct([("a", pa.int64()), ("tags", pa.list_(pa.string()))])
 SCHEMA = normalise_schema(

@@ -11,9 +11,14 @@ import pytest
 
 import segstore_ds.format
 from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
-from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
+from segstore_ds.format.schema.codec import (
+    decode_schema,
+    encode_schema,
+    fingerprint,
+    is_variant,
+    normalise_schema,
+)
 from segstore_ds.format.schema.conversion import conform, lift
-from segstore_ds.format.schema.normal_form import is_variant, normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
 
 VARIANT = pa.struct(

@@ -12,8 +12,8 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema import conversion, unpacking
+from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.format.schema.conversion import conform, conform_pieces
-from segstore_ds.format.schema.normal_form import normalise_schema
 
 LONG = "long enough for a view to keep it elsewhere"
 VIEWS = pa.string_view()
