@@ -211,9 +211,9 @@ class MetadataLog(Generic[T]):
         ) from cause
 
     def _is_other(self, found: bytes, data: bytes, before: bytes | None, path: str) -> bool:
-        """Tell whether a file surely is no batch of ours; `before` is what was read last.
+        """Tell whether a file is certainly not our batch; `before` is what was read last.
 
-        One whose mark is ours is ours, with wrong bytes behind its body.
+        A file with our mark is ours, even with wrong bytes behind its body.
         """
         if found[:MARK_BYTES] == data[:MARK_BYTES]:
             return False

@@ -2,7 +2,7 @@
 
 The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
 opens the remains as a stream. From then on nobody can commit to it, and objects may be deleted in
-any order. But another stream may begin in the folder at once, so what may be of that one stays.
+any order. Another stream may begin in the folder at once; objects that may belong to it stay.
 
 The last hour of the log stays, and the last commit for longer: a handle with an older base finds
 the slot after it taken, and learns that the stream is gone. A stream that is created in the folder
@@ -82,7 +82,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             remedy="drop or materialize the clones first, or release their pins",
             pins={name: pin.url for name, pin in sorted(pins.items())},
         )
-        failure.retryable = False  # it stays so until somebody does what the remedy says
+        failure.retryable = False  # it fails again until somebody does what the remedy says
         raise failure
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
     lists = (slot.retire("status", index.path) for index in root.lists)
@@ -139,7 +139,7 @@ def run_drop(
 
 
 def _delete_objects(context: StreamContext, copied: Collection[str]) -> tuple[int, list[str]]:
-    """Delete all but the log; return how many objects that were, and the names of other files.
+    """Delete all but the log; return how many objects it deleted, and the names of other files.
 
     `copied` is what copies had staged before the last commit.
     """

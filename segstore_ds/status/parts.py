@@ -99,7 +99,7 @@ class SegmentsTable(Table):
         return PartRef(stored.path, start, start + _events(columns), len(columns), stored.bytes)
 
     def filters_by_id(self, refs: Sequence[PartRef]) -> dict[int, SegmentFilters]:
-        """Return the filters of those segments of some parts that have been looked at."""
+        """Return the filters of segments of some parts, by id, where they were collected."""
         found: dict[int, SegmentFilters] = {}
         for ref in refs:
             part = self._part(ref)
@@ -110,7 +110,7 @@ class SegmentsTable(Table):
         return found
 
     def lacks_filters(self, ref: PartRef) -> bool:
-        """Tell whether a part has a segment whose frames' filters nobody has looked at."""
+        """Tell whether a part has a segment whose filters were not collected yet."""
         part = self._part(ref)
         return part.looked < len(part)
 
@@ -162,7 +162,7 @@ class SegmentsTable(Table):
 
 
 def stats_of(entries: Sequence[SegmentEntry]) -> Stats:
-    """Return the statistics of entries; what can't be read is unknown, for their events can be."""
+    """Return the statistics of entries; unreadable ones are unknown: the events may be sound."""
     return Stats.of_texts([entry.stats for entry in entries])
 
 
