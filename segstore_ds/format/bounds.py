@@ -139,7 +139,9 @@ def _bounds_of(array: pa.Array, values: pa.Array) -> tuple[Bound | None, Bound |
 
 def _min_max(array: pa.Array) -> tuple[Any, Any]:
     if len(array) <= _FEW:
-        values = [value for value in array.to_pylist() if value is not None]
+        values = array.to_pylist()
+        if array.null_count:
+            values = [value for value in values if value is not None]
         return min(values), max(values)
     bounds = pc.min_max(array)
     return bounds["min"].as_py(), bounds["max"].as_py()

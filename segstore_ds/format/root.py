@@ -8,6 +8,7 @@ read a stream with an unknown reader feature, and cannot change one with an unkn
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Annotated, Any, Self, TypeVar
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -49,6 +50,7 @@ _Id = Annotated[str, Limit(100)]
 _Text = Annotated[str, Limit(1000)]
 _StatusPath = Annotated[str, Limit(300), names.check_status_path]
 _Fingerprint = Annotated[str, Limit(1000), decode_fingerprint]
+_rows_of = attrgetter("rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +372,8 @@ class Root:
     @property
     def inline_start(self) -> int:
         """The offset of the first event of `entries`."""
-        return self.tail - sum([entry.rows for entry in self.entries])
+        rows: int = sum(map(_rows_of, self.entries))
+        return self.tail - rows
 
     @property
     def inline_bytes(self) -> int:

@@ -29,7 +29,7 @@ from segstore_ds.format.bounds import (
     labels_of,
 )
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
-from segstore_ds.format.record import build_json, is_text, parse_json
+from segstore_ds.format.record import build_json, parse_json
 
 Flags = npt.NDArray[np.bool_]
 
@@ -90,31 +90,31 @@ def parse_piece(text: str | None, *, where: str) -> dict[str, Bounds]:
 
 def decode_piece(value: Mapping[str, Any], *, where: str) -> dict[str, Bounds]:
     """Parse what `encode_piece` returned; columns of unknown kinds are passed over."""
-    found = {label: _decode(label, cell, where=where) for label, cell in value.items()}
-    return {label: bounds for label, bounds in found.items() if bounds is not None}
+    found: dict[str, Bounds] = {}
+    for label, cell in value.items():
+        kind = _KINDS.get(label.partition(":")[0])
+        if kind is None:
+            continue
+        load = kind.load
+        try:
+            low, high, nulls = cell
+            if type(nulls) is not int or not 0 <= nulls <= _MOST:
+                raise TypeError(nulls)
+            low, high = low if low is None else load(low), high if high is None else load(high)
+        except _ERRORS:
+            raise CorruptionError(
+                "stored statistics cannot be read", where=where, column=label
+            ) from None
+        found[label] = Bounds(low, high, nulls)
+    return found
 
 
 def _parse(text: str, *, where: str) -> dict[str, Any]:
-    # A lone surrogate, which UTF-8 can't hold, is for `_decode` to judge.
+    # A lone surrogate, which UTF-8 can't hold, is for `decode_piece` to judge.
     value = parse_json(text.encode("utf-8", "surrogatepass"), where=where)
     if type(value) is not dict:
         raise CorruptionError("stored statistics cannot be read", where=where)
     return value
-
-
-def _decode(label: str, cell: Any, *, where: str) -> Bounds | None:
-    kind = _KINDS.get(label.partition(":")[0])
-    if kind is None:
-        return None
-    try:
-        low, high, nulls = cell
-        if type(nulls) is int and 0 <= nulls <= _MOST:
-            load = kind.load
-            low, high = low if low is None else load(low), high if high is None else load(high)
-            return Bounds(low, high, nulls)
-    except _ERRORS:
-        pass
-    raise CorruptionError("stored statistics cannot be read", where=where, column=label)
 
 
 def _whole_number(value: Any) -> int:
@@ -136,9 +136,10 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if not is_text(value):
+    if type(value) is not str:
         raise TypeError(value)
-    return str(value)
+    value.encode()  # a lone surrogate is a ValueError
+    return value
 
 
 def _decimal(value: Any) -> Decimal:
@@ -233,7 +234,8 @@ class Stats:
     def _value(self, row: int, label: str) -> Bounds | None:
         cell = (self.values[row] or {}).get(label)
         try:
-            return None if cell is None else _decode(label, cell, where=self.where or "")
+            found = {} if cell is None else decode_piece({label: cell}, where=self.where or "")
+            return found.get(label)
         except CorruptionError:
             if self.where is None:
                 return None

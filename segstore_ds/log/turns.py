@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby, takewhile
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from segstore_ds.format.root import Root
@@ -46,6 +47,8 @@ FAST_S = 0.012  # a put and a get that take less are of a fast disk
 READS = 64  # of one wait
 LOOK_AHEAD = 24  # reads of a loser
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
+
+_writer_of, _place_of = itemgetter(1), attrgetter("version", "transaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Turns:
             self._rows.clear()  # the stream was dropped and created again
             self._won = None
         fresh = root.version - self._rows[-1][0] if self._rows else len(root.history)
-        self.note((row.version, row.transaction) for row in root.history[-fresh:] if fresh)
+        self.note(map(_place_of, root.history[-fresh:] if fresh else ()))
         if self._won is None or self._pace_s > DENSE * self._trip_s:
             return None
         order, run = self._order()
@@ -132,7 +135,7 @@ class Turns:
 
     def look_for_second(self, root: Root) -> Look | None:
         """Return what to look for where a turn has one commit to come, probably; None to put."""
-        self.note((row.version, row.transaction) for row in root.history)
+        self.note(map(_place_of, root.history))
         until_s = self._seen_s + SECOND * self._trip_s
         if until_s <= self._clock.boot_s() or not self._is_half_turn(root, self._order()[1]):
             return None
@@ -192,20 +195,17 @@ class Turns:
 
         One that has committed once may never come again: it is not waited for.
         """
-        writers = [writer for _, writer in self._rows]
+        writers = [*map(_writer_of, self._rows)]
         if {*writers} <= {self._digits}:
             return {}, float(RUN)
-        last = {writer: version for version, writer in self._rows}
         again = {writer for writer, commits in Counter(writers).items() if commits > 1}
-        turns = len([*groupby(writers)])
-        run = min(len(self._rows) / max(turns, 1), float(RUN))
-        oldest = self._rows[-1][0] - max(6, IDLE_TURNS * len(again) * run) if self._rows else 0
-        others = {
-            writer: version
-            for writer, version in last.items()
-            if writer in again - {self._digits} and version > oldest
-        }
-        return others, run
+        run = min(len(writers) / len([*groupby(writers)]), float(RUN))
+        oldest = self._rows[-1][0] - max(6, IDLE_TURNS * len(again) * run)
+        again.discard(self._digits)
+        if not again:
+            return {}, run
+        last = {writer: version for version, writer in self._rows if version > oldest}
+        return {writer: last[writer] for writer in again & last.keys()}, run
 
     def _last_run(self) -> int:
         last = self._rows[-1][1]

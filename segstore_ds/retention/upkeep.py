@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 
 from segstore_ds.format import names
 from segstore_ds.format.policies import UpkeepPolicy, upkeep_of
@@ -65,11 +64,10 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
     refs = (*root.history_lists, *root.history_parts)
     kept = root.log_start + 1
     # Commit times never go back: the part or row of the second kept version is no younger.
-    times = chain(
-        (ref.time_us for ref in refs if ref.end > kept),
-        (row.time_us for row in root.history if row.version >= kept),
-    )
-    kept_us = next(times, root.time_us)
+    times = [ref.time_us for ref in refs if ref.end > kept] or [
+        row.time_us for row in root.history if row.version >= kept
+    ]
+    kept_us = times[0] if times else root.time_us
     if root.version > root.log_start + 1 and kept_us <= root.time_us - policy.keep_s * 1_000_000:
         return True
     parts = (*root.retired_lists, *root.retired_parts)[:1]

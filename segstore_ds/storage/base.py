@@ -119,7 +119,7 @@ class StorageStats:
 
     def cost(self) -> tuple[int, int]:
         """Return the number of calls of all verbs, and the content bytes written."""
-        return sum(list(self._calls.values())), self.bytes_written
+        return sum(list(self._calls.values())), sum(list(self._written.values()))
 
     @property
     def bytes_read(self) -> int:

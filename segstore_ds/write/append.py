@@ -33,7 +33,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import plan_epochs, with_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.status.writers import Commit, check_claim, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.segment_writer import decode_inline
@@ -78,11 +78,6 @@ class AppendPlan:
         inline = self.frame.data.size if self.frame else 0
         return inline + sum([segment.bytes for segment in self.segments])
 
-    @property
-    def writer(self) -> WriterKey | None:
-        """The idempotence key, or None."""
-        return self.job.request.writer
-
 
 def check_stream(root: Root, stream_id: str | None) -> None:
     """Raise PositionError if the planned stream was dropped and recreated. Pure."""
@@ -113,12 +108,12 @@ def check_staged_rows(plan: AppendPlan) -> None:
     staged += plan.frame.rows if plan.frame else 0
     if plan.rows == staged:
         return
-    if plan.writer is not None and not staged:
+    if (key := plan.job.request.writer) is not None and not staged:
         raise WriterConflictError(
             "the writer was set back while its batch was repeated",
             remedy="another process did: stop one of the two, then write the batch again",
-            writer_id=plan.writer.writer_id,
-            batch_id=plan.writer.batch_id,
+            writer_id=key.writer_id,
+            batch_id=key.batch_id,
         )
     raise InternalError("tasks received other rows than they staged", rows=plan.rows, staged=staged)
 
@@ -133,11 +128,12 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
     if plan.frame is not None:
         entries.append(encoded_entry(first, plan.frame))
-    tail = root.tail + plan.rows
-    writers, key = root.writers, plan.writer
+    rows = plan.facts.rows
+    tail = root.tail + rows
+    writers, key = root.writers, job.request.writer
     if key is not None:
         writers = dict(writers)
-        claim = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+        claim = Writer(key.owner, key.batch_id, slot.version, rows, tail)
         writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
         if key.claim:
             writers[key.claim] = claim  # only its owner is read
@@ -276,7 +272,7 @@ class Appender:
 
         A plan without segments, writer or change of the stream writes no commit.
         """
-        job, key = plan.job, plan.writer
+        job, key = plan.job, plan.job.request.writer
         note = Note(
             writer_id=key.writer_id if key else None,
             batch_id=key.batch_id if key else None,

@@ -18,12 +18,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys, time_column_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import (
-    SchemaKey,
-    decode_schema,
-    encode_schema,
-    normalise_schema,
-)
+from segstore_ds.format.schema.codec import decode_schema, encode_schema, normalise_schema
 from segstore_ds.format.schema.column_names import named_schema, store_columns
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.context import StreamContext
@@ -187,7 +182,7 @@ def _admit(
     text, _ = context.status.schema_texts(root.epoch)
     known = (*root.epoch.names.items(),)
     merge = None if anew else request.merge_schema
-    staged, called = _fitted(text, known, SchemaKey(request.schema), merge)
+    staged, called = _fitted(text, known, request.schema.serialize().to_pybytes(), merge)
     if merge:
         refuse_lost_keys(root, decode_schema(text), staged)
     return repeated, staged, called
@@ -207,14 +202,15 @@ def check_arguments(request: WriteRequest, columns: Sequence[str]) -> None:
 
 @lru_cache(maxsize=64)
 def _fitted(
-    text: str, known: tuple[tuple[str, str | None], ...], incoming: SchemaKey, merge: bool | None
+    text: str, known: tuple[tuple[str, str | None], ...], incoming: bytes, merge: bool | None
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """Return what a stream of a schema encodes incoming data in; writers repeat their schema.
 
+    `incoming` is that schema as Arrow's message, which differs wherever its metadata does.
     With a `merge` of None nothing of the stream's own schema comes in. The last value has the
     columns' names, if they are stored under others.
     """
-    current, given = decode_schema(text), incoming.schema
+    current, given = decode_schema(text), pa.ipc.read_schema(pa.py_buffer(incoming))
     if not known:
         given = in_units_of(current, given)
         return _normal(plan_schema(current, given, merge=bool(merge))), ()

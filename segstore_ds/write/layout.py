@@ -83,8 +83,9 @@ class Layout:
         into: memoryview | None = None,
     ) -> Frame:
         """Encode a frame of an Arrow segment; one is plain if it is tiny or hardly shrinks."""
-        tiny = batch.num_rows < PLAIN_BYTES and size_of(batch) < PLAIN_BYTES * batch.num_columns
-        tried = size_of(batch) >= TRIED_BYTES and self.compression != "none"
+        size = size_of(batch)
+        tiny = batch.num_rows < PLAIN_BYTES and size < PLAIN_BYTES * batch.num_columns
+        tried = size >= TRIED_BYTES and self.compression != "none"
         plain = tiny or (tried and not saves_enough(batch))
         return encode_frame(
             batch,

@@ -267,22 +267,6 @@ _KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids
 _WITH_UNIT = frozenset(("timestamp", "timestamp_ntz", "duration"))
 
 
-class SchemaKey:
-    """A schema as the key of a cache: equal to another only if its metadata is, too."""
-
-    __slots__ = ("_text", "schema")
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        self._text = schema.serialize().to_pybytes()
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SchemaKey) and self._text == other._text
-
-
 def encode_schema(schema: pa.Schema) -> str:
     """Encode a schema in normal form as ASCII text: base64 of its Arrow IPC message."""
     return base64.b64encode(schema.serialize()).decode("ascii")
@@ -318,12 +302,12 @@ def fingerprint(schema: pa.Schema) -> str:
     The schema is in normal form. The digest is 16 hexadecimal digits, the same for every version of
     Arrow.
     """
-    return _digest_of(SchemaKey(schema))
+    return _digest_of(schema.serialize().to_pybytes())
 
 
 @lru_cache(maxsize=64)
-def _digest_of(key: SchemaKey) -> str:
-    fields = [_describe(field) for field in key.schema]
+def _digest_of(message: bytes) -> str:
+    fields = [_describe(field) for field in pa.ipc.read_schema(pa.py_buffer(message))]
     # ASCII alone, and keys in order: no interpreter's tables decide what is escaped.
     text = json.dumps(fields, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()[:16]
