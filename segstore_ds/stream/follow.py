@@ -178,8 +178,12 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def renew(self) -> None:
         """Keep a member's lease while the batch that was returned last takes longer than that."""
-        if self._member is not None:
-            _retry(partial(self._member.renew, self._next))
+        own = self._member
+        if own is None:
+            return
+        _retry(partial(own.renew, self._next))
+        if own.offset != self.offset:  # without a batch it may have got another range
+            self._go_on()
 
     def give_back(self, *, delay: Duration = 0) -> None:
         """Give back the batch that was returned last: it is not done, and goes to a member again.
