@@ -16,12 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.errors import (
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    SegstoreError,
-)
+from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, SegstoreError
 from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, due_rules, expiry_of
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation

@@ -19,11 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import (
-    CorruptionError,
-    InvalidInputError,
-    NotFoundError,
-)
+from segstore_ds.errors import CorruptionError, InvalidInputError, NotFoundError
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.policies import (
@@ -291,6 +287,7 @@ class AutoRetain:
 
     def apply_if_due(self) -> None:
         """Apply the policy if there is one and a minute has passed since the last time."""
+        # The root may have to be looked up: a merge whose outcome is unknown forgets it.
         text = self._context.log.root.properties.get(RETENTION_PROPERTY)
         now = self._context.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from segstore_ds.compact.run import run_auto_compact, run_due_merge
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.names import segment_object
-from segstore_ds.format.policies import RETENTION_PROPERTY
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seams import best_effort
@@ -120,9 +119,7 @@ class AfterCommit:
             with best_effort("compaction"):
                 run_auto_compact(self._context, compact)
         with _RETENTION:
-            # The root may have to be looked up: a merge whose outcome is unknown forgets it.
-            if RETENTION_PROPERTY in self._context.log.root.properties:
-                self._retain.apply_if_due()
+            self._retain.apply_if_due()
         self.keep_up()
 
     def keep_up(self) -> None:

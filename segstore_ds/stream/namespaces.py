@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-
 from segstore_ds.compact.run import add_bounds
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, NotFoundError
@@ -34,7 +32,7 @@ from segstore_ds.format.policies import (
     build_upkeep,
     upkeep_of,
 )
-from segstore_ds.format.root import TIME_COLUMN, Root, Tag
+from segstore_ds.format.root import TIME_COLUMN, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.page import show_rows
 from segstore_ds.options.table import TABLE_FORMATS, TableFormat
@@ -417,14 +415,6 @@ class PublishedTables(Mapping[TableFormat, Published]):
 SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
 
 
-def _without_time(
-    root: Root, field: pa.Field | None, rules: Sequence[Expiry]
-) -> dict[str, str | None]:
-    """Return what ends a time column that is none any more, and must not be one again."""
-    ended = field is None and time_column_of(root) in {rule.column for rule in rules}
-    return {TIME_COLUMN: None} if ended else {}
-
-
 class Settings:
     """The rules of a stream, for all of its writers."""
 
@@ -541,7 +531,8 @@ class Settings:
             given = parse_rules(expiry or {}, schema)
             rules = tuple([replace(rule, column=own[rule.column]) for rule in given])
             texts[EXPIRY_PROPERTY] = build_expiry(rules)
-            texts |= _without_time(root, field, rules)
+            if field is None and time_column_of(root) in {rule.column for rule in rules}:
+                texts[TIME_COLUMN] = None  # it is none any more, and must not be one again
         refuse_time_column([rule.column for rule in rules], field and field.name)
         if upkeep is not KEEP:
             texts[UPKEEP_PROPERTY] = build_upkeep(upkeep)

@@ -7,11 +7,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
-from segstore_ds.format.indexed_columns import (
-    KEY_COLUMNS,
-    build_key_columns,
-    build_time_column,
-)
+from segstore_ds.format.indexed_columns import KEY_COLUMNS, build_key_columns, build_time_column
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import PROPERTIES
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
