@@ -5,11 +5,14 @@ so repeated calls do not rewrite them.
 
 After a commit the work is bounded: it looks only at the newest segments and rewrites at most
 `AUTO_BYTES` of them, so a commit never waits for the stream's whole history. The parts of tables
-are merged and get their filters here, too, by commits of their own.
+are merged here, too, by commits of their own, as no commit of events waits for that. Another one
+writes the part of a spill again with filters of whole segments, made of those of their frames. A
+part without them serves every read, which opens its segments instead.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,18 +21,20 @@ from typing import Any, TypeVar
 from segstore_ds.compact.commit import Compaction, Replacement, commit_groups, summarise
 from segstore_ds.compact.plan import Group, build_row, plan_groups
 from segstore_ds.compact.rewrite import CompactJob, joins_of, plan_job, plan_range_groups
-from segstore_ds.errors import ConflictError, PositionError
+from segstore_ds.errors import ConflictError, FormatError, MissingObjectError, PositionError
+from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import KEY_COLUMNS
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import PartRef, Root
-from segstore_ds.format.segment import PARQUET
+from segstore_ds.format.parts.segments import SegmentFilters, join_frames
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
+from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.log.commit import COMMIT_ATTEMPTS, NOTHING, Change
 from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
-from segstore_ds.status.key_filters import MOST_LOOKED, find_filters, plan_key_filters
 from segstore_ds.status.slot import Slot
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import PARQUET_ROWS
 from segstore_ds.write.layout import HOT, Layout
 
@@ -246,3 +251,43 @@ def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> No
         return Change(None if merged is None else replace(merged, operation=Operation.MERGE))
 
     context.log.commit(build)
+
+
+MOST_LOOKED = 4096  # segments that one commit looks at; the next one goes on behind them
+_FILTER_THREADS = 16  # each mostly waits for the storage
+
+
+def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:
+    """Return the newest part whose filters were not collected yet; None if there is none.
+
+    A part that is not in memory is read only if `complete`: the process that wrote it has it there.
+    Parts in lists are passed over: each was the newest one once.
+    """
+    parts = (part for part in reversed(root.parts) if complete or status.table.holds(part))
+    return next((part for part in parts if status.table.lacks_filters(part)), None)
+
+
+def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[SegmentFilters]:
+    """Return the filters of segments, from their footers; several are fetched at once."""
+
+    def look(entry: SegmentEntry) -> SegmentFilters:
+        try:
+            return segment_filters(storage, entry)
+        except MissingObjectError:
+            return None  # repair may bring it back
+        except FormatError:
+            return {}  # readers open it, and tell what is wrong
+
+    with ThreadPoolExecutor(_FILTER_THREADS, "segstore-key-filters") as threads:
+        return list(threads.map(look, entries))
+
+
+def segment_filters(storage: Storage, entry: SegmentEntry) -> SegmentFilters:
+    """Return the filters of a segment: those of its frames, joined."""
+    path = names.segment_object(entry.path)
+    where = storage.describe(path)
+    end = storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
+    index = find_format(entry.format, where=where).parse_index(
+        end, object_bytes=entry.bytes, where=where, footer_crc=entry.footer_crc
+    )
+    return join_frames([frame.filters for frame in index.frames], segment_bytes=entry.bytes)

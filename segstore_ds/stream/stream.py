@@ -34,9 +34,8 @@ from segstore_ds.redact.forget import redact_and_forget
 from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.report import Maintenance, Retained
-from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import run_retain
-from segstore_ds.retention.truncate import run_seal, run_truncate
+from segstore_ds.retention.truncate import run_restore, run_seal, run_truncate
 from segstore_ds.status.writers import Commit
 from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest

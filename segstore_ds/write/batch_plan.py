@@ -1,13 +1,23 @@
-"""What a task does with a batch while it has no segment yet: keep it inline, or begin one. Pure."""
+"""What a task does with a batch while it has no segment yet: keep it inline, or begin one.
 
+The choice is pure. How the columns of a stream's last Parquet segments were encoded is remembered
+in this process: to choose that costs as much as to write 7,000 rows. The tasks of a query's batches
+write alike rows, so one choice serves many. A segment's writer takes it only for rows that it
+suits.
+"""
+
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
+from threading import Lock
 
 import pyarrow as pa
 
-from segstore_ds.format.parquet.writer import can_store
+from segstore_ds.format.parquet.encodings import Encodings
+from segstore_ds.format.parquet.writer import CHOICE_ROWS, ParquetEncoder, can_store
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import Target
 
 INLINE_COMMIT_BYTES = 8 << 20
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
@@ -74,3 +84,37 @@ def plan_batch(
     large = not rules.inline_bytes or (bulk and size > ratio * rules.inline_bytes)
     parquet = large and rules.format(bulk=bulk) is Way.PARQUET
     return Way.PARQUET if parquet else Way.INLINE
+
+
+_MOST_KNOWN = 64
+
+_Key = tuple[object, ...]
+
+_known: OrderedDict[_Key, tuple[Encodings, int]] = OrderedDict()  # and how many rows they served
+_lock = Lock()
+
+
+def recall_encodings(target: Target) -> Encodings | None:
+    """Return how the target's last segment was encoded, or None to choose anew."""
+    with _lock:
+        found, _ = _known.get(_key(target), (None, 0))
+        return found
+
+
+def remember_encodings(target: Target, encoder: ParquetEncoder) -> None:
+    """Keep the encodings of a segment for the next one, unless they have served many rows."""
+    if encoder.encodings is None:
+        return
+    key = _key(target)
+    with _lock:
+        found, rows = _known.pop(key, (None, 0))
+        rows = encoder.rows + (rows if found is encoder.encodings else 0)
+        if rows < CHOICE_ROWS:
+            _known[key] = encoder.encodings, rows
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+
+
+def _key(target: Target) -> _Key:
+    layout = target.layout
+    return target.storage.url, target.schema, layout.compression, layout.compression_level

@@ -32,10 +32,15 @@ from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform, conform_pieces, may_hold_decimals
 from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.storage import Storage
-from segstore_ds.write.batch_plan import BatchRules, Way, plan_batch
+from segstore_ds.write.batch_plan import (
+    BatchRules,
+    Way,
+    plan_batch,
+    recall_encodings,
+    remember_encodings,
+)
 from segstore_ds.write.frame_rows import FrameRows
 from segstore_ds.write.inputs import check_batch
-from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
 from segstore_ds.write.layout import size_of
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool

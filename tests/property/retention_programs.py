@@ -43,10 +43,9 @@ from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.readers import register_reader
-from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import apply_policy
 from segstore_ds.retention.tags import run_tag
-from segstore_ds.retention.truncate import run_truncate
+from segstore_ds.retention.truncate import run_restore, run_truncate
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.write.append import Appender, AppendPlan

@@ -32,7 +32,7 @@ from retention_programs import (
 
 from segstore_ds.compact import commit as compact_commit
 from segstore_ds.log import metadata_log
-from segstore_ds.retention import deletion, readers, restore
+from segstore_ds.retention import deletion, readers, truncate
 from segstore_ds.status import references
 from segstore_ds.write import append
 
@@ -428,13 +428,13 @@ def oldest_retirement(monkeypatch):
 
 def restore_unchecked(monkeypatch):
     """Restore a version that was purged since it was read."""
-    real = restore.plan_restore
+    real = truncate.plan_restore
 
     def plan(root, *rest, **options):
         planned = real(replace(root, log_start=0), *rest, **options)
         return replace(planned, log_start=root.log_start)
 
-    monkeypatch.setattr(restore, "plan_restore", plan)
+    monkeypatch.setattr(truncate, "plan_restore", plan)
 
 
 def silent_reader(monkeypatch):

@@ -676,7 +676,7 @@ MUTANTS = (
     ),
     Mutant(
         "a restore leaves a segment out",
-        "retention.restore:plan_restore",
+        "retention.truncate:plan_restore",
         _last_segment_stays,
         _SHAPE,
         (),

@@ -43,7 +43,7 @@ from segstore_ds.log.late_hints import LATE_HINTS
 from segstore_ds.storage import local_files
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
-from segstore_ds.write import known_encodings
+from segstore_ds.write import batch_plan
 
 T = TypeVar("T")
 END_S = 4 * 86_400.0  # within which every actor ends once all is calm
@@ -106,7 +106,7 @@ def _load_engine() -> None:
 
 def _forget() -> None:
     """Drop what the engine remembers by location: the next life has streams at the same ones."""
-    known_encodings._known.clear()
+    batch_plan._known.clear()
     LATE_HINTS._due.clear()
     local_files._JOBS.clear()
 
