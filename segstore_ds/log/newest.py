@@ -167,9 +167,14 @@ def find_listed(
     return Base.found(root, data)
 
 
-def climb(files: MetadataLog[Root], read: ReadRoot, base: Base) -> Base | None:
-    """Follow the names after a base; None where only a listing tells what is the newest."""
-    version, data = base.root.version, None
+def climb(
+    files: MetadataLog[Root], read: ReadRoot, base: Base, data: bytes | None = None
+) -> Base | None:
+    """Follow the names after a base; None where only a listing tells what is the newest.
+
+    `data` is the file of the version after the base, where it was just read.
+    """
+    version = base.root.version + (data is not None)
     for _ in range(FOLLOWED):
         following = files.read(version + 1)
         if following is None:

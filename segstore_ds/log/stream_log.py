@@ -172,8 +172,11 @@ class StreamLog:
         which detects a folder that was deleted without `drop`; on local disk every call does.
         """
         base = self._base
-        if base is None or not self._is_recent(base) or self.files.exists(base.root.version + 1):
+        if base is None or not self._is_recent(base):
             return self.refresh()
+        following = self.files.read(base.root.version + 1)
+        if following is not None:
+            return self._confirm(partial(self._climb, base, following), known_s=base.confirmed_s)
         if self.storage.profile.is_far or stands(self.files, base):
             return base.root
         return self.refresh()
@@ -615,8 +618,8 @@ class StreamLog:
     def _newest_from(self, start: int) -> Base | None:
         return find_listed(self.files, self._checked, start, damaged=self.damaged)
 
-    def _climb(self, base: Base) -> Base | None:
-        return climb(self.files, self._checked, base)
+    def _climb(self, base: Base, data: bytes | None = None) -> Base | None:
+        return climb(self.files, self._checked, base, data)
 
     def _checked(self, version: int, data: bytes) -> Root:
         root = self.files.decode(version, data)

@@ -267,6 +267,16 @@ def test_a_handle_older_than_half_of_the_grace_lists(log, time):
     assert requests(log)["list"] == 1
 
 
+def test_to_follow_one_commit_reads_its_file_once(log):
+    """Then the next name is looked for, and whether the commit is still there after that."""
+    other = another(log)
+    other.open()
+    commit(log)
+    requests(log)
+    assert other.follow().version == 1
+    assert requests(log) == {"get": 2, "info": 1}
+
+
 # --- committing -----------------------------------------------------------------------------------
 
 
@@ -275,7 +285,7 @@ def test_a_change_that_is_none_writes_nothing(log):
     done = log.commit(lambda _root, _slot: Change(None, "known"), transaction="t")
     assert (done.written, done.root.version, done.attempts) == (False, 0, 0)
     assert done.result == "known"
-    assert requests(log) == {"info": 1}  # whether the stream was dropped
+    assert requests(log) == {"get": 1}  # whether the stream was dropped
 
 
 def test_the_change_is_planned_again_on_what_came_first(log):
