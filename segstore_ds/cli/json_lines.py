@@ -1,4 +1,4 @@
-"""Lines of JSON as Arrow data, and the types of columns of JSON and CSV, which name none.
+"""Lines of JSON as Arrow data, and types for the columns of JSON and CSV, which name none.
 
 Each line is one object, and errors name its number. A column gets a type that all its rows have.
 Nothing is rounded: whole numbers beyond 64 bits become decimals, or stay text beside fractions.

@@ -5,9 +5,9 @@ so repeated calls do not rewrite them.
 
 After a commit the work is bounded: it looks only at the newest segments and rewrites at most
 `AUTO_BYTES` of them, so a commit never waits for the stream's whole history. The parts of tables
-are merged here, too, by commits of their own, as no commit of events waits for that. Another one
-writes the part of a spill again with filters of whole segments, made of those of their frames. A
-part without them serves every read, which opens its segments instead.
+are merged here, too. The part that a spill wrote is written again with filters of whole segments,
+made of those of their frames. Each of these is a commit of its own, for which no commit of events
+waits. A part without filters serves every read, which opens its segments instead.
 """
 
 import sys

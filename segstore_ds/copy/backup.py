@@ -8,7 +8,7 @@ The order makes the backup whole at any time, while writers and upkeep go on:
    stream was in 1.
 4. Add the records of readers, and write the hint.
 
-Who writes to a backup makes another stream of it, which the next call refuses to go on from.
+A backup that was written to is another stream, from which the next call refuses to continue.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,7 @@
 The first run creates the plan, which fixes the range, and every run takes the one that is there. A
 piece is a part of the range whose segments are durable. Its object names them and is created after
 them. The first object of a name counts, so that all runs and attempts agree on a piece's segments.
-A run that resumes lists the pieces and stages what lies between them. The root takes the pieces of
+A run that resumes lists the pieces and stages the gaps between them. The root takes the pieces of
 one maker that tile the range; one whose segments are gone is deleted and staged again.
 """
 

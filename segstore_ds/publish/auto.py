@@ -1,9 +1,9 @@
 """Publishing by itself: after commits, in the background, at most about once a minute.
 
-Nobody waits for it, and nobody has to: what one process leaves undone, the next round of any
-writer does. The property of the stream says whether; how long ago the last time was, the store's
-time of what that wrote. It is compared with the time of the newest commit, so clocks that differ
-make rounds rarer or more frequent, by no more than commit times may differ from the store's.
+No commit waits for a round, and what one process leaves undone, the next round of any writer does.
+A property of the stream names the formats. When the last round was is the store's time of what it
+wrote, which is compared with the time of the newest commit. If these clocks differ, rounds come
+earlier or later by at most that difference.
 
 Small batches lie in Arrow, which no table lists. Once they are old or many, a round merges them
 into Parquet, a bounded part at a time, and the table shows up to there.
@@ -36,7 +36,7 @@ def auto_publish_of(root: Root) -> tuple[str, ...]:
 
 
 def run_set_auto_publish(context: StreamContext, kind: str, *, on: bool) -> None:
-    """Let commits keep a table up to date, or no more; no commit if that is so already."""
+    """Let commits keep a table up to date, or not; commits nothing if that is so already."""
     formats = auto_publish_of(context.log.refresh())
     if (kind in formats) != on:
         wanted = {*formats, kind} if on else {*formats} - {kind}
@@ -54,7 +54,7 @@ def may_auto_publish(root: Root) -> bool:
 
 
 def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
-    """Bring the stream's tables up to date, unless `at_once` only those that were not just now."""
+    """Bring the stream's tables up to date; one just written only if `at_once`."""
     root = context.log.follow()
     if not may_auto_publish(root):
         return
@@ -68,7 +68,7 @@ def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
         if done.lag:
             upto = _settle(context, done.tail, context.clock.wall_us() if at_once else root.time_us)
             done = run_publish(context, kind, upto=upto) if upto > done.tail else done
-        # A table that was removed meanwhile was made anew: its user wants none.
+        # The table was removed meanwhile, and this round made it again: its user wants none.
         if done.table_version == codec.FIRST and kind not in auto_publish_of(context.log.follow()):
             run_unpublish(context, kind)
 

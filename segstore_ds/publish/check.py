@@ -1,6 +1,6 @@
-"""Finds what is damaged of the published tables: what other engines need to read them.
+"""Finds damage of the published tables, in the objects that other engines need.
 
-Segments that a table lists are the stream's, and so is the check of them.
+The segments that a table lists belong to the stream, and its own check covers them.
 """
 
 import io
@@ -84,7 +84,7 @@ def _damaged(context: StreamContext, codec: Codec) -> Iterator[tuple[str, Format
 
 
 def mend_tables(context: StreamContext) -> Iterator[str]:
-    """Make damaged published tables anew, and newest events; yield what was done.
+    """Publish damaged tables again, and make lost newest events again; yield what was done.
 
     All that they show is the stream's, so a table is removed and published again. A commit that
     is there and does not check may be another program's: it is left for the user.

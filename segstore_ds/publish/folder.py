@@ -4,8 +4,8 @@ They are in the stream's own folder, where somebody else's table may lie by mist
 stream's if one of its objects holds the stream's id; nothing of any other is ever deleted.
 
 A file's age says nothing of its readers: one that was listed for a month may have been dropped a
-minute ago. So what is unused is entered in an object of the table when it is first seen so, and
-deleted by the round that sees it there a grace later, by the store's times.
+minute ago. So the round that first sees a file unused notes it in an object of the table, and the
+round that sees the note a grace later, by the store's times, deletes the file.
 """
 
 import json
@@ -99,10 +99,10 @@ def delete_unused(
 ) -> list[ObjectInfo]:
     """Delete what was superseded or unused longer than the grace ago; `own` are keys in use.
 
-    Readers that need the newest state alone have `log_grace_s` for what leads to it: who publishes
-    each minute would else list ten thousand commits each time. Older metadata of Iceberg, which
-    has no values, stays for the usual grace. Returns what is not used and was made too late to
-    tell whether it will be.
+    What leads to the newest state alone stays for `log_grace_s`: a stream that is published each
+    minute would otherwise list ten thousand commits each time. Older metadata of Iceberg, which
+    has no values, stays for the usual grace. Returns what is not used, but is so new that it may
+    still be.
     """
     objects = sorted(list_table(storage, codec), key=lambda info: info.path)
     now_us = max((now_us, *(info.modified_us for info in objects)))

@@ -1,8 +1,8 @@
 """The codec of Iceberg tables: metadata, manifest lists and manifests, as Hadoop lays them out.
 
-`v<N>.metadata.json` is a commit, the newest of which `version-hint.text` names. The hint may lag
-behind by what a crash or a race left. Its only new snapshot names the version of the stream that it
-shows. What a publisher staged and did not commit is named by no metadata.
+Each `v<N>.metadata.json` is a commit, and `version-hint.text` names the newest one. After a crash
+or a race the hint may lag behind. A commit adds one snapshot, which names the version of the stream
+that it shows. No metadata names what a publisher staged and did not commit.
 """
 
 import json
@@ -172,7 +172,7 @@ def stage(storage: Storage, table: Table, change: Change, new_id: Callable[[], s
     form = _form(table, change, location_of(storage.url))
     snapshot = _snapshot(table, change, form, int(new_id()[:15], 16) + 1)
     added = [_entry(file, snapshot, change) for file, _ in change.added]
-    # A file that is listed again at other offsets goes and comes.
+    # A file that is listed again at other offsets is removed and added.
     gone = {file.key: (file.start, file.end) for file in change.again}
     gone |= {file.key: (file.start, file.end) for file, _ in change.removed}
     by = snapshot["snapshot-id"], snapshot["sequence-number"]

@@ -132,7 +132,7 @@ def create_latest(context: StreamContext) -> None:
 
 
 def make_latest(context: StreamContext) -> StreamContext:
-    """Make a stream of newest events again that is lost, and the tables that rounds publish of it.
+    """Make a lost stream of newest events again, and the tables that rounds publish of it.
 
     Raises:
         NotFoundError: The stream has no such rule any more.
@@ -158,9 +158,9 @@ def _schema(context: StreamContext, root: Root) -> pa.Schema:
 
 
 def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) -> None:
-    """Let the stream beside hold the newest events as of the newest version; safe to repeat.
+    """Bring the stream beside to the newest events as of the newest version; safe to repeat.
 
-    Reads what is new since the last time and all that it holds, and writes all that it holds then.
+    Reads the events that came since the last time and all that it holds, and overwrites it whole.
 
     Raises:
         InvalidInputError: The key or the tombstone is no such column any more.
@@ -192,7 +192,7 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
 
 
 def _owner(root: Root, rule: LatestRule) -> str:
-    """Return as whose the newest events of a version are committed.
+    """Return the owner of the commits that hold a version's newest events.
 
     Those of another owner have other columns, or were made by another rule.
     """

@@ -79,7 +79,7 @@ def codec_of(name: str) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """How to publish; after it, no snapshot of a version below `since` is named.
+    """How to publish; afterwards the table names no snapshot of a version below `since`.
 
     The table shows all events below offset `upto`.
     """
@@ -111,7 +111,7 @@ def run_publish(
     """Bring the stream's table up to its newest version; make the table if there is none.
 
     With `settle` all events are published, and with `strict` no column may be left out. Versions
-    below `since` had values that the stream has no more. Events below `upto` are published, too.
+    below `since` had values that the stream no longer has. Events below `upto` are published, too.
     """
     order = _Order(settle=settle, strict=strict, since=since, upto=upto)
     return _publish(context, codec_of(kind), order)
@@ -141,7 +141,7 @@ def published(context: StreamContext, kind: str) -> Published | None:
 
 
 def _publish(context: StreamContext, codec: Codec, order: _Order) -> Published:
-    """Publish the newest version until one was shown that was not purged meanwhile."""
+    """Publish the newest version, and again while the one shown was purged meanwhile."""
     known: _Known | None = context.memory.get(codec.KIND)
     if known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S:
         known = None

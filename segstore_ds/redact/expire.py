@@ -1,11 +1,11 @@
 """Values that expire: rounds carry out the rules of a stream as redactions that never end.
 
 An event's age is that of its time, if the time column says moments, and else that of its commit;
-so is that of an event without a time. The record of a rule tells before which offset nothing is
-left that it takes: a round begins there, and bounds of times and counts of nulls leave the segments
-that hold newly due values. Ages count in steps of a thirty-second, so that a segment whose events
-come of age one by one is rewritten that often at most. A rule with filters begins anew after other
-redactions of their columns, which may let older events match.
+so is that of an event without a time. The record of a rule names the offset before which nothing
+is left for it, where a round begins. Bounds of times and counts of nulls then rule out all segments
+but those that hold newly due values. Ages count in steps of a thirty-second of the age, so that a
+segment whose events come of age one by one is rewritten that often at most. A rule with filters
+begins again after other redactions of their columns, which may let older events match.
 
 A round may be killed anywhere: what it has committed stays, and the next one goes on.
 """

@@ -1,9 +1,8 @@
 """Forgets what a redaction replaced: old versions, old objects, and what dead jobs left of them.
 
 It lets the engine of deletion forget the versions from before the redaction and no later ones. What
-that may not delete yet stays, and its report names it, in the stream's folder and in each that
-mirrors it. The same call later goes on. A report says what is left, what it waits for, and which
-call ends it.
+may not be deleted yet stays. The report names it, in the stream's folder and in each that mirrors
+it, with what it waits for and the call that ends that. The same call later continues.
 """
 
 from collections import Counter

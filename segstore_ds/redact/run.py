@@ -3,12 +3,12 @@
 `run_redact` plans, rewrites and commits until nothing matches any more below the tail that it bound
 first. Every commit replaces whole segments by others with as many events at the same offsets, as a
 compaction does, so appends, readers and cuts don't notice. What replaces a segment has a number of
-its own: a compaction that read the old one finds it gone and is skipped. What a compaction replaced
-meanwhile is looked through again.
+its own: a compaction that read the old one finds it gone and is skipped. The result of a
+compaction meanwhile is searched again.
 
 The record in the root says how far it has come, under its id: a call with the same id goes on, or
-returns what was done. The last commit says that nothing matched on the version before. A restore
-that lists old segments again behind the tail is seen by it, and later ones are refused.
+returns what was done. The last commit says that nothing matched on the version before. It notices
+a restore that lists old segments again behind the tail, and later restores are refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

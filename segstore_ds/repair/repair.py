@@ -1,4 +1,4 @@
-"""Repair: put back what is lost or damaged from where it lies once more. It deletes nothing.
+"""Repair: put back what is lost or damaged from another copy of it. It deletes nothing.
 
 At the end the whole stream is verified, and the report lists what stays damaged.
 

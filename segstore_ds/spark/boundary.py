@@ -6,8 +6,8 @@ inside segstore; the log keeps them at INFO. Options are named as Spark's users 
 (``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
 segstore raises on purpose: a bug keeps its traceback.
 
-A worker that unpickles what Spark shall call has read its command, and hastens the rest. It hardly
-collects garbage until the first entry point that has done its work freezes it (`workers`).
+A worker that unpickles what Spark will call has read its command, and hastens the rest. It collects
+hardly any garbage until its first entry point is done, which freezes what was loaded (`workers`).
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Sessions: registering the format, the settings that make it fast, views, and one tuned write."""
+"""Sessions: the registered format, the settings that make it fast, views, and one tuned write."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The reader of a plan that was made before: a process that only hands it on loads no more."""
+"""The reader of a plan that exists; a process that only hands the plan on loads nothing else."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
