@@ -20,7 +20,7 @@ LONG_SLEEP_S = 60.0
 FAILED = object()  # the answer of a request that failed
 
 
-MOST_WAITING = 50  # threads of one actor
+MOST_WAITING = 50
 
 
 class _Stopped(BaseException):
@@ -43,6 +43,16 @@ class Request:
 
     def __str__(self) -> str:
         return " ".join(str(part) for part in (self.verb, self.path, *self.payload) if part)
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether this asks what the storage holds."""
+        return self.verb in ("get", "info", "list")
+
+    @property
+    def writes(self) -> bool:
+        """Tell whether this may change what the storage holds."""
+        return self.verb in ("create", "put", "delete")
 
     def notes(self, kind: str) -> bool:
         """Tell whether this is a note of that kind."""
@@ -269,18 +279,41 @@ def _act(talk: _Talk, name: str, program: Program, page: int | None) -> None:
 class Place:
     """A place in the tree of an actor's histories: the actor's request after a list of answers.
 
-    `history` holds the requests before it, with their answers.
+    `history` holds the requests before it, with their answers. Two things grow as places behind it
+    become known: `changes`, the paths that this request and later ones may write, and `tells`,
+    whether a note or a nap comes here, at once or after nothing but reads of the clock.
     """
 
-    __slots__ = ("_children", "_history", "_tree", "name", "request")
+    __slots__ = ("_children", "_history", "_parent", "_tree", "changes", "name", "request", "tells")
 
-    def __init__(self, tree: "_Tree", run: Run, history: tuple[tuple[Request, Any], ...]) -> None:
+    def __init__(
+        self,
+        tree: "_Tree",
+        run: Run,
+        history: tuple[tuple[Request, Any], ...],
+        parent: "Place | None" = None,
+    ) -> None:
         self.name = tree.name
         self.request = run.request
+        self.changes: set[str] = set()
+        self.tells = False
+        self._parent = parent
         self._history = history
         self._tree = tree
         self._children: dict[Any, Place] = {}
         tree.keep(self, run)
+        self._make_known()
+
+    def _make_known(self) -> None:
+        place: Place | None = self
+        if self.request.writes:
+            while place is not None and self.request.path not in place.changes:
+                place.changes.add(self.request.path)
+                place = place._parent
+        if self.request.verb in ("note", "nap"):
+            self.tells = True
+            while (place := place and place._parent) and place.request.verb == "clock":
+                place.tells = True
 
     @classmethod
     def first(cls, name: str, program: Program, page: int | None) -> "Place":
@@ -295,7 +328,7 @@ class Place:
             return found, False
         run = self._tree.take(self) or self._repeat()
         run.go_on(answer)
-        found = Place(self._tree, run, (*self._history, (self.request, answer)))
+        found = Place(self._tree, run, (*self._history, (self.request, answer)), self)
         if found.request.verb == "done":  # all ended actors are alike: they do nothing more
             found = self._tree.ends.setdefault("done", found)
         self._children[answer] = found

@@ -5,6 +5,10 @@ of steps, the failures and the naps are choices; `explore` tries all of them. A 
 model that was met before is not explored again, so the cost grows with the number of states, not of
 schedules.
 
+A read that no other actor can change any more is made at once, for its order among the steps of
+others makes no difference. What others may still write is known from what they wrote in the orders
+that were tried: where more comes to light, `explore` goes back to the states that relied on less.
+
 Time passes only in naps. A nap may come anywhere: between two steps of the actors, or between two
 reads of the clock. An actor that sleeps long waits for a nap.
 
@@ -50,7 +54,8 @@ class Scene:
         actors: Name -> program. A program notes "ready" once: up to there the actors run one after
             another, in the given order, without choices.
         ghost: The checker's knowledge; hashable.
-        observe: Returns the ghost after an event; raises Violation.
+        observe: Returns the ghost after an event; raises Violation. Whether a read changes
+            it may depend on the same actor's earlier events alone.
         check: Called for every new content of the storage, with content, time and ghost.
         files: The initial content of the storage.
         made: When that was made, as in `State`.
@@ -169,6 +174,46 @@ class Model:
         found += [Choice(late=request) for request in sorted(state.late, key=str)]
         return [*found, Choice()] if state.naps else found
 
+    def free_read(self, state: State) -> tuple[int, State] | None:
+        """Make a read that no known step of others can change; return its actor and what follows.
+
+        No note and no nap may follow it, for these are one step with what comes before.
+        """
+        for actor in range(len(state.places)):
+            following = self._after_free(state, actor)
+            if following is not None:
+                return actor, self._settle(self._moved(state, actor, following), actor)
+        return None
+
+    def is_free(self, state: State, actor: int) -> bool:
+        """Tell whether an actor's next step is still such a read, as far as is known now."""
+        return self._after_free(state, actor) is not None
+
+    def _after_free(self, state: State, actor: int) -> Place | None:
+        place = state.places[actor]
+        request = place.request
+        if not request.reads or actor in state.asleep or place.name in self.scene.stops:
+            return None
+        if state.faults and "read" in self.scene.kinds:
+            return None
+        if self._may_change(state, actor, request):
+            return None
+        event = Event(place.name, request.verb, request, state.now_s)
+        if self.scene.observe(state.ghost, event) is not state.ghost:
+            return None
+        following, fresh = place.after(answer(state.files, state.now_s, request, state.made))
+        self.runs += fresh
+        return None if following.tells else following
+
+    def _may_change(self, state: State, actor: int, request: Request) -> bool:
+        others = [place.changes for other, place in enumerate(state.places) if other != actor]
+        if state.late:
+            others.append({late.path for late in state.late})
+        if request.verb != "list":
+            return any(request.path in changes for changes in others)
+        folder = f"{request.path}/"
+        return any(path.startswith(folder) for changes in others for path in changes)
+
     def apply(self, state: State, choice: Choice) -> State:
         """Return the state after a step; raises Violation if the step breaks an invariant."""
         if choice.late is not None:
@@ -183,7 +228,7 @@ class Model:
             return self._settle(state)
         if choice.outcome == "asleep":
             return state._replace(asleep=state.asleep | {choice.actor})
-        return self._settle(self._step(state, choice.actor, choice.outcome))
+        return self._settle(self._step(state, choice.actor, choice.outcome), choice.actor)
 
     def describe(self, state: State, choice: Choice) -> str:
         """Return a step as a line of a trace."""
@@ -212,10 +257,13 @@ class Model:
     def _step(self, state: State, actor: int, outcome: str) -> State:
         place = state.places[actor]
         request = place.request
+        if request.verb == "clock":
+            following, fresh = place.after(state.now_s)
+            self.runs += fresh
+            return self._moved(state, actor, following)
         said: Any = FAILED
-        if request.verb != "clock":
-            event = Event(place.name, request.verb, request, state.now_s)
-            state = state._replace(ghost=self.scene.observe(state.ghost, event))
+        event = Event(place.name, request.verb, request, state.now_s)
+        state = state._replace(ghost=self.scene.observe(state.ghost, event))
         if outcome == "late":
             state = state._replace(late=state.late | {request})
         elif outcome in ("done", "denied"):
@@ -223,10 +271,11 @@ class Model:
             state = self._effect(state, place.name, request)
         following, fresh = place.after(said)
         self.runs += fresh
-        return state._replace(
-            places=(*state.places[:actor], following, *state.places[actor + 1 :]),
-            faults=state.faults - (outcome != "done"),
-        )
+        state = state._replace(faults=state.faults - (outcome != "done"))
+        return self._moved(state, actor, following)
+
+    def _moved(self, state: State, actor: int, place: Place) -> State:
+        return state._replace(places=(*state.places[:actor], place, *state.places[actor + 1 :]))
 
     def _effect(self, state: State, actor: str, request: Request) -> State:
         files = state.files
@@ -248,7 +297,7 @@ class Model:
             made |= {(request.path, state.now_s)} if verb == "made" else set()
         return state._replace(files=content, made=made, ghost=ghost)
 
-    def _settle(self, state: State) -> State:
+    def _settle(self, state: State, *actors: int) -> State:
         # Notes matter only to the ghost, and the clock stands still once no nap is left.
         eager = ("note", "nap") if state.naps else ("note", "nap", "clock")
 
@@ -258,7 +307,7 @@ class Model:
                 return request.verb in eager
             return request.verb != "done" and str(request) not in stops
 
-        for actor in range(len(state.places)):
+        for actor in actors or range(len(state.places)):
             while actor not in state.asleep and is_eager(state.places[actor]):
                 if state.places[actor].request.verb == "nap":
                     state = state._replace(asleep=state.asleep | {actor})
@@ -285,35 +334,49 @@ def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
             place.close()
 
 
-def _explore(model: Model, state: State, most_states: int) -> Explored:
-    left = iter(model.choices(state))
-    seen = {hash(state)}  # 64-bit hashes: chance 1 in a million to miss one of 10^7 states
-    path: list[tuple[State, Choice, Iterator[Choice]]] = []
+# The steps to a state, the last one first, each with the state before it.
+Trace = tuple["Trace", State, Choice] | None
+
+
+def _explore(model: Model, start: State, most_states: int) -> Explored:
+    seen = set[int]()  # 64-bit hashes: chance 1 in a million to miss one of 10^7 states
+    assumed: list[tuple[Trace, State, int]] = []
+    stack: list[tuple[Trace, State, Choice | None]] = [(None, start, None)]
     steps = ends = 0
-    while True:
-        choice = next(left, None)
-        if choice is None:
-            if not path:
-                return Explored(len(seen), steps, model.runs, ends)
-            state, _, left = path.pop()
-            continue
-        steps += 1
+    while stack:
+        trace, state, choice = stack.pop()
         try:
-            following = model.apply(state, choice)
+            if choice is not None:
+                steps, trace = steps + 1, (trace, state, choice)
+                state = model.apply(state, choice)
+            while (read := model.free_read(state)) is not None:
+                actor, following = read
+                assumed.append((trace, state, actor))
+                steps, trace = steps + 1, (trace, state, Choice(actor))
+                state = following
         except (Violation, SegstoreError) as error:
-            lines = [model.describe(before, step) for before, step, _ in path]
-            lines.append(model.describe(state, choice))
-            raise Violation("\n  ".join([str(error), *lines])) from None
-        digest = hash(following)
-        if digest in seen:
-            continue
-        if len(seen) >= most_states:
-            raise InternalError("scene is too large", states=len(seen))
-        seen.add(digest)
-        path.append((state, choice, left))
-        state, found = following, model.choices(following)
-        ends += not found
-        left = iter(found)
+            raise Violation("\n  ".join([str(error), *_lines(model, trace)])) from None
+        digest = hash(state)
+        if digest not in seen:
+            if len(seen) >= most_states:
+                raise InternalError("scene is too large", states=len(seen))
+            seen.add(digest)
+            found = model.choices(state)
+            ends += not found
+            stack += [(trace, state, choice) for choice in reversed(found)]
+        if not stack:  # what was relied on before somebody was seen to write it
+            wrong = [one for one in assumed if not model.is_free(one[1], one[2])]
+            assumed = [one for one in assumed if model.is_free(one[1], one[2])]
+            stack += [(before, once, None) for before, once, _ in wrong]
+    return Explored(len(seen), steps, model.runs, ends)
+
+
+def _lines(model: Model, trace: Trace) -> list[str]:
+    lines = []
+    while trace is not None:
+        trace, state, choice = trace
+        lines.append(model.describe(state, choice))
+    return lines[::-1]
 
 
 class Play:
