@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from object_servers import MINIO, running
 from pyarrow import dataset, fs
-from relay import Relay, relay
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, START_US, events
+from benchmarks.relay import Relay, relay
 from benchmarks.report import Found
 from benchmarks.workload import Candidate, Settings, race, workload
 

@@ -1,12 +1,11 @@
 """Compaction of real streams: same events, one commit, and which groups are skipped."""
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
-from faults import Crash, Fault, FaultStorage
+from faults import Fault, FaultStorage
 from stream_kit import (
     DAY,
     SCHEMA,
@@ -24,12 +23,10 @@ from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.compact.run import run_auto_compact, run_compact
 from segstore_ds.errors import (
-    CommitUnknownError,
     ConflictError,
     CorruptionError,
     InvalidInputError,
     StagedExpiredError,
-    StorageError,
 )
 from segstore_ds.format import names
 from segstore_ds.log.context import StreamContext
@@ -414,31 +411,6 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
             break
         at += 1
     assert at > 5
-
-
-@pytest.mark.slow
-@ways([*WAYS, *SPLITS])
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-def test_every_call_may_fail_or_crash(mode: str, kind: str) -> None:
-    """Killed at any storage call, the stream holds the same events; run again, it gets done."""
-    target = 30 if mode != "split" else 5
-    at = 0
-    while True:
-        at += 1
-        stream, storage = make_stream(4)
-        before = values(stream, offset=True)
-        faulty = FaultStorage(storage, Fault(at, kind=kind, when="after" if at % 2 else "before"))
-        with suppress(StorageError, CommitUnknownError, Crash):
-            open_on(faulty, clock=storage.time.clock).compact(mode=mode, target_rows=target)
-        fresh = open_on(storage, clock=storage.time.clock)
-        assert values(fresh, offset=True) == before
-        fresh.verify().check()
-        fresh.compact(mode=mode, target_rows=target)
-        assert values(fresh, offset=True) == before
-        assert fresh.compact(mode=mode, target_rows=target).commits == 0
-        if not faulty.struck:
-            break
-    assert at > 10
 
 
 def test_run_compact_is_bounded_by_its_budget() -> None:

@@ -2,14 +2,13 @@
 
 import threading
 import uuid
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import Crash, Fault, FaultStorage
+from faults import FaultStorage
 from wrapped_storage import WrappedStorage
 
 from segstore_ds.compact import plan as compact_plan
@@ -22,7 +21,7 @@ from segstore_ds.compact.rewrite import (
     plan_range_groups,
     run_group,
 )
-from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
+from segstore_ds.errors import ConflictError
 from segstore_ds.options.arguments import CompactRules
 from segstore_ds.read.segments import frame_stats, open_segment
 from segstore_ds.status.table_status import PlacedSegment
@@ -199,29 +198,6 @@ class TestSplit:
         again = stream.compact(mode="split", layout=Layout(segment_format="arrow"))
         assert (again.commits, again.skipped) == (0, 0)
         assert stream.read().read_all() == rows
-
-    @pytest.mark.parametrize("kind", ["fail", "crash"])
-    def test_every_call_may_fail_or_crash(self, kind):
-        """The old segment or the new one is listed, never half; a repeat ends the work."""
-        layout, at, struck = Layout(frame_rows=20, segment_format="arrow"), 0, True
-        while struck:
-            at += 1
-            storage = open_storage(f"memory://{uuid.uuid4().hex}")
-            fill(storage, each=50)
-            faulty = FaultStorage(
-                storage, Fault(at, kind=kind, when="after" if at % 2 else "before")
-            )
-            with suppress(StorageError, CommitUnknownError, Crash):
-                open_on(faulty).compact(mode="split", layout=layout)
-            struck = faulty.struck
-            stream = open_on(storage)
-            assert counts(stream) in ([2], [6])
-            assert stream.read().read_all() == events(0, 100)
-            stream.compact(mode="split", layout=layout)
-            assert counts(stream) == [6]
-            assert stream.read().read_all() == events(0, 100)
-            stream.verify().check()
-        assert at > 10
 
     def test_appends_and_other_compactions_meanwhile_are_kept(self, storage):
         """The split is rebased over an append; a truncation of its segment comes first."""

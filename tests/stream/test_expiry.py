@@ -217,17 +217,6 @@ def test_events_that_the_head_hides_expire_too() -> None:
     assert record(stream).rows == 5
 
 
-def test_event_without_a_time_is_not_passed_before_its_commit_is_old() -> None:
-    stream, storage = timed_stream()
-    stream.settings.update(expiry={"s": "1d"})
-    stream.append(events(storage, None, 2 * DAY), layout=STAGED)
-    stream.maintain()
-    assert texts(stream) == ["None", None]
-    wait(storage, 2 * DAY)
-    stream.maintain()
-    assert texts(stream) == [None, None]
-
-
 def test_restored_events_expire_again() -> None:
     stream, storage = make_stream(0)
     stream.settings.update(expiry={"s": "1d"})

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from follower_kit import EVERY, Pair, content, found, strikes
+from follower_kit import content, found
 from stream_kit import SCHEMA, STAGED, Meddling, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
     AlreadyExistsError,
-    CommitUnknownError,
     ConflictError,
     FencedError,
     FormatError,
@@ -332,53 +331,6 @@ def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, 
     assert f"{segment.path} from {pair.follower}" in report.repaired
     assert pair.stream.verify().ok
     assert content(pair.follower) == content(pair.primary)
-
-
-def _work(pair: Pair, acknowledged: list[int]) -> None:
-    for n in range(6):
-        pair.stream.append(numbers(10 * n, 10 * n + 10), writer_id="w", batch_id=n)
-        acknowledged.extend(range(10 * n, 10 * n + 10))
-        if n == 3:
-            pair.stream.truncate(5)
-
-
-@pytest.mark.usefixtures("no_inline")
-@pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("victim", ["primary", pytest.param("follower", marks=pytest.mark.slow)])
-def test_losing_one_root_at_any_call_loses_no_event(victim, every):
-    quiet = Pair()
-    quiet.stream.followers.add(quiet.follower)
-    with quiet.world.noted() as calls:
-        _work(quiet, [])
-    assert len(calls) > 60
-    for lose_at in strikes(calls, every=every):
-        pair = Pair()
-        pair.stream.followers.add(pair.follower)
-        pair.world.calls = 0
-        pair.world.lose_at, pair.world.victim = lose_at, getattr(pair, victim)
-        acknowledged: list[int] = []
-        whole = False
-        try:
-            _work(pair, acknowledged)
-            whole = True
-        except (StorageError, CommitUnknownError, UnderReplicatedError):
-            pass
-        assert pair.world.lost
-        left = pair.reopen(pair.follower if victim == "primary" else pair.primary)
-        if victim == "primary":
-            left.followers.promote()
-        else:
-            left.followers.remove(pair.follower, allow_promoted=True)
-        kept = found(left)
-        assert set(acknowledged) - set(range(5)) <= set(kept), lose_at
-        assert left.tail % 10 == 0, "commits are there whole or not at all"
-        assert left.verify().ok
-        # The batch that was not acknowledged can be written again, and stands there once.
-        batch = len(acknowledged) // 10
-        if not whole:
-            left.append(numbers(10 * batch, 10 * batch + 10), writer_id="w", batch_id=batch)
-            assert found(left)[-10:] == list(range(10 * batch, 10 * batch + 10))
-            assert left.tail == 10 * batch + 10
 
 
 def test_followers_are_opened_with_the_streams_options(tmp_path):

@@ -492,17 +492,6 @@ def test_planned_read_outlives_its_version() -> None:
     assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))
 
 
-def test_old_version_has_its_inline_events() -> None:
-    """Time travel reads them from the commit file of that version."""
-    stream, _ = make_stream(4)
-    stream.compact()
-    old = stream._log.read_version(2)
-    reading = snapshot(stream, old).plan(columns=["n"])
-    tasks = snapshot(stream, old).tasks(reading)
-    found = [batch for task in tasks for batch in run_task(reading, task)]
-    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(20))
-
-
 def test_metadata_tables_say_inline() -> None:
     """Segments and frames are listed with paths that say so; history counts the frames' bytes."""
     stream, _ = make_stream(2)
@@ -512,14 +501,6 @@ def test_metadata_tables_say_inline() -> None:
     assert frames["rows"].to_pylist() == [10, 10]
     sizes = [len(entry.frame.data) for entry in stream._log.root.entries if entry.frame]
     assert stream.history().read_all()["bytes"].to_pylist()[-2:] == sizes
-
-
-def test_repeated_batch_is_found() -> None:
-    """A writer's inline batch is committed once."""
-    stream, _ = make_stream(0)
-    for _ in range(2):
-        commit = stream.append(numbers(0, 5), writer_id="w", batch_id=0)
-    assert (commit.repeated, values(stream)) == (True, list(range(5)))
 
 
 def test_statistics_of_inline_segments_prune() -> None:

@@ -173,12 +173,13 @@ def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
     check(stream)
 
 
-def test_publishing_twice_changes_nothing(stream: Stream) -> None:
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_publishing_twice_changes_nothing(stream: Stream, table: Table) -> None:
     """A table that shows the newest version is left alone."""
     stream.append(events(0, 20), layout=SETTLED)
-    first = stream.publish("delta")
-    assert stream.publish("delta") == first == stream.published.get("delta")
-    assert len(list(log_of(stream).iterdir())) == 1
+    first, made = table.publish(stream), table.objects(stream._log.storage)
+    assert table.publish(stream) == first == stream.published.get(table.kind)
+    assert table.objects(stream._log.storage) == made
 
 
 def test_settled_table_has_all_events(stream: Stream) -> None:
@@ -364,21 +365,6 @@ def test_another_table_in_the_folder_is_refused_and_kept(stream: Stream, tmp_pat
     (kept,) = segstore.drop(stream.url, confirm=stream.url).kept
     assert kept == f"_delta_log/{0:020d}.json"
     assert (folder_of(stream) / kept).exists()
-
-
-def test_unpublished_stream_has_no_table(stream: Stream) -> None:
-    """The stream itself stays, and may be published again; a drop takes the table with it."""
-    stream.append(events(0, 20), layout=SETTLED)
-    stream.truncate(5)
-    stream.publish("delta")
-    assert stream.published.remove("delta") == 3
-    assert stream.published.get("delta") is None
-    assert stream.published.remove("delta") == 0
-    stream.verify().check()
-    check(stream)
-    segstore.drop(stream.url, confirm=stream.url)
-    assert not [path for path in folder_of(stream).rglob("*.*") if path.is_file()]
-    segstore.create(stream.url, SCHEMA)  # on a disk empty folders are left of the table
 
 
 def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Path) -> None:

@@ -117,14 +117,6 @@ def test_iceberg_table_has_the_rows_of_every_operation(stream: Stream) -> None:
     assert metadata["properties"]["gc.enabled"] == "false"
 
 
-def test_publishing_iceberg_twice_changes_nothing(stream: Stream) -> None:
-    """A table that shows the newest version is left alone."""
-    stream.append(events(0, 20), layout=SETTLED)
-    first = stream.publish("iceberg")
-    assert stream.publish("iceberg") == first == stream.published.get("iceberg")
-    assert len(list((folder_of(stream) / "metadata").glob("v*.json"))) == 1
-
-
 def test_both_tables_lie_beside_each_other(stream: Stream) -> None:
     """Each has files of its own, and goes alone."""
     stream.append(events(0, 30), layout=SETTLED)

@@ -25,7 +25,7 @@ from segstore_ds.stream import commits
 from segstore_ds.stream.commits import Commits
 
 SCHEMA = pa.schema([("n", pa.int64())])
-SECONDS = 10.0
+SECONDS = 5.0
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from faults import Crash, Fault, FaultStorage
 from stream_kit import (
     DAY,
     HOUR,
@@ -326,39 +325,6 @@ def test_a_version_that_was_purged_is_expired() -> None:
     grow(stream, storage, 60, HOUR)
     with pytest.raises(SnapshotExpiredError):
         stream.read(as_of=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_rounds_that_die_anywhere_leave_nothing_behind(when: str) -> None:
-    """A crash at every call of a round; later rounds finish what it began."""
-    for number in range(1, 400):
-        stream, storage = make(seed=number)
-        grow(stream, storage, 6, HOUR)
-        stream.truncate(4)
-        staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
-        stream.settings.update(upkeep=None)
-        grow(stream, storage, 16, 25 * HOUR)
-        stream.settings.update(upkeep=UpkeepPolicy())
-        faulty = FaultStorage(storage, Fault(10**9))
-        dying = open_on(faulty, clock=stream._log.clock)
-        faulty.fault = Fault(len(faulty.calls) + number, "crash", when)
-        crashed = True
-        try:
-            upkeep.run_upkeep(dying._context)
-            crashed = False
-        except Crash:
-            pass
-        stream.refresh().verify().check()
-        grow(stream, storage, 8, 25 * HOUR)
-        numbers_left = versions(stream)
-        assert numbers_left == list(range(stream._log.root.log_start, stream.version + 1)), number
-        assert stream.verify().check().leftovers == [], number
-        assert values(stream) == list(range(4, 30))
-        if not crashed:
-            assert number > 20
-            return
-    pytest.fail("the round never ends")
 
 
 def test_two_rounds_at_once() -> None:
