@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, count
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from segstore_ds.storage import Storage
 
 ENGINE_ROWS = 65_536  # a segment with fewer is usually one frame: not worth a query of an engine
 ROWS_WITHOUT_DATA = 65_536  # of a batch that has no column of the stream
+_filters_of = attrgetter("filters")
 
 # The decoded bytes of a frame, and the function that decodes it; None if no row is left.
 Step = tuple[int, Callable[[], pa.RecordBatch | None]]
@@ -117,7 +119,7 @@ class Decoder:
 
     def keys(self, number: int, frames: Sequence[FrameEntry]) -> tuple[Key, ...]:
         """Return what the filters look up in frames of an epoch; nothing where none has filters."""
-        if not any(frame.filters for frame in frames):
+        if not any(map(_filters_of, frames)):
             return ()  # hashing thousands of values takes longer than to read a small segment
         found = self._keys.get(number)
         if found is None:
@@ -150,7 +152,7 @@ class SliceDecoder:
         decoder, number = self.decoder, self.slice.entry.epoch
         own, epoch = storage is decoder.reading.storage, decoder.epoch(number)
         segment = self.opened if own and self.opened else self._open(storage, epoch)
-        frames = segment.frames
+        frames = segment.index.frames
         keys = decoder.keys(number, frames)
         rows = dict(plan_frames(segment.index, self.slice, decoder.pruning, decoder.stored, keys))
         engine = self._engine if decoder.engine else None

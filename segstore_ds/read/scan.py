@@ -40,6 +40,7 @@ OPENED_BYTES = 32 << 20  # of segments that are opened ahead
 _FEW = 16  # slices that are looked at before threads are started
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
+_bytes_of, _rows_of = attrgetter("slice.entry.bytes"), attrgetter("slice.entry.rows")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,11 +144,8 @@ def _units(slice_: SliceDecoder, storage: Storage, *, far: bool) -> Iterator[_Un
 
 
 def _is_small(*slices: SliceDecoder) -> bool:
-    entries = [slice_.slice.entry for slice_ in slices]
-    return (
-        sum([entry.bytes for entry in entries]) <= WHOLE_OBJECT_BYTES
-        and sum([entry.rows for entry in entries]) <= _SMALL_ROWS
-    )
+    few = sum(map(_rows_of, slices)) <= _SMALL_ROWS
+    return bool(few and sum(map(_bytes_of, slices)) <= WHOLE_OBJECT_BYTES)
 
 
 def _waits_once(slices: Sequence[SliceDecoder]) -> bool:

@@ -66,8 +66,8 @@ class Commits:
             frame = self.appender.join_inline(tasks, job)
             if frame is None:
                 segments = self.appender.stage_inline(tasks, token=job.token, storage=job.storage)
-            known = {*staged}
-            ours = [segment for segment in segments if segment not in known]
+                known = {*staged}
+                ours = [segment for segment in segments if segment not in known]
             self._context.log.check_clock(segment_object(ours[-1].path) if ours else None)
             commit = self.appender.commit(AppendPlan.of(job, segments, tasks, frame))
         except MAYBE_COMMITTED:
