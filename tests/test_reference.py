@@ -10,8 +10,8 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds import errors, public
+from segstore_ds.cli import MEANINGS
 from segstore_ds.cli.app import build_app
-from segstore_ds.cli.status import MEANINGS
 from segstore_ds.options import table as options
 from segstore_ds.stream import namespaces
 from segstore_ds.write.appender import LiveAppender

@@ -11,17 +11,21 @@ import typer
 from typer.core import TyperGroup
 
 import segstore_ds as segstore
-from segstore_ds.cli import care, change, look, names, rows
-from segstore_ds.cli.arguments import Json, Options, Run, choose, spell_calls, spell_flags
-from segstore_ds.cli.show import to_json
-from segstore_ds.cli.status import (
+from segstore_ds.cli import (
     BROKEN_PIPE,
     DAMAGED,
     FAILED,
     INTERRUPTED,
     NOT_CONFIRMED,
     RETRYABLE,
+    care,
+    change,
+    look,
+    names,
+    rows,
 )
+from segstore_ds.cli.arguments import Json, Options, Run, choose, spell_calls, spell_flags
+from segstore_ds.cli.show import to_json
 from segstore_ds.errors import FormatError, SegstoreError, UnsupportedVersionError
 from segstore_ds.options.printable import printable, printable_json
 

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 import segstore_ds as segstore
+from segstore_ds.cli import DAMAGED
 from segstore_ds.cli.arguments import DryRun, End, Run, Url, Yes
 from segstore_ds.cli.show import ask, shown
-from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.arguments import check_size
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TARGET_ROWS

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import typer
 
 import segstore_ds as segstore
+from segstore_ds.cli import DAMAGED
 from segstore_ds.cli.arguments import Run, Url
 from segstore_ds.cli.show import print_json, say
-from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.options.table import TABLE_FORMATS
 from segstore_ds.storage import resolve_location

@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from segstore_ds.cli.status import FAILED
+from segstore_ds.cli import FAILED
 from segstore_ds.version import requirement
 
 _MISSING = """\

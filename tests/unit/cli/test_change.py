@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import DAMAGED, FAILED, NOT_CONFIRMED
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import DAMAGED, FAILED, NOT_CONFIRMED
 from segstore_ds.errors import ReaderConflictError
 from segstore_ds.retention.drop import DroppableLog, commit_drop
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import DAMAGED, FAILED
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import DAMAGED, FAILED
 from segstore_ds.status.writers import WriterKey
 
 RULES = {"format", "tables", "redaction", "replication", "readers"}

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import FAILED, RETRYABLE
 from segstore_ds.cli.app import GROUPS
 from segstore_ds.cli.arguments import spell_flags
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import FAILED, RETRYABLE
 from segstore_ds.errors import ConflictError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root

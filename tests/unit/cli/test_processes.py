@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.cli.status import BROKEN_PIPE, INTERRUPTED
+from segstore_ds.cli import BROKEN_PIPE, INTERRUPTED
 
 PAGES = Path(__file__).parents[3] / "segstore_ds/docs"
 COMMAND = [sys.executable, "-m", "segstore_ds.cli.main"]

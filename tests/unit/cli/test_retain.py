@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli import FAILED, NOT_CONFIRMED
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import FAILED, NOT_CONFIRMED
 
 EVENTS = pa.table({"n": [1, 2, 3]})
 
