@@ -1,6 +1,7 @@
 """What an actor of the simulation is, and the events that actors write and read."""
 
 from collections.abc import Callable
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -115,6 +116,7 @@ class Actor:
         except SegstoreError as error:
             self.world.note(f"{self.name}: {type(error).__name__}: {error.fact}")
             self.life.judge_error(self, error)
+            _let_go(error)
             return False
         return True
 
@@ -156,6 +158,14 @@ class Actor:
         """Connect this process to a folder."""
         assert self.process is not None
         return open_sim(self.life.store, self.process, url or self.url)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the frames of an error hold: a life collects no cycles, so they would stay."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def read_rows(stream: Stream, start: int, end: int) -> list[tuple[int, str, str, str | None]]:

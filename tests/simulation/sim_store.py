@@ -7,9 +7,11 @@ what its caller hears are two things: each of the faults below takes them apart 
 
 import errno
 import math
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from random import Random
 from typing import Any, TypeVar
 
@@ -109,6 +111,34 @@ def _fits(kind: str, verb: str) -> bool:
     return True
 
 
+class Objects(dict[str, tuple[bytes, int]]):
+    """What is stored; it knows its names in order, so that a listing looks at no others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: list[str] = []
+
+    def __setitem__(self, name: str, stored: tuple[bytes, int]) -> None:
+        if name not in self:
+            insort(self._names, name)
+        super().__setitem__(name, stored)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        del self._names[bisect_left(self._names, name)]
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        stored = self.get(name, default)
+        if name in self:
+            del self[name]
+        return stored
+
+    def below(self, prefix: str) -> list[str]:
+        """Return the names with a prefix, in order."""
+        at = bisect_left(self._names, prefix)
+        return [*takewhile(lambda name: name.startswith(prefix), islice(self._names, at, None))]
+
+
 @dataclass
 class Store:
     """What is stored: name -> content and modification time; and how requests go."""
@@ -116,7 +146,7 @@ class Store:
     world: World
     far: bool = True
     faults: Faults = field(default_factory=Faults)
-    objects: MutableMapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    objects: MutableMapping[str, tuple[bytes, int]] = field(default_factory=Objects)
     disk: Disk | None = None
     disk_share: float = 0.25  # a request to a disk is several calls
     requests: int = 0
@@ -289,8 +319,9 @@ class SimStorage(GatheringStorage):
 
     def _below(self, prefix: str) -> list[tuple[str, int, int]]:
         objects = self.store.objects
-        names = sorted(name for name in objects if name.startswith(prefix))
-        return [(name, len(objects[name][0]), objects[name][1]) for name in names]
+        assert isinstance(objects, Objects)
+        found = ((name, objects[name]) for name in objects.below(prefix))
+        return [(name, len(data), time_us) for name, (data, time_us) in found]
 
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         start = folder.rstrip("/") + "/"

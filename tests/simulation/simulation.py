@@ -4,10 +4,11 @@ import gc
 import importlib
 import os
 import pkgutil
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import actors_damage
 import actors_lapse
@@ -39,7 +40,9 @@ from segstore_ds.errors import (
     TruncatedError,
     UnderReplicatedError,
 )
+from segstore_ds.log.context import CLIENT_VARIABLE
 from segstore_ds.log.late_hints import LATE_HINTS
+from segstore_ds.log.metadata_log import Codec
 from segstore_ds.storage import local_files
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
@@ -48,6 +51,7 @@ from segstore_ds.write import batch_plan
 T = TypeVar("T")
 END_S = 4 * 86_400.0  # within which every actor ends once all is calm
 JUDGE_S = 40 * 86_400.0  # while upkeep waits until it may delete
+DECODED_MOST = 5000
 
 CAST: Mapping[str, type[Actor]] = {
     "append-1": Appender,
@@ -102,6 +106,26 @@ def _load_engine() -> None:
         ):
             with suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(module.name)
+
+
+@contextmanager
+def _decoded_once() -> Iterator[None]:
+    """Have all processes of a life share what they decode from the same bytes: it never changes."""
+    plain, known = Codec.decode_file, dict[tuple[int, bytes, str], Any]()
+
+    def decode_file(codec: Codec[Any], data: bytes, where: str) -> Any:
+        key = id(codec), data, where
+        if (found := known.get(key)) is None:
+            if len(known) > DECODED_MOST:
+                known.clear()
+            found = known[key] = plain(codec, data, where)
+        return found
+
+    Codec.decode_file = decode_file  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Codec.decode_file = plain  # type: ignore[method-assign]
 
 
 def _forget() -> None:
@@ -162,7 +186,9 @@ class Life:
         gc.collect()
         gc.disable()
         disk = self.store.disk
-        with engine_in(world, os if disk is None else disk.os):
+        # Commits name their client: its length would decide where a bit of them flips.
+        client = patch.dict(os.environ, {CLIENT_VARIABLE: "simulation"})
+        with engine_in(world, os if disk is None else disk.os), _decoded_once(), client:
             try:
                 self._live()
             except BaseException as error:

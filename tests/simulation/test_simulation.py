@@ -22,7 +22,7 @@ from simulation import CAST, Life, Outcome
 HERE = Path(__file__).parent
 QUICK = (8,)
 SLOW = (11, *range(100, 104))
-FRESH_S = 60.0
+FRESH_S = (5.0, pytest.param(60.0, marks=pytest.mark.sweep))
 
 
 @pytest.fixture(autouse=True)
@@ -103,12 +103,13 @@ def test_more_lives_keep_every_promise(seed: int) -> None:
     live(seed)
 
 
-@pytest.mark.sweep
-def test_lives_of_today_keep_every_promise() -> None:
-    """Other seeds each day, as many as there is time for; a failure names the seed."""
+@pytest.mark.parametrize("seconds", FRESH_S)
+def test_lives_of_today_keep_every_promise(seconds: float) -> None:
+    """Other seeds each day, as many as there is time for; it prints them."""
     seed = int(dt.datetime.now(dt.UTC).strftime("%Y%m%d")) * 1000
     began = time.process_time()
-    while time.process_time() - began < FRESH_S:
+    while time.process_time() - began < seconds:
+        print(f"seed {seed}")  # noqa: T201 - shown by `-rP`, or by a failure
         live(seed)
         seed += 1
 
@@ -124,7 +125,7 @@ def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
 
 @pytest.mark.slow
 def test_a_seed_replays_to_the_same_trace() -> None:
-    """Two processes, whose sets are in other orders, live the same life, request by request."""
+    """Two users' processes, whose sets are in other orders, live the same life by requests."""
     program = (
         "import sys, logging; from simulation import Life; logging.disable(50); "
         "print(Life(int(sys.argv[1]), hours=8).run().digest)"
@@ -134,6 +135,7 @@ def test_a_seed_replays_to_the_same_trace() -> None:
         for order in ("1", "2"):
             paths = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
             environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": paths}
+            environment["LOGNAME"] = "somebody" * int(order)  # on whatever machine it runs
             command = [sys.executable, "-c", program, str(seed)]
             done = subprocess.run(
                 command, env=environment, capture_output=True, check=True, text=True
