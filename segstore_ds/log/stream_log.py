@@ -561,7 +561,8 @@ class StreamLog:
         or not it is still the newest.
         """
         later = readable(self.files, version, data)
-        if later is None or not is_behind(self.history, later, base.root):
+        # Behind a dropped one there may be another stream, which a search finds.
+        if later is None or later.dropped or not is_behind(self.history, later, base.root):
             return False
         self._check(later, version)
         if not self._is_recent(base):

@@ -27,6 +27,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
+from segstore_ds.log import turns
 from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.slot import Slot
@@ -702,6 +703,18 @@ def test_staged_objects_that_were_deleted_rightly_are_no_fault_of_the_storage(pl
     with pytest.raises(NotFoundError, match="dropped"):
         stream.commit(job, done)
     stream, url, job, done = prepared()
+    drop(url, confirm=url)
+    segstore.create(url, SCHEMA)
+    with pytest.raises(NotFoundError, match="in its place"):
+        stream.commit(job, done)
+
+
+def test_a_writer_that_lost_slowly_is_told_of_the_stream_in_the_place(monkeypatch):
+    """It takes the winner's file as its base without a look at what follows, but not a drop's."""
+    monkeypatch.setattr(turns, "FAST_S", 0.0)
+    url = f"memory://{uuid.uuid4().hex}"
+    stream = create_on(open_storage(url), SCHEMA)
+    job, done = staged(stream, 1)
     drop(url, confirm=url)
     segstore.create(url, SCHEMA)
     with pytest.raises(NotFoundError, match="in its place"):
