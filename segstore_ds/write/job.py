@@ -182,7 +182,11 @@ def _admit(
     text, _ = context.status.schema_texts(root.epoch)
     known = (*root.epoch.names.items(),)
     merge = None if anew else request.merge_schema
-    staged, called = _fitted(text, known, request.schema.serialize().to_pybytes(), merge)
+    try:
+        staged, called = _fitted(text, known, request.schema.serialize().to_pybytes(), merge)
+    except OSError:
+        normalise_schema(request.schema)  # refuses columns so deep that Arrow can't read them back
+        raise
     if merge:
         refuse_lost_keys(root, decode_schema(text), staged)
     return repeated, staged, called
