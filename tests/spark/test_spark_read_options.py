@@ -5,7 +5,6 @@ import json
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql.types import LongType, StructField, StructType
 from source_kit import SCHEMA, T0, rows
 
 import segstore_ds as segstore
@@ -87,13 +86,6 @@ def test_every_read_option_of_the_table_is_taken(spark, stream, url, load):
     assert sorted(hybrid.collect()) == sorted(load(**values).collect())
 
 
-def test_columns_are_projected_in_their_order(stream, load):
-    df = load(columns="user, n", offsetColumn="o")
-    assert df.columns == ["user", "n", "o"]
-    assert df.filter("o = 8").collect()[0].asDict() == {"user": "eve", "n": 8, "o": 8}
-    assert load(columns='["ts"]', endCut=3).count() == 3
-
-
 def test_given_schema_projects(stream, load):
     assert load(schema="user string, n bigint", startCut=8, endCut=9).first() == ("eve", 8)
     df = load(schema="o bigint, user string", offsetColumn="o", startCut=98)
@@ -102,12 +94,6 @@ def test_given_schema_projects(stream, load):
         (0,),
         (1,),
     ]
-
-
-def test_not_null_in_a_given_schema_holds_or_is_an_error(stream, load):
-    strict = StructType([StructField("n", LongType(), False)])
-    assert load(schema=strict, startCut=1, endCut=7).count() == 6
-    assert "NOT NULL holds null: column='n'" in error(load(schema=strict).collect)
 
 
 FILTERS = [

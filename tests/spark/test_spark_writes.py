@@ -65,20 +65,6 @@ def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):
     assert ids(url) == [0, 2, 4, 6, 8]
 
 
-def test_overwrite_with_a_stale_expected_tail_is_refused(spark, url, append, load):
-    """Nobody has read what came in between, so it must not go."""
-    append(spark.range(3))
-    tail = segstore.open(url).tail
-    read = load(endCut=tail).where("id > 0")
-    append(spark.range(10, 12))
-    text = error(lambda: append(read, mode="overwrite", expectedTail=tail))
-    assert "SEG_CONFLICT" in text
-    assert [row.id for row in load().collect()] == [0, 1, 2, 10, 11]
-    tail = segstore.open(url).tail
-    append(load(endCut=tail).where("id > 0"), mode="overwrite", expectedTail=tail)
-    assert sorted(row.id for row in load().collect()) == [1, 2, 10, 11]
-
-
 def test_modes_that_spark_refuses_make_nothing(spark, url):
     for mode in ("errorifexists", "ignore"):
         writer = spark.range(1).write.format("segstore").mode(mode)
@@ -96,18 +82,6 @@ def test_repeated_batch_changes_nothing(spark, url, append):
     append(spark.range(5), writerId="other", batchId=7)
     append(spark.range(5), writerId="etl", batchId=8)
     assert segstore.open(url).tail == 30
-
-
-def test_other_events_under_a_known_batch_are_refused(spark, url, append):
-    """As many rows as before among them; the same ones in other partitions are the same batch."""
-    append(spark.range(0, 20, 1, 5), writerId="etl", batchId=7)
-    append(spark.range(0, 20, 1, 2), writerId="etl", batchId=7, inlineBytes=0)
-    others = spark.range(1, 21)
-    text = error(lambda: append(others, writerId="etl", batchId=7, inlineBytes=0))
-    assert "SEG_WRITER_CONFLICT: batch id was committed with other events" in text
-    assert "differing_columns=['id']" in text
-    assert segstore.open(url).verify().leftovers == []
-    assert ids(url) == list(range(20))
 
 
 def test_every_write_option_of_the_table_is_taken(spark, url, append):

@@ -3,7 +3,6 @@
 import copy
 import datetime as dt
 import itertools
-import math
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
@@ -217,15 +216,6 @@ def test_offsets_of_numpy_are_cuts(stream: segstore.Stream) -> None:
     for wrong in (1.0, True, np.bool_(True), np.float64(1), np.int64(-1), np.array([1.5]), None):
         with pytest.raises(InvalidInputError, match="not a cut"):
             stream.read(wrong)
-
-
-@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, "5", -1])
-def test_seconds_without_an_end_are_refused(stream: segstore.Stream, seconds: Any) -> None:
-    """They name the argument."""
-    with pytest.raises(InvalidInputError, match="give keep as a whole number of seconds"):
-        stream.maintain(keep=seconds)
-    with pytest.raises(InvalidInputError, match="give grace as a whole number of seconds"):
-        stream.maintain(grace=seconds, short_grace=True, dry_run=True)
 
 
 @pytest.mark.parametrize("schema", [{"n": pa.int64()}, {"n": [1]}, None, TABLE, "n bigint"])

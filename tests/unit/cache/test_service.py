@@ -136,13 +136,6 @@ class TestOrder:
             getattr(cache, end)()
             assert writers() == before
 
-    @pytest.mark.parametrize("data", [b"", None, "text"])
-    def test_what_is_no_record_is_refused(self, data):
-        cache = service()
-        with pytest.raises(InvalidInputError):
-            cache.write(data)
-        assert cache.counters.accepted_records == 0
-
     def test_the_callers_bytes_may_change_afterwards(self):
         for size in (10, SIZE, 3 * SIZE):
             channel = MemoryChannel()
@@ -461,15 +454,6 @@ class TestEnd:
         assert cache.read(record) == b"abc"
         assert channel.aborted == 0
 
-    def test_nothing_is_written_after_commit(self):
-        cache = service()
-        cache.write(b"abc")
-        cache.commit()
-        for use in (lambda: cache.write(b"x"), cache.commit):
-            with pytest.raises(ClosedError, match="was committed"):
-                use()
-        cache.flush()
-
     @pytest.mark.parametrize(
         "use",
         [
@@ -555,11 +539,6 @@ class TestEnd:
             second.write(b"xyz")
             assert first.read(record) == b"abc"
         assert first.counters.loads == 1
-
-    @pytest.mark.parametrize(("buffers", "size"), [(0, 1), (1, 0), (-1, 5)])
-    def test_a_pool_without_room_is_refused(self, buffers, size):
-        with pytest.raises(InvalidInputError):
-            BufferPool(buffers, size)
 
 
 class CopyTaker:

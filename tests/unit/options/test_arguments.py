@@ -120,7 +120,7 @@ def test_numbers_out_of_range_are_refused_by_every_call(
     assert stream.tail == 3
 
 
-@pytest.mark.parametrize("seconds", [-5, -0.1, math.nan, math.inf, True, "5"])
+@pytest.mark.parametrize("seconds", [-5, -0.1, math.nan, math.inf, -math.inf, True, "5"])
 def test_seconds_are_finite_and_never_negative(stream: segstore.Stream, seconds: Any) -> None:
     """They name the argument."""
     with pytest.raises(InvalidInputError, match="give keep as a whole number of seconds"):
