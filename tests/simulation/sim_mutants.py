@@ -22,6 +22,7 @@ from simulation import CAST, Life
 from segstore_ds.errors import CommitUnknownError, SegstoreError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.log.newest import Base
+from segstore_ds.retention.leases import left
 from segstore_ds.storage import local_files
 
 MOST_LIVES = 12
@@ -254,12 +255,14 @@ def _ahead(original: Any) -> Any:
 
 
 def _any_token(_original: Any) -> Any:
-    def held(self: Any, record: Any, _at: Any) -> Any:
+    def own_record(self: Any, seen: Any, _at: Any) -> Any:
+        record = self._current(seen)
+        record = left(record, self._given_up(record))
         mine = record.members.get(self.member) or self._lease
         members = {**record.members, self.member: replace(self._lease, token=mine.token)}
         return replace(record, members=members)
 
-    return held
+    return own_record
 
 
 # --- rewrites ------------------------------------------------------------------------------------
@@ -565,7 +568,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lost lease is kept",
-        "retention.members:MemberReader._held",
+        "retention.members:MemberReader._own_record",
         _any_token,
         ("append-1", "append-2", "member-1", "member-2"),
         ("pause",),
