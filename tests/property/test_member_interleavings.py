@@ -9,7 +9,7 @@ from member_programs import LEASE_S, keep_few_records, member, shared_scene, sle
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.read import reader_records
 from segstore_ds.retention import members
-from segstore_ds.retention.leases import joined
+from segstore_ds.retention.leases import joined, left
 from segstore_ds.retention.members import MemberReader
 
 pytestmark = pytest.mark.slow
@@ -71,11 +71,13 @@ def no_base(monkeypatch):
 def no_fence(monkeypatch):
     """Commit although the lease was given to another."""
 
-    def held(self, record, _at):
+    def own_record(self, seen, _at):
+        record = self._current(seen)
+        record = left(record, self._given_up(record))
         mine = record.members.get(self.member)
         return record if mine else joined(record, self.member, self._lease)
 
-    monkeypatch.setattr(MemberReader, "_held", held)
+    monkeypatch.setattr(MemberReader, "_own_record", own_record)
 
 
 def no_exclusive_create(monkeypatch):

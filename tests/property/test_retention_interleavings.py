@@ -31,6 +31,7 @@ from retention_programs import (
 )
 
 from segstore_ds.compact import commit as compact_commit
+from segstore_ds.errors import StorageError
 from segstore_ds.log import metadata_log
 from segstore_ds.retention import deletion, readers, truncate
 from segstore_ds.status import references
@@ -289,9 +290,23 @@ FREEING = {
 SCENES |= COMPACTED | REDACTED | KEEPING | FREEING
 
 
+def in_turn(works):
+    """Run one after another what a far storage runs at the same time: an actor has one thread."""
+    results, errors = [], []
+    for work in works:
+        try:
+            results.append(work())
+        except StorageError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
+
+
 @pytest.fixture(autouse=True)
 def spill(monkeypatch):
     """Let every commit that may spill do so, and give up soon where an outcome stays unknown."""
+    monkeypatch.setattr("segstore_ds.status.store.at_once", in_turn)
     monkeypatch.setattr("segstore_ds.status.table.SEGMENTS.rows", 1)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
 
