@@ -10,10 +10,18 @@ from segstore_ds.stream.opening import open as open_on
 Options = dict[str, Any] | None
 
 
-def work(reply: Connection, url: str, member: str, lease: str, options: Options = None) -> None:
+def work(  # noqa: PLR0917 - a process gets them in order
+    reply: Connection,
+    url: str,
+    member: str,
+    lease: str,
+    options: Options = None,
+    key: list[str] | None = None,
+) -> None:
     """Follow as a member to the end, and send each batch's numbers before asking for the next."""
     stream = open_on(url, storage_options=options)
-    with stream.follow("billing", member=member, lease=lease, columns=["n"], poll_s=0.02) as follow:
+    how = {"member": member, "lease": lease, "key": key, "columns": ["n"], "poll_s": 0.02}
+    with stream.follow("billing", **how) as follow:
         while True:
             try:
                 for batch in follow:

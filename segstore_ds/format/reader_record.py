@@ -20,7 +20,7 @@ from segstore_ds.format.record import (
 
 # On disk. Never change; add a new one.
 RECORD_FORMAT = 1
-SHARED_FORMAT = 2  # of a record with members, deliveries, or events that are done beyond its offset
+SHARED_FORMAT = 2  # of a record that members share, or have shared
 RECORD_LIMIT_BYTES = 64 << 10
 MEMBERS_LIMIT = 200  # whose names, leases and done ranges fit into a record
 OWNER_LIMIT = 1000  # characters
@@ -85,6 +85,27 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyShare:
+    """How members share events by key: each bucket of keys has a position, and one holder.
+
+    Below its position the events of a bucket are done; "" holds a bucket that is free.
+    """
+
+    columns: list[str]
+    positions: list[int]
+    holders: list[_Name]
+
+    def check_stored(self, where: str) -> None:
+        """Refuse a share without buckets, or with some that have no position or holder."""
+        if not 0 < len(self.positions) == len(self.holders) <= MEMBERS_LIMIT:
+            raise CorruptionError(
+                "buckets have no position or holder",
+                where=where,
+                buckets=(len(self.positions), len(self.holders)),
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderRecord:
     """The state of a reader as of one record; FORMAT.md 8 has the fields.
 
@@ -110,12 +131,13 @@ class ReaderRecord:
     members: Annotated[Mapping[str, Lease], ABSENT] = field(default_factory=dict)
     done: Annotated[list[Span], ABSENT] = field(default_factory=list)
     deliveries: Annotated[list[Delivery], ABSENT] = field(default_factory=list)
+    by_key: Annotated[KeyShare | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def encode_record(record: ReaderRecord) -> bytes:
     """Return the body of a record's file."""
-    shared = record.members or record.done or record.deliveries
+    shared = record.members or record.done or record.deliveries or record.by_key
     number = SHARED_FORMAT if shared else RECORD_FORMAT
     return build_json({**to_json(record), "format": number})
 

@@ -23,6 +23,7 @@ from segstore_ds.format.reader_record import (
     Span,
     encode_record,
 )
+from segstore_ds.retention.key_share import advanced_by_key, freed
 
 RANGE_ROWS = 1 << 18
 _NAMED_BYTES = (
@@ -53,8 +54,11 @@ def joined(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:
 
 def left(record: ReaderRecord, members: frozenset[str]) -> ReaderRecord:
     """Remove members: what they leased and have not done is free again."""
+    if not members:
+        return record
     kept = {name: lease for name, lease in record.members.items() if name not in members}
-    return replace(record, members=kept)
+    by_key = None if record.by_key is None else freed(record.by_key, kept)
+    return replace(record, members=kept, by_key=by_key)
 
 
 def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> ReaderRecord:
@@ -71,6 +75,9 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
     """
     lease = record.members[member]
     done = at.done if lease.start <= at.done <= lease.end else lease.start
+    if record.by_key is not None:
+        idle = at.read <= done  # events in its hands stay its own
+        return advanced_by_key(record, record.by_key, member, done, number, moves=idle)
     record = add_done(record, Span(lease.start, done))
     lease = replace(lease, start=done, renewed=number)
     if (len(record.members) > 1 and lease.end - done > RANGE_ROWS) or waiting(record, at.barred):
@@ -196,9 +203,19 @@ def add_done(record: ReaderRecord, span: Span) -> ReaderRecord:
             merged.append(each)
     left = _outside(record.deliveries, span) if record.deliveries else record.deliveries
     if merged and merged[0].start <= record.offset:
+        record = _moved(record, merged[0].end)
         offset = max(record.offset, merged[0].end)
         return replace(record, offset=offset, done=merged[1:], deliveries=left)
     return replace(record, done=merged, deliveries=left)
+
+
+def _moved(record: ReaderRecord, offset: int) -> ReaderRecord:
+    """Move the buckets of a share by key up to an offset: what is before it is done, or gone."""
+    share = record.by_key
+    if share is None:
+        return record
+    positions = [max(each, offset) for each in share.positions]
+    return replace(record, by_key=replace(share, positions=positions))
 
 
 def _with(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:

@@ -15,6 +15,9 @@ gets it next knows how often it was given out, also by members that died of it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
@@ -29,6 +32,7 @@ from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import Cut
 from segstore_ds.read.reader_records import SeenReader, newest_record
+from segstore_ds.retention.key_share import bucket_starts, part_of, shared_by
 from segstore_ds.retention.leases import (
     Progress,
     advanced,
@@ -97,6 +101,16 @@ class MemberReader(NamedReader):
         """Whether the lease should be renewed."""
         return self._passed_s() > self._lease.lease_s / _RENEWALS
 
+    @property
+    def bucket_starts(self) -> npt.NDArray[np.int64]:
+        """From which offset on this member reads each bucket of keys; `NO_END` for others'."""
+        return bucket_starts(self._seen.record, self.member)
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether it is time to commit that events were passed that are in others' buckets."""
+        return self._passed_s() > self._lease.lease_s / _LOOKS
+
     def publish(self, offset: int, *, provisional: bool = False) -> None:  # noqa: ARG002
         """Commit this member's range up to an offset; takes another range if that is its end.
 
@@ -147,19 +161,34 @@ class MemberReader(NamedReader):
     def take(self, tail: int) -> None:
         """Take a range, if this member has none and one is free; raises as `publish`."""
         record = self._seen.record
+        if record.by_key is not None:
+            self._take_buckets(tail)
+            return
         if self._lease.start < self._lease.end:
             if record.deliveries and waiting(record, self._barred(record)):
                 self._step(Progress(self.offset, self.offset, tail))
             return
-        now_s = self._context.clock.boot_s()
-        waits = record.offset < tail
-        if waits and now_s - self._looked_s > self._lease.lease_s / _LOOKS:
-            self._looked_s = now_s
-            self._seen = newest_record(self._context, self.name) or self._seen
+        self._look(tail)
         record = self._seen.record
         free = free_range(left(record, self._given_up(record)), tail, self._barred(record))
         if free.start < free.end:
             self._step(Progress(self.offset, self.offset, tail), idle=True)
+
+    def _take_buckets(self, tail: int) -> None:
+        self._look(tail)
+        record = self._seen.record
+        record = left(record, self._given_up(record))
+        holders = [] if record.by_key is None else record.by_key.holders
+        if "" in holders and holders.count(self.member) < part_of(record):
+            self._step(Progress(self.offset, self.offset, tail))
+
+    def _look(self, tail: int) -> None:
+        """See what others have done, now and then while something is not done."""
+        now_s = self._context.clock.boot_s()
+        waits = self._seen.record.offset < tail
+        if waits and now_s - self._looked_s > self._lease.lease_s / _LOOKS:
+            self._looked_s = now_s
+            self._seen = newest_record(self._context, self.name) or self._seen
 
     def leave(self) -> None:
         """Leave the group: what this member has not done goes to others at once. Safe to repeat."""
@@ -258,6 +287,7 @@ def join_reader(
     lease: Duration,
     start: Cut | None,
     buries: bool = False,
+    key: Sequence[str] = (),
 ) -> MemberReader:
     """Join the members of a reader, or register it.
 
@@ -272,7 +302,8 @@ def join_reader(
 
     def join(record: ReaderRecord, others: Mapping[str, Lease], number: int) -> ReaderRecord:
         mine = Lease(record.offset, record.offset, token, lease_s, number)
-        record = joined(replace(record, members={**others}), member, mine)
+        record = shared_by(replace(record, members={**others}), [*key], name=name)
+        record = joined(record, member, mine)
         if len(record.members) > MEMBERS_LIMIT:
             raise InvalidInputError(
                 "reader has too many members",

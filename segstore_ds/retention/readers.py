@@ -318,6 +318,7 @@ def claim_name(
             resets=resets,
             done=mine.done if mine is not None and asked.shared else [],
             deliveries=mine.deliveries if mine is not None and asked.shared else [],
+            by_key=mine.by_key if mine is not None and asked.shared else None,
             extra=seen.record.extra if seen is not None else {},
         )
         record = add_done(record, Span(record.offset, offset)) if asked.shared else record
@@ -356,7 +357,7 @@ def release_reader(context: StreamContext, name: str) -> bool:
 
 
 def _released(record: ReaderRecord) -> ReaderRecord:
-    return replace(record, released=True, members={}, done=[], deliveries=[])
+    return replace(record, released=True, members={}, done=[], deliveries=[], by_key=None)
 
 
 def _is_shared(name: str, members: Mapping[str, Lease]) -> ReaderConflictError:

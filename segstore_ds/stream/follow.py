@@ -32,8 +32,10 @@ from segstore_ds.read.micro_batch import Waiting
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
+from segstore_ds.retention.key_share import bucket_of, check_key
 from segstore_ds.retention.members import MemberReader, join_reader
 from segstore_ds.retention.readers import NamedReader, register_reader
+from segstore_ds.status.epochs import stream_schema
 from segstore_ds.storage import UrlLike
 from segstore_ds.stream.dead_letters import DeadLetters, check_reason, check_rows
 
@@ -68,6 +70,7 @@ class Follow(Iterator[pa.RecordBatch]):
         name: str | None,
         owner: str,
         member: str | None,
+        key: Sequence[str] | None,
         lease: Duration,
         start: CutLike | None,
         poll_s: float,
@@ -79,9 +82,10 @@ class Follow(Iterator[pa.RecordBatch]):
         dead_letters: UrlLike | None,
         most_deliveries: int,
     ) -> None:
-        filtered = how["filters"] is not None or how["event_time"] is not None
-        if filtered and how["offset_column"] is None:
-            how = {**how, "offset_column": _HIDDEN}  # events that a filter dropped are passed
+        _check_sharing(name, member, key=key, dead_letters=dead_letters)
+        self._key = [*(key or ())]
+        self._handed = False  # whether a batch was returned since the last publication
+        how, self._hidden = _with_hidden(how, self._key)
         self._context, self._how = context, how
         self._poll_s, self._timeout_s = poll_s, timeout_s
         self._heard_s = context.clock.boot_s()  # when the last batch was returned
@@ -100,18 +104,11 @@ class Follow(Iterator[pa.RecordBatch]):
         self._letters: DeadLetters | None = None
         self._most_deliveries = most_deliveries
         self._offsets: pa.Array | None = None  # of the batch returned last, where some are left out
+        if key is not None:
+            check_key(stream_schema(context.status, root), self._key)
         if dead_letters is not None:
-            if member is None:
-                raise InvalidInputError(
-                    "dead letters are written by members of a reader",
-                    remedy="give the reader's name and a member as well",
-                )
             self._letters = DeadLetters(context, dead_letters, name or "", how)
-        if member is not None:
-            if name is None:
-                raise InvalidInputError(
-                    "a member needs a reader to share", remedy="give the reader's name as well"
-                )
+        if member is not None and name is not None:
             join = partial(
                 join_reader,
                 owner=owner,
@@ -119,6 +116,7 @@ class Follow(Iterator[pa.RecordBatch]):
                 lease=lease,
                 start=cut,
                 buries=self._letters is not None,
+                key=self._key,
             )
             self.reader = self._member = _retry(partial(join, context, name))
             offset = self.reader.offset
@@ -166,7 +164,11 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def publish(self) -> None:
         """Count every batch that was returned as done, as asking for the next one does."""
-        self.offset = self._next
+        own, passed = self._member, self._next > self.offset
+        quiet = self._key and not self._handed  # nothing to say but which events were passed
+        if quiet and own is not None and not own.lapses and not (passed and own.may_tell):
+            return
+        self.offset, self._handed = self._next, False
         if self.reader is None or not (self.reader.offset < self.offset or self.reader.lapses):
             return
         try:
@@ -181,7 +183,7 @@ class Follow(Iterator[pa.RecordBatch]):
         own = self._member
         if own is None:
             return
-        _retry(partial(own.renew, self._next))
+        _retry(partial(own.renew, self._next if self._handed or not self._key else self.offset))
         if own.offset != self.offset:  # without a batch it may have got another range
             self._go_on()
 
@@ -224,10 +226,10 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def _given(self) -> MemberReader:
         """Return the member, if it has a batch that is not done."""
-        if self._member is None or self._next == self.offset:
+        if self._member is None or self._key or self._next == self.offset:
             raise InvalidInputError(
                 "there is no batch to give back",
-                remedy="follow as a member, and give back what the loop returned last",
+                remedy="follow as a member, without a key, and give back what came last",
             )
         return self._member
 
@@ -309,6 +311,10 @@ class Follow(Iterator[pa.RecordBatch]):
             except BaseException:
                 self._batches = None  # the next call reads again: what was not returned is not done
                 raise
+            if batch is not None and self._key:
+                batch = self._own_events(batch)
+                if not batch.num_rows:
+                    continue
             if batch is not None:
                 self._wait_s, self._heard_s = _FIRST_WAIT_S, self._context.clock.boot_s()
                 return self._give_out(batch)
@@ -320,7 +326,7 @@ class Follow(Iterator[pa.RecordBatch]):
         """Return a batch as the caller gets it; where deliveries are counted, name it before."""
         start = self._next
         batch = self._without_offsets(batch)
-        own = self._member
+        own, self._handed = self._member, True
         if self._letters is None or own is None:
             return batch
         self.offset = start
@@ -364,6 +370,17 @@ class Follow(Iterator[pa.RecordBatch]):
         self._batches, self._upto = _pieces(open_reader(reading, tasks), self._most_rows), end
         return self._batches
 
+    def _own_events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the events of a batch that are in this member's buckets; the others are passed."""
+        own = self._member
+        if own is None:
+            return batch
+        offsets, starts = batch.column(self._how["offset_column"]).to_numpy(), own.bucket_starts
+        mine = offsets >= starts[bucket_of(batch, self._key, len(starts))]
+        if not mine.any():
+            self._next = int(offsets[-1]) + 1
+        return batch if mine.all() else batch.filter(pa.array(mine))
+
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         column = self._how["offset_column"]
         if column is None:
@@ -371,7 +388,8 @@ class Follow(Iterator[pa.RecordBatch]):
             return batch
         self._offsets = batch.column(column)
         self._next = self._offsets[-1].as_py() + 1
-        return batch.drop_columns([_HIDDEN]) if column == _HIDDEN else batch
+        hidden = [name for name in batch.schema.names if name in {_HIDDEN, *self._hidden}]
+        return batch.drop_columns(hidden) if hidden else batch
 
     def _is_over(self) -> bool:
         silent_s = self._context.clock.boot_s() - self._heard_s
@@ -381,6 +399,42 @@ class Follow(Iterator[pa.RecordBatch]):
         wait_s = min(self._wait_s, self._poll_s)
         self._wait_s = 2 * wait_s
         return wait_s
+
+
+def _check_sharing(
+    name: str | None,
+    member: str | None,
+    *,
+    key: Sequence[str] | None,
+    dead_letters: UrlLike | None,
+) -> None:
+    if member is not None and name is None:
+        raise InvalidInputError(
+            "a member needs a reader to share", remedy="give the reader's name as well"
+        )
+    if member is None and not (key is None and dead_letters is None):
+        raise InvalidInputError(
+            "only members of a reader share by key, or write dead letters",
+            remedy="give the reader's name and a member as well",
+        )
+    if key is not None and dead_letters is not None:
+        raise InvalidInputError(
+            "members that share by key write no dead letters",
+            remedy="leave out key, or dead_letters",
+        )
+
+
+def _with_hidden(
+    how: Mapping[str, Any], key: list[str]
+) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """Return how to read what is needed beside what is asked for, and the columns that are not."""
+    filtered = how["filters"] is not None or how["event_time"] is not None
+    if (filtered or key) and how["offset_column"] is None:
+        how = {**how, "offset_column": _HIDDEN}  # events that are left out are passed
+    hidden = frozenset(key) - {*(key if how["columns"] is None else how["columns"])}
+    if hidden:
+        how = {**how, "columns": [*how["columns"], *sorted(hidden)]}
+    return how, hidden
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:

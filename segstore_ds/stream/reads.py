@@ -390,6 +390,7 @@ class Reads:
         *,
         owner: str = "",
         member: str | None = None,
+        key: Sequence[str] | None = None,
         lease: Duration = "30s",
         start: CutLike | None = None,
         columns: Sequence[str] | None = None,
@@ -413,7 +414,8 @@ class Reads:
         that finds nothing sends one small request.
 
         Processes that give a `member` share the reader: each event goes to one of them, at least
-        once, and in order within the ranges of offsets that each leases.
+        once, and in order within the ranges of offsets that each leases; with a `key`, the events
+        of each key in order.
 
         New columns and wider types come with the next batch. Where columns were renamed, dropped or
         replaced, the loop ends before the first batch that has them.
@@ -423,6 +425,9 @@ class Reads:
             owner: Who may publish under the name.
             member: Which of those that share the reader this is; each process has a name of its
                 own, and takes over the range of one that was a member under it before.
+            key: Columns by whose values members share: the events of a key go to one member at a
+                time, in order, and each member reads all and leaves out what is not its own. All
+                members give the same ones.
             lease: Seconds, a timedelta or a text: after so long without a batch or a poll others
                 get the member's events. A batch has to take less.
             start: The first event; None for the position published last, or the head, and without
@@ -472,6 +477,7 @@ class Reads:
             name=name,
             owner=owner,
             member=member,
+            key=key,
             lease=lease,
             start=start,
             poll_s=poll_s,

@@ -30,7 +30,10 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def test_no_event_is_lost_however_often_members_are_killed(folder: Path) -> None:
+@pytest.mark.parametrize("key", [None, ["s"]])
+def test_no_event_is_lost_however_often_members_are_killed(
+    folder: Path, key: list[str] | None
+) -> None:
     """Events come twice only where a member was killed with their batch in its hands."""
     url, chance = str(folder / "stream"), random.Random(7)
     stream = create_on(open_storage(url), SCHEMA, upkeep=None)
@@ -39,7 +42,8 @@ def test_no_event_is_lost_however_often_members_are_killed(folder: Path) -> None
         with ExitStack() as stack:
             # The second one keeps its name, and so goes on with its own range.
             members = [
-                stack.enter_context(running(work, url, name, "1s")) for name in (f"w{life}", "w")
+                stack.enter_context(running(work, url, name, "1s", None, key))
+                for name in (f"w{life}", "w")
             ]
             for _ in range(chance.randint(3, 9)):
                 stream.append(numbers(tail, tail + 4))
@@ -52,7 +56,7 @@ def test_no_event_is_lost_however_often_members_are_killed(folder: Path) -> None
                     assert not isinstance(batch, str), batch
                     got.update(batch)
     stream.seal()
-    with running(work, url, "last", "1s") as (_, pipe):
+    with running(work, url, "last", "1s", None, key) as (_, pipe):
         for batch in messages(pipe):
             got.update(batch)
     assert sorted(got) == list(range(tail))

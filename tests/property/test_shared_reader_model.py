@@ -18,6 +18,7 @@ from virtual_time import TimedStorage
 
 from segstore_ds.errors import LeaseLostError, ReaderConflictError
 from segstore_ds.retention import leases
+from segstore_ds.retention.key_share import bucket_of
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on
 
@@ -68,9 +69,12 @@ class SharedReaderMachine(RuleBasedStateMachine):
     def _take_in(self, name, found):
         self.hands[name] = found
 
+    def events(self, start, end):
+        return numbers(start, end)
+
     @rule(more=st.integers(1, 9))
     def append(self, more):
-        self.stream.append(numbers(self.tail, self.tail + more))
+        self.stream.append(self.events(self.tail, self.tail + more))
         self.tail += more
 
     @rule(name=NAMES)
@@ -134,6 +138,7 @@ class SharedReaderMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """One member is left, and gets all that was not done."""
+        self.hands.clear()
         self.stream.seal()
         last = self.stream.follow("x", member="last", **self.how)
         for batch in last:
@@ -214,10 +219,53 @@ class CountedDeliveries(SharedReaderMachine):
             self.partly[held[0]] = set(held[1:])
 
 
+class ByKey(SharedReaderMachine):
+    """The same with keys: an event is given out when all before it of its key are done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.how |= {"key": ["s"], "max_rows": 6}
+
+    def events(self, start, end):
+        keys = [f"k{n % 6}" for n in range(start, end)]
+        return numbers(start, end).set_column(1, "s", [keys])
+
+    def key_of(self, n):
+        return n if n < 10 else f"k{n % 6}"
+
+    def _take_in(self, name, found):
+        for n in found:
+            before = {each for each in range(n) if self.key_of(each) == self.key_of(n)}
+            assert before <= self.done | set(found)
+        ours = {self.key_of(n) for n in found}
+        theirs = [n for other, held in self.hands.items() for n in held if other != name]
+        assert self._slept() or not ours & {self.key_of(n) for n in theirs}
+        super()._take_in(name, found)
+
+    def _slept(self):
+        return any(self.now_s - heard > LEASE_S * 2 / 3 for heard in self.heard.values())
+
+    @invariant()
+    def record_says_what_is_done(self):
+        for seen in self.stream.readers:
+            share = seen.record.by_key
+            batch = self.events(0, self.tail).combine_chunks().to_batches()[0]
+            first = numbers(0, 10).to_batches()[0]
+            buckets = [
+                *bucket_of(first, ["s"], len(share.positions)),
+                *bucket_of(batch, ["s"], len(share.positions))[10:],
+            ]
+            done = {n for n, bucket in enumerate(buckets) if n < share.positions[bucket]}
+            assert done == self.done
+            assert seen.record.offset == min(share.positions)
+
+
 SETTINGS = settings(settings.default, stateful_step_count=40)
 TestSharedReader = SharedReaderMachine.TestCase
 TestSharedReader.settings = SETTINGS
 TestSmallRanges = SmallRanges.TestCase
 TestSmallRanges.settings = SETTINGS
+TestByKey = ByKey.TestCase
+TestByKey.settings = SETTINGS
 TestCountedDeliveries = CountedDeliveries.TestCase
 TestCountedDeliveries.settings = SETTINGS

@@ -325,7 +325,7 @@ def test_there_must_be_a_batch(call):
 
 def test_what_cannot_be_asked():
     pool = Pool()
-    with pytest.raises(InvalidInputError, match="members of a reader"):
+    with pytest.raises(InvalidInputError, match="only members of a reader"):
         pool.stream.follow("billing", dead_letters=pool.letters)
     with pytest.raises(InvalidInputError, match="its own dead letters"):
         pool.join("a", dead_letters=pool.storage)

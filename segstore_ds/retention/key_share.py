@@ -1,0 +1,135 @@
+"""How members share a reader by key: each holds some buckets of keys. Pure.
+
+All events of a key are in one bucket, and only its holder reads them, from the bucket's position
+on. A bucket changes hands by a record, which says up to where its events are done. So the events
+of a key are given out in order, one holder after the other.
+
+Each member reads all that is committed and leaves out what is in the buckets of others.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from segstore_ds.errors import InvalidInputError, ReaderConflictError
+from segstore_ds.format.bloom import has_filter
+from segstore_ds.format.reader_record import NO_END, KeyShare, ReaderRecord
+
+BUCKETS = 64  # of a new share: more members than these have nothing to read
+_MIX = np.uint32(0x9E3779B1)
+
+
+def check_key(schema: pa.Schema, key: list[str]) -> None:
+    """Raise InvalidInputError unless these columns of a stream may be a key."""
+    types = dict(zip(schema.names, schema.types, strict=True))
+    missing = [name for name in key if name not in types]
+    wrong = [name for name in key if name in types and not has_filter(types[name])]
+    if not key or missing or wrong:
+        raise InvalidInputError(
+            "not a key to share by",
+            remedy="name columns of the stream that are neither floats nor nested",
+            key=key,
+            missing=missing,
+            wrong=wrong,
+        )
+
+
+def bucket_of(batch: pa.RecordBatch, key: list[str], buckets: int) -> npt.NDArray[np.uint32]:
+    """Return the bucket of each event, by the texts of its key's values: a wider type has the same.
+
+    >>> batch = pa.record_batch({"user": ["ada", "bob", "ada", None]})
+    >>> bucket_of(batch, ["user"], 64).tolist()
+    [50, 47, 50, 24]
+    """
+    found = np.zeros(batch.num_rows, np.uint32)
+    for name in key:
+        column = batch.column(name).dictionary_encode(null_encoding="encode")
+        texts = [str(value).encode() for value in column.dictionary.to_pylist()]
+        hashes = np.array([crc32(text) for text in texts], np.uint32)
+        found = found * _MIX + hashes[column.indices.to_numpy(zero_copy_only=False)]
+    return found % np.uint32(buckets)
+
+
+def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecord:
+    """Return a record whose members share by a key, or by ranges if that is empty.
+
+    What was held by members that are not in it is free. Who changes the way goes on at its offset,
+    and may repeat what is done beyond it.
+
+    Raises:
+        ReaderConflictError: Living members share it otherwise.
+    """
+    known = [] if record.by_key is None else record.by_key.columns
+    if known == key:
+        share = record.by_key
+        return record if share is None else replace(record, by_key=freed(share, record.members))
+    if record.members:
+        raise ReaderConflictError(
+            "members share this reader in another way",
+            remedy="give all of them the same key, or stop those that run",
+            reader=name,
+            key=key,
+            theirs=known,
+        )
+    by_key = None
+    if key:
+        by_key = KeyShare(key, [record.offset] * BUCKETS, [""] * BUCKETS)
+    return replace(record, by_key=by_key, done=[], deliveries=[])
+
+
+def bucket_starts(record: ReaderRecord, member: str) -> npt.NDArray[np.int64]:
+    """Return from which offset on a member reads each bucket; `NO_END` for those of others."""
+    share = record.by_key
+    held = [] if share is None else zip(share.holders, share.positions, strict=True)
+    return np.array([at if holder == member else NO_END for holder, at in held], np.int64)
+
+
+def part_of(record: ReaderRecord) -> int:
+    """Return how many buckets a member may hold."""
+    share = record.by_key
+    return 0 if share is None else -(-len(share.holders) // max(len(record.members), 1))
+
+
+def advanced_by_key(
+    record: ReaderRecord, share: KeyShare, member: str, done: int, number: int, *, moves: bool
+) -> ReaderRecord:
+    """Commit what a member has done; where buckets may change hands, give it its part of them.
+
+    >>> from segstore_ds.format.reader_record import Lease
+    >>> share = KeyShare(["user"], [0, 0, 4, 4], ["a", "a", "a", ""])
+    >>> pair = {"a": Lease(0, NO_END, "t", 30, 0), "b": Lease(0, 0, "u", 30, 0)}
+    >>> record = ReaderRecord("s", 0, 0, "", 60, members=pair, by_key=share)
+    >>> record = advanced_by_key(record, share, "a", 3, 1, moves=True)
+    >>> record.offset, record.by_key.positions, record.by_key.holders
+    (3, [3, 3, 4, 4], ['a', 'a', '', ''])
+    """
+    positions, holders = [*share.positions], [*share.holders]
+    held = [bucket for bucket, holder in enumerate(holders) if holder == member]
+    for bucket in held:
+        positions[bucket] = max(positions[bucket], done)
+    if moves:
+        part = part_of(record)
+        for bucket in held[part:]:
+            holders[bucket] = ""
+        free = [bucket for bucket, holder in enumerate(holders) if not holder]
+        for bucket in free[: max(part - len(held), 0)]:
+            holders[bucket] = member
+    own = [at for at, holder in zip(positions, holders, strict=True) if holder == member]
+    lease = record.members[member]
+    span = (min(own), NO_END) if own else (done, done)
+    lease = replace(lease, start=span[0], end=span[1], renewed=number)
+    return replace(
+        record,
+        offset=max(record.offset, min(positions)),
+        members={**record.members, member: lease},
+        by_key=replace(share, positions=positions, holders=holders),
+    )
+
+
+def freed(share: KeyShare, members: Collection[str]) -> KeyShare:
+    """Return a share in which only these members hold something."""
+    return replace(share, holders=[each if each in members else "" for each in share.holders])
