@@ -75,7 +75,7 @@ def test_a_member_that_slept_is_not_told_that_its_events_are_gone():
         stream.retain()
         assert stream.head == 10
 
-    sleeper, meddling = asleep(storage, "info log/", others)
+    sleeper, meddling = asleep(storage, "get log/", others)
     slept = sleeper.follow("team", member="a", start="head", timeout=0, lease=5)
     meddling.met = False
     assert next(slept, None) is None
