@@ -116,9 +116,6 @@ SCENES = {
     "a job of yesterday, vacuum, a failure": lambda: scene(
         {"j": job("e" * 12, staged_on=1), "v": vacuumer()}, *OLD, faults=1
     ),
-    "a job that sleeps for a day, vacuum": lambda: scene(
-        {"j": job("e" * 12, staged_on=3), "v": vacuumer()}, *OLD, **NAP
-    ),
     "two vacuums, a crash in one": lambda: scene(
         {"v": vacuumer(), "w": vacuumer()}, *DROPPED, faults=1, kinds=frozenset({"fail", "read"})
     ),
@@ -127,9 +124,6 @@ SCENES = {
     ),
     "a purge and a vacuum after an overwrite, a pinned reader": lambda: scene(
         {"r": pinned(3), "p": purger(), "v": vacuumer()}, *OLD, *REPLACED
-    ),
-    "an overwrite, a purge, a vacuum": lambda: scene(
-        {"o": appender("e" * 12, overwrites=True), "p": purger(), "v": vacuumer()}, *OLD
     ),
     "a restore, a purge, a vacuum": lambda: scene(
         {"r": restorer(1), "p": purger(), "v": vacuumer()},
@@ -212,6 +206,12 @@ UPKEEP = {
 SCENES |= UPKEEP
 # The longest, which no mutant needs.
 SWEEPS = {
+    "a job that sleeps for a day, vacuum": lambda: scene(
+        {"j": job("e" * 12, staged_on=3), "v": vacuumer()}, *OLD, **NAP
+    ),
+    "an overwrite, a purge, a vacuum": lambda: scene(
+        {"o": appender("e" * 12, overwrites=True), "p": purger(), "v": vacuumer()}, *OLD
+    ),
     "a disk is freed, an overwrite, a nap": lambda: freeing(
         {"o": appender("d" * 12, overwrites=True)}, naps=(FREE_S + 60,)
     ),
