@@ -350,13 +350,13 @@ def test_what_cannot_be_asked():
 def test_a_full_record_names_no_more():
     """What is given back without room in the record is free at once: nothing is lost."""
     record = ReaderRecord("s", 0, 0, "", 60, members={"a": Lease(0, 10_000, "t", 30, 0)})
-    for start in range(0, 4_000, 4):
+    for start in range(0, 1_200, 4):
         back = Delivery(start, start + 1, 1, "a", letter=start, reason="x" * 200)
         record = returned(record, "a", back, 1)
         barred = frozenset(each.start for each in record.deliveries)
         record = advanced(record, "a", Progress(start + 4, start + 4, 10_000, barred), 2)
     named = [each.start for each in record.deliveries]
-    assert 100 < len(named) < 1_000
+    assert 100 < len(named) < 300
     assert named == list(range(0, 4 * len(named), 4))
     record = replace(record, members={})
     assert free_range(record, 10_000, frozenset(named)).start == 4 * len(named)
