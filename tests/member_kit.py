@@ -1,4 +1,4 @@
-"""Processes that share a named reader: they say which events they got, and what they were told."""
+"""Members of a named reader, polled by a test, and as processes that say what they got."""
 
 import os
 from multiprocessing.connection import Connection
@@ -7,7 +7,29 @@ from typing import Any
 from segstore_ds.errors import LeaseLostError
 from segstore_ds.stream.opening import open as open_on
 
+LEASE_S = 30
 Options = dict[str, Any] | None
+
+
+def poll(follow):
+    """Return the numbers of the batch that is there, or None; unlike a loop it does not wait."""
+    batch = follow._take()
+    return batch and batch["n"].to_pylist()
+
+
+def drain(*follows, step_s=2):
+    """Poll each every two seconds until none gets anything; return what each got."""
+    found = [[] for _ in follows]
+    while follows[0]._context.clock.sleep(step_s) or any(batches := [*map(poll, follows)]):
+        for got, batch in zip(found, batches, strict=True):
+            got.extend(batch or ())
+    return found
+
+
+def record(stream):
+    """Return the newest record of the only reader."""
+    (seen,) = stream.readers
+    return seen.record
 
 
 def work(  # noqa: PLR0917 - a process gets them in order

@@ -1,12 +1,15 @@
-"""Examples in the docstrings of what is public: each is run, on a small stream of its own.
+"""Examples in docstrings: each is run, those that are public on a small stream of their own.
 
 Those of `segstore.spark` are run by `tests/spark/test_spark_docstrings.py`.
 """
 
 import inspect
+from doctest import DocTestFinder
+from importlib import import_module
+from pathlib import Path
 
 import pytest
-from docstring_kit import run_example
+from docstring_kit import run_alone, run_example
 
 import segstore_ds as segstore
 from segstore_ds import public, reports
@@ -48,3 +51,23 @@ def test_everything_that_is_called_has_an_example():
 def test_example_gives_what_it_says(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_example(name, PUBLIC[name].__doc__)
+
+
+ROOT = Path(segstore.__file__).parent
+ROOMS = sorted({path.relative_to(ROOT).parts[0].removesuffix(".py") for path in ROOT.rglob("*.py")})
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "spark"])
+def test_examples_of_a_room_give_what_they_say(room):
+    """Those of its own functions, which need no stream."""
+    told = {each.__doc__ for each in PUBLIC.values()}
+    files = [ROOT / f"{room}.py"] if (ROOT / f"{room}.py").exists() else (ROOT / room).rglob("*.py")
+    for file in files:
+        name = ".".join(file.relative_to(ROOT.parent).with_suffix("").parts)
+        if name.endswith("__main__"):
+            continue
+        module = import_module(name.removesuffix(".__init__"))
+        for found in DocTestFinder(exclude_empty=True).find(module):
+            sources = "".join(example.source for example in found.examples)
+            if sources and found.docstring not in told and "stream" not in sources:
+                run_alone(found.name, found.docstring, found.globs)

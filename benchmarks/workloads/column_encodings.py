@@ -1,15 +1,21 @@
 """What each way to encode a column of Parquet costs, and which one is chosen."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from statistics import median
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.datasets import columns
+import segstore_ds as segstore
+from benchmarks.datasets import EVENTS, columns, events
 from benchmarks.report import Found, Ratio
 from benchmarks.workload import Settings, cpu_timed, rounded, workload
-from segstore_ds.format.parquet import encodings
+from segstore_ds.format.parquet import encodings, writer
 from segstore_ds.format.parquet.encodings import Encodings, Way, choose_encodings, leaves_of
 
 ENCODINGS = ("PLAIN", "DICTIONARY", "DELTA_BINARY_PACKED")
@@ -25,6 +31,7 @@ def column_encodings(settings: Settings) -> Found:
     """Bytes and CPU of a value by encoding and codec, for real and made-up columns (rows of each).
 
     A way is on the frontier if no other one takes fewer bytes and less CPU to write and to read.
+    Beside that: the share of the CPU of an append of 100,000 events that a choice takes.
     """
     rows: list[dict[str, Any]] = []
     spent, least, trials = [], [], []
@@ -58,8 +65,48 @@ def column_encodings(settings: Settings) -> Found:
     ratios = [
         Ratio("cost of all columns: chosen / cheapest", sum(spent) / sum(least), 1.05, most=True),
         Ratio("CPU ms of a choice, mean of all columns", sum(trials) / len(trials)),
+        *_shares(settings),
     ]
     return Found(rows, ratios, {"columns": len(spent)})
+
+
+def _shares(settings: Settings) -> list[Ratio]:
+    """Return the shares of an append that the first choice takes, and seeing that it suits."""
+    each = 100_000  # few enough for a tiny run, too: fewer choose nothing
+    shares: dict[str, list[float]] = {"first choice": [], "later check": []}
+    with settings.scratch() as scratch:
+        for turn in range(max(settings.rounds, 3)):
+            stream = segstore.create(scratch / str(turn), EVENTS, upkeep=None)
+            for number in range(4):
+                data = events(number * each, each)
+                with (
+                    _noted(writer, "choose_encodings") as chosen,
+                    _noted(encodings.Encodings, "suits") as checked,
+                ):
+                    spent = cpu_timed(partial(stream.append, data))
+                what = "later check" if number else "first choice"
+                shares[what].append((sum(chosen) + sum(checked)) / spent)
+    return [
+        Ratio(f"CPU of an append of {each:,} events: {what} / all", median(found), 0.03, most=True)
+        for what, found in shares.items()
+    ]
+
+
+@contextmanager
+def _noted(owner: Any, name: str) -> Iterator[list[float]]:
+    """Note the seconds of CPU of each call of a function meanwhile."""
+    real: Callable[..., Any] = getattr(owner, name)
+    found: list[float] = []
+
+    def timed(*given: Any, **how: Any) -> Any:
+        start = time.thread_time()
+        try:
+            return real(*given, **how)
+        finally:
+            found.append(time.thread_time() - start)
+
+    with mock.patch.object(owner, name, timed):
+        yield found
 
 
 def _paths(batch: pa.RecordBatch) -> list[str]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+import segstore_ds as segstore
 from benchmarks.datasets import events
 from benchmarks.report import Found, Ratio
 from benchmarks.rival_stores import Listing, Store, installed, laid_out, versions
-from benchmarks.workload import Settings, folder_bytes, quantile, race, timed, workload
+from benchmarks.workload import Settings, cpu_timed, folder_bytes, quantile, race, timed, workload
 from segstore_ds import Layout
 
 APPENDS, EVENTS_EACH, COLUMN, REPEATS = 300, 10, "value", 4
@@ -50,7 +52,8 @@ def python_rivals(settings: Settings) -> Found:
     """Without Spark, beside delta-rs, pyiceberg, Lance and Paimon: appends and scans.
 
     One append of all events (rows), first and repeated reads of all and of one column of five, 300
-    appends of 10 events and reading those. Another store is first in each round.
+    appends of 10 events and reading those. Another store is first in each round. Beside the scans:
+    the CPU of pyarrow's reader on the stream's files, which is all but what a scan adds.
     """
     stores, appends = installed(), 5 if settings.tiny else APPENDS
     bulk = pa.Table.from_batches([events(0, settings.rows)])
@@ -83,6 +86,8 @@ def python_rivals(settings: Settings) -> Found:
         for key, what in TIMES.items()
         for name, other in medians.items()
     ]
+    with settings.scratch() as scratch:
+        ratios += _beside_pyarrow(installed()["segstore"](scratch / "bulk"), bulk)
     return Found(rows, ratios, {"libraries": versions()}, seconds)
 
 
@@ -93,6 +98,28 @@ def _bulk(store: Store, data: pa.Table, found: Seconds) -> dict[str, Any]:
         first, *found[what] = (_read(store, data.num_rows, column) for _ in range(1 + REPEATS))
         found[f"first {what}"] = [first]
     return {"bytes/row": round(folder_bytes(store.folder) / data.num_rows, 2)}
+
+
+def _beside_pyarrow(store: Store, data: pa.Table) -> list[Ratio]:
+    """Compare the CPU of scans of ours to that of pyarrow on the same files, the least of some."""
+    store.create()
+    store.append(data)
+    files = [
+        file.url.removeprefix("file://") for file in segstore.open(store.folder).scan().files()
+    ]
+    ratios = []
+    for what, column in (("all columns", None), ("one column", COLUMN)):
+        columns = None if column is None else [column]
+        spent = [
+            (
+                cpu_timed(partial(store.read, column)),
+                cpu_timed(lambda: [pq.read_table(file, columns=columns) for file in files]),  # noqa: B023
+            )
+            for _ in range(2 * REPEATS)
+        ]
+        ours, theirs = (min(times) for times in zip(*spent, strict=True))
+        ratios.append(Ratio(f"CPU, {what}: pyarrow on the same files / segstore", theirs / ours))
+    return ratios
 
 
 def _small(store: Store, count: int, found: Seconds) -> dict[str, Any]:

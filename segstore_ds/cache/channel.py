@@ -20,6 +20,7 @@ from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 
 _LOG = logging.getLogger(__name__)
 _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
+_MOST_NAMED = 4
 
 
 class Channel(Protocol):
@@ -147,9 +148,6 @@ class Copies:
             with suppress(RuntimeError):  # the process ends
                 return self._threads.submit(work, channel).result
         return partial(work, channel)
-
-
-_MOST_NAMED = 4
 
 
 class Dense:

@@ -48,6 +48,8 @@ Where = Annotated[
 # An argument of Python in an error's text, but not inside of a call.
 _PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|(['\"])(?P<text>.*?)\2)")
 _NAME = re.compile(r"(?<![\w.(])(?<!, )[a-z]+(?:_[a-z]+)+\b(?![=(])")
+VARIABLE = "SEGSTORE_STORAGE_OPTIONS"
+FILE_VARIABLE = "SEGSTORE_CONFIG"
 
 
 def spell_flags(text: str, options: Iterable[Any]) -> str:
@@ -179,10 +181,6 @@ def choose(
         "offset_column": "offset" if offsets else None,
         "as_of": int(as_of) if as_of and as_of.isdecimal() else as_of,
     }
-
-
-VARIABLE = "SEGSTORE_STORAGE_OPTIONS"
-FILE_VARIABLE = "SEGSTORE_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)

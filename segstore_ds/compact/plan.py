@@ -185,7 +185,7 @@ def most_frames(rows: int, raws: int, frame_rows: int) -> int:
     more bytes than one frame may. `raws` are units of `RAW_UNIT`.
 
     >>> most_frames(100, 1, 100), most_frames(101, 1, 100), most_frames(10, 257, 100)
-    (1, 3, 3)
+    (1, 3, 5)
     """
     filled = (rows / frame_rows, raws * RAW_UNIT / FRAME_BYTES)
     return 1 if max(filled) <= 1 else int(2 * sum(filled)) + 1

@@ -48,6 +48,8 @@ AUTO_PARQUET_BYTES = 4 << 20
 AUTO_PARQUET_ROWS = 1 << 18
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered
 T = TypeVar("T")
+MOST_LOOKED = 4096  # segments that one commit looks at; the next one goes on behind them
+_FILTER_THREADS = 16  # each mostly waits for the storage
 
 
 def run_compact(
@@ -251,10 +253,6 @@ def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> No
         return Change(None if merged is None else replace(merged, operation=Operation.MERGE))
 
     context.log.commit(build)
-
-
-MOST_LOOKED = 4096  # segments that one commit looks at; the next one goes on behind them
-_FILTER_THREADS = 16  # each mostly waits for the storage
 
 
 def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:

@@ -57,6 +57,7 @@ _PAGE = """\
 </body>
 </html>
 """
+SHOWN_ROWS = 50
 
 
 def build_page(found: Description) -> str:
@@ -184,9 +185,6 @@ def _newest(
 ) -> tuple[str, str]:
     title = name.capitalize() if count <= len(rows) else f"Newest {len(rows)} of {count:,} {name}"
     return title, build_table(rows, columns)
-
-
-SHOWN_ROWS = 50
 
 
 class Rows:

@@ -13,6 +13,8 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.observe.figures import Metrics
 from segstore_ds.version import __version__, requirement
 
+_COLLECTION_S = 1.0  # OpenTelemetry asks for each metric: one measurement serves a collection
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -184,7 +186,6 @@ def _reader_samples(metrics: Metrics) -> Iterator[Sample]:
 
 
 Samples = Callable[[], Iterable[Sample]]
-_COLLECTION_S = 1.0  # OpenTelemetry asks for each metric: one measurement serves a collection
 
 
 def export_samples(samples: Samples, *, registry: Any = None, meter_provider: Any = None) -> None:

@@ -35,6 +35,8 @@ EventTime = Sequence[Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
 _NS_RANGE = (-(1 << 63) // 1000 + 1, (1 << 63) // 1000 - 1)  # in microseconds: 1677 to 2262
+_OFFSET = "offset"
+_LAST_ROWS = 65_536  # what is read at once to find the last event before a moment
 
 
 def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition, ...]:
@@ -116,10 +118,6 @@ def _day(given: Any) -> Any:
         return moment
     moment = moment.replace(tzinfo=UTC) if moment.utcoffset() is None else moment
     return _EPOCH.date() + timedelta(days=-((_EPOCH - moment) // timedelta(days=1)))
-
-
-_OFFSET = "offset"
-_LAST_ROWS = 65_536  # what is read at once to find the last event before a moment
 
 
 def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: bool) -> int:

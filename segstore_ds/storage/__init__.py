@@ -50,6 +50,7 @@ __all__ = [
 ]
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there
+_LONGEST = 1000  # object stores accept no longer names; links of local folders are resolved
 
 
 def open_storage(
@@ -92,9 +93,6 @@ def _class_of(location: Location, *, single_writer: bool) -> Any:
     if not single_writer:
         module.refuse_unknown_class(location.scheme, location.url)
     return module.SingleWriterStorage
-
-
-_LONGEST = 1000  # object stores accept no longer names; links of local folders are resolved
 
 
 class Overlap(Enum):

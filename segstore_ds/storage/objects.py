@@ -45,6 +45,11 @@ PATIENCE_S = 10.0
 _AGAIN_S = 0.25  # between two attempts, and two addresses of one host
 _answered: set[str] = set()
 _gave_up: dict[str, float] = {}  # endpoint -> when
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PROBED: set[str] = set()
+_ANSWERED = ("get", "get_range", "info", "create", "put")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def has_answered(endpoint: str) -> bool:
@@ -118,14 +123,6 @@ async def _connect(host: str, port: int, patience_s: float) -> None:
             made.close()
             return
         await asyncio.sleep(_AGAIN_S)
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PROBED: set[str] = set()
-_ANSWERED = ("get", "get_range", "info", "create", "put")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class ObjectStorage(CheckedStorage):

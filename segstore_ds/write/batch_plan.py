@@ -23,6 +23,7 @@ INLINE_COMMIT_BYTES = 8 << 20
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
 LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
 PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
+_MOST_KNOWN = 64
 
 
 class Way(Enum):
@@ -85,8 +86,6 @@ def plan_batch(
     parquet = large and rules.format(bulk=bulk) is Way.PARQUET
     return Way.PARQUET if parquet else Way.INLINE
 
-
-_MOST_KNOWN = 64
 
 _Key = tuple[object, ...]
 

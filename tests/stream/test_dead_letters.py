@@ -2,9 +2,10 @@
 
 import asyncio
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count, pairwise
 
 import pytest
+from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, numbers, wait
 from virtual_time import TimedStorage
 
@@ -26,7 +27,6 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on
 
-LEASE_S = 30
 _NUMBERS = count()
 
 
@@ -51,22 +51,12 @@ class Pool:
 
     @property
     def record(self):
-        (seen,) = self.stream.readers
-        return seen.record
+        return record(self.stream)
 
 
-def poll(follow):
-    batch = follow._take()
-    return batch and batch["n"].to_pylist()
-
-
-def drain(pool, *follows, step_s=2):
-    """Poll each every two seconds until none gets anything; return what they got."""
-    found = []
-    while wait(pool.storage, step_s) or any(batches := [poll(each) for each in follows]):
-        for batch in batches:
-            found.extend(batch or ())
-    return found
+def rest(*follows, step_s=2):
+    """Poll until there is nothing; return what all got."""
+    return [*chain.from_iterable(drain(*follows, step_s=step_s))]
 
 
 def test_what_members_die_of_goes_to_the_dead_letters():
@@ -79,10 +69,10 @@ def test_what_members_die_of_goes_to_the_dead_letters():
         wait(pool.storage, LEASE_S + 1)
     assert got[0] == [0, 1, 2, 3, 4]
     last = pool.join("d")
-    rest = drain(pool, last, step_s=11)
+    left = rest(last, step_s=11)
     died_thrice = [numbers for numbers in got if got.count(numbers) == 3]
     assert died_thrice
-    assert sorted(rest + pool.numbers()) == list(range(20))
+    assert sorted(left + pool.numbers()) == list(range(20))
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
     assert pool.record.deliveries == []
@@ -93,7 +83,7 @@ def test_a_letter_says_what_happened():
     follow = pool.join("a")
     assert poll(follow) == [0, 1, 2, 3, 4]
     follow.reject("no such account", rows=[1, 3])
-    assert drain(pool, follow) == list(range(5, 20))
+    assert rest(follow) == list(range(5, 20))
     columns = ("_offset", "n", "s", "_deliveries", "_reason", "_member", "_reader", "_stream")
     told = (1, "no such account", "a", "billing", pool.stream.url)
     assert [tuple(row.values()) for row in pool.dead(*columns)] == [
@@ -108,7 +98,7 @@ def test_a_rejected_batch_is_done():
     assert poll(follow) == [0, 1, 2, 3, 4]
     assert poll(follow) == [5, 6, 7, 8, 9]
     follow.reject("x" * 500)
-    assert drain(pool, follow) == list(range(10, 20))
+    assert rest(follow) == list(range(10, 20))
     assert pool.numbers() == [5, 6, 7, 8, 9]
     assert {row["_reason"] for row in pool.dead("_reason")} == {"x" * 200}
 
@@ -126,7 +116,7 @@ def test_given_back_comes_again_after_its_delay():
         got.append(poll(follow))
     assert 60 <= pool.storage.time.now_us / 1e6 - began_s <= 75
     assert [n for batch in got if batch for n in batch] == [*range(10, 20), *range(5)]
-    assert drain(pool, follow) == []
+    assert rest(follow) == []
     assert pool.record.offset == 20
     assert pool.dead() == []
 
@@ -152,8 +142,22 @@ def test_given_back_goes_to_another_member():
     first.give_back(delay=5)
     wait(pool.storage, 11)
     assert poll(second) is not None  # takes a look, and begins to wait
-    found = drain(pool, second)
+    found = rest(second)
     assert set(batch) <= set(found)
+
+
+def test_a_batch_costs_one_record_and_after_a_pause_two():
+    """The record that says what is done names the next batch, if there is one."""
+    pool = Pool(4, max_rows=5)
+    follow, numbers_of = pool.join("a"), []
+    while poll(follow) is not None:
+        numbers_of.append(pool.record.number)
+    assert [after - before for before, after in pairwise(numbers_of)] == [1] * 7
+    pool.stream.append(numbers(40, 45))
+    before = pool.record.number
+    assert poll(follow) == [40, 41, 42, 43, 44]
+    assert poll(follow) is None
+    assert pool.record.number - before == 2
 
 
 def test_without_dead_letters_a_batch_is_given_back_for_ever():
@@ -177,10 +181,10 @@ def test_letters_wait_for_a_member_that_writes_them():
     follow._member.give_back(5, reason="why")
     plain = pool.join("b", dead_letters=None)
     follow.close()
-    assert 0 not in drain(pool, plain, step_s=11)
+    assert 0 not in rest(plain, step_s=11)
     assert pool.record.offset == 0
     again = pool.join("a")
-    drain(pool, plain, again, step_s=11)
+    rest(plain, again, step_s=11)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
 
@@ -193,7 +197,7 @@ def test_a_process_that_follows_on_under_the_name_passes_a_letter_on():
     follow._member.take(20)
     assert follow._member.delivery.letter is not None
     plain = pool.join("a", dead_letters=None)
-    assert 0 not in drain(pool, plain)
+    assert 0 not in rest(plain)
     assert pool.record.offset == 0
 
 
@@ -203,7 +207,7 @@ def test_a_batch_that_was_given_out_stays_one():
     for _ in range(3):
         assert poll(pool.join("a")) == [0, 1, 2, 3, 4]
         pool.how["max_rows"] = 20
-    assert drain(pool, pool.join("a")) == list(range(5, 20))
+    assert rest(pool.join("a")) == list(range(5, 20))
     assert pool.numbers() == [0, 1, 2, 3, 4]
 
 
@@ -221,13 +225,13 @@ def test_an_error_between_letter_and_position_writes_it_once():
 
     follow._letters.write = die
     with pytest.raises(KeyboardInterrupt):
-        drain(pool, follow)
+        rest(follow)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     wait(pool.storage, LEASE_S + 1)
     other = pool.join("b")
-    drain(pool, other, step_s=11)
+    rest(other, step_s=11)
     follow._letters.write = write
-    assert drain(pool, follow) == []
+    assert rest(follow) == []
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
 
@@ -254,7 +258,7 @@ def test_a_late_letter_changes_nothing():
         write(letter, seen)
 
     follow._letters.write = sleep
-    assert drain(pool, follow) == list(range(5, 10))
+    assert rest(follow) == list(range(5, 10))
     assert pool.numbers() == [*range(5), *range(10, 15)]
 
 
@@ -277,7 +281,7 @@ def test_filtered_events_are_no_letters():
     follow = pool.join("a")
     assert poll(follow) == [4, 5, 6, 7, 8]
     follow.reject("why", rows=[0])
-    drain(pool, follow)
+    rest(follow)
     assert pool.dead("n", "s", "_offset") == [{"n": 4, "s": "s4", "_offset": 4}]
     assert pool.record.offset == 20
 
@@ -289,7 +293,7 @@ def test_new_columns_reach_the_dead_letters():
     pool.stream.append(numbers(10, 12).append_column("extra", [[7, 8]]), merge_schema=True)
     assert poll(follow) == [10, 11]
     follow.reject("why")
-    drain(pool, follow)
+    rest(follow)
     assert pool.dead("n", "extra") == [{"n": 10, "extra": 7}, {"n": 11, "extra": 8}]
 
 
@@ -307,7 +311,7 @@ def test_renewing_without_a_batch_passes_no_event():
     first.close()
     second.renew()
     assert pool.record.members["b"].start == 1
-    assert sorted(drain(pool, second)) == list(range(1, 20))
+    assert sorted(rest(second)) == list(range(1, 20))
 
 
 @pytest.mark.parametrize("call", ["give_back", "reject"])
@@ -418,9 +422,9 @@ def test_dead_letters_that_fail_stop_the_member():
 
     follow._letters._commits.write = fail
     with pytest.raises(SegstoreError):
-        drain(pool, follow)
+        rest(follow)
     assert pool.record.offset == 0
     follow._letters._commits.write = write
-    drain(pool, follow)
+    rest(follow)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20

@@ -5,13 +5,13 @@ from itertools import chain
 
 import pyarrow as pa
 import pytest
+from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, wait
 
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format.reader_record import decode_record, encode_record
 from segstore_ds.retention.key_share import BUCKETS, bucket_of
 
-LEASE_S = 30
 KEYS = 20
 
 
@@ -32,25 +32,6 @@ def join(stream, member, **how):
     return stream.follow("billing", **{"member": member, "key": ["s"], "lease": LEASE_S, **how})
 
 
-def poll(follow):
-    batch = follow._take()
-    return batch and batch["n"].to_pylist()
-
-
-def drain(storage, *follows):
-    """Poll each every two seconds until none gets anything; return what each got."""
-    found = [[] for _ in follows]
-    while wait(storage, 2) or any(batches := [poll(each) for each in follows]):
-        for got, batch in zip(found, batches, strict=True):
-            got.extend(batch or ())
-    return found
-
-
-def record(stream):
-    (seen,) = stream.readers
-    return seen.record
-
-
 def by_key(numbers):
     found = {}
     for n in numbers:
@@ -62,24 +43,24 @@ def test_each_key_is_with_one_member():
     stream, storage = make(0)
     follows = [join(stream, name) for name in "abc"]
     for _ in range(LEASE_S):
-        drain(storage, *follows)
+        drain(*follows)
     for start in range(0, 400, 50):
         stream.append(events(start, start + 50))
-    found = drain(storage, *follows)
+    found = drain(*follows)
     assert sorted(chain.from_iterable(found)) == list(range(400))
     assert all(found)
     holders = Counter(chain.from_iterable(by_key(got) for got in found))
     assert set(holders.values()) == {1}
     assert all(got == sorted(got) for got in found)
     wait(storage, LEASE_S / 2)
-    drain(storage, *follows)
+    drain(*follows)
     assert stream.position("reader:billing").offset == 400
     assert sorted(Counter(record(stream).by_key.holders).values()) == [20, 22, 22]
 
 
 def test_a_member_alone_gets_all():
-    stream, storage = make()
-    assert drain(storage, join(stream, "a")) == [list(range(200))]
+    stream, _storage = make()
+    assert drain(join(stream, "a")) == [list(range(200))]
     assert decode_record(encode_record(record(stream)), "test") == record(stream)
 
 
@@ -94,7 +75,7 @@ def test_a_new_member_goes_on_where_keys_were_done():
     first.renew()
     wait(storage, 2)
     assert poll(second) is None
-    found = drain(storage, first, second)
+    found = drain(first, second)
     assert sorted(chain.from_iterable(found)) == list(range(50, 200))
     assert all(found)
     assert not by_key(found[0]).keys() & by_key(found[1]).keys() or all(
@@ -104,18 +85,18 @@ def test_a_new_member_goes_on_where_keys_were_done():
 
 
 def test_keys_of_a_dead_member_come_again_in_order():
-    stream, storage = make(0)
+    stream, _storage = make(0)
     dead, other = join(stream, "a"), join(stream, "b")
-    drain(storage, dead, other)
+    drain(dead, other)
     stream.append(events(0, 100))
     lost = poll(dead)
     assert lost
-    (first,) = drain(storage, other)
+    (first,) = drain(other)
     assert sorted(lost + first) == list(range(100))
     stream.append(events(100, 200))
-    (rest,) = drain(storage, other)
+    (rest,) = drain(other)
     for _ in range(LEASE_S):
-        (more,) = drain(storage, other)
+        (more,) = drain(other)
         rest += more
     found = by_key(rest)
     assert sorted(first + rest) == list(range(200))
@@ -127,36 +108,35 @@ def test_keys_of_a_dead_member_come_again_in_order():
 def test_leaving_frees_the_keys_at_once():
     stream, storage = make()
     first, second = join(stream, "a"), join(stream, "b")
-    drain(storage, first, second)
+    drain(first, second)
     first.close()
     wait(storage, 2)
     stream.append(events(200, 300))
-    assert drain(storage, second) == [list(range(200, 300))]
+    assert drain(second) == [list(range(200, 300))]
 
 
 def test_a_sealed_stream_ends_for_all():
-    stream, storage = make()
+    stream, _storage = make()
     follows = [join(stream, name) for name in "ab"]
     stream.seal()
-    drain(storage, *follows)
+    drain(*follows)
     for _ in range(5):
-        drain(storage, *follows)
+        drain(*follows)
     assert all(follow.ended for follow in follows)
     assert record(stream).offset == 200
 
 
 @pytest.mark.parametrize("columns", [None, ["n"], ["s", "n"]])
 def test_columns_and_filters_are_those_asked_for(columns):
-    stream, storage = make()
+    stream, _storage = make()
     follow = join(stream, "a", columns=columns, filters=[["n", ">=", 150]])
     batch = follow._take()
     assert batch.schema.names == (columns or ["n", "s"])
     assert batch["n"].to_pylist() == list(range(150, 200))
-    del storage
 
 
 def test_members_agree_on_the_key():
-    stream, storage = make()
+    stream, _storage = make()
     join(stream, "a")
     for key in (None, ["n"]):
         with pytest.raises(ReaderConflictError, match="in another way"):
@@ -168,38 +148,37 @@ def test_members_agree_on_the_key():
         stream.follow("other", key=["s"])
     with pytest.raises(InvalidInputError, match="no dead letters"):
         join(stream, "b", dead_letters="memory://nowhere")
-    del storage
 
 
 def test_the_way_of_sharing_may_change_without_members():
     """Nothing is lost; what was done beyond the position may come again."""
-    stream, storage = make()
+    stream, _storage = make()
     first = join(stream, "a", max_rows=50)
     assert poll(first) == list(range(50))
     assert poll(first) == list(range(50, 100))
     first.close()
     second = join(stream, "a", key=None)
-    assert drain(storage, second) == [list(range(50, 200))]
+    assert drain(second) == [list(range(50, 200))]
     second.close()
     stream.append(events(200, 210))
-    assert drain(storage, join(stream, "b")) == [list(range(200, 210))]
+    assert drain(join(stream, "b")) == [list(range(200, 210))]
 
 
 def test_truncated_events_are_no_more_asked_for():
-    stream, storage = make()
+    stream, _storage = make()
     follow = join(stream, "a", max_rows=50)
     poll(follow)
     stream.truncate(120)
     follow.close()
     again = join(stream, "a", start="head")
-    assert drain(storage, again) == [list(range(120, 200))]
+    assert drain(again) == [list(range(120, 200))]
     assert min(record(stream).by_key.positions) >= 120
 
 
 def test_nothing_is_published_for_keys_of_others_but_now_and_then():
     stream, storage = make(0)
     follows = [join(stream, name) for name in "ab"]
-    drain(storage, *follows)
+    drain(*follows)
     before = record(stream).number
     for n in range(50):
         stream.append(events(20 * n, 20 * n + 1))  # one key

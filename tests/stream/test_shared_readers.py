@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
+from member_kit import LEASE_S, drain, poll, record
 from stream_kit import Meddling, make_stream, numbers, objects, wait
 
 from segstore_ds.errors import (
@@ -28,33 +29,9 @@ from segstore_ds.retention import leases
 from segstore_ds.retention.leases import Progress, add_done, advanced, free_range
 from segstore_ds.stream.opening import open as open_on
 
-LEASE_S = 30
-
 
 def join(stream, member, **how):
     return stream.follow("billing", member=member, lease=LEASE_S, columns=["n"], **how)
-
-
-def poll(follow):
-    """Return the numbers of the batch that is there, or None; unlike a loop it does not wait."""
-    batch = follow._take()
-    return batch and batch.column(0).to_pylist()
-
-
-def drain(*follows):
-    """Poll each every two seconds until none gets anything; return what each got."""
-    found = [[] for _ in follows]
-    while follows[0]._context.clock.sleep(2) or any(
-        batches := [poll(follow) for follow in follows]
-    ):
-        for got, batch in zip(found, batches, strict=True):
-            got.extend(batch or ())
-    return found
-
-
-def record(stream):
-    (seen,) = stream.readers
-    return seen.record
 
 
 def next_commit(stream):

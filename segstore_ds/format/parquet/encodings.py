@@ -43,6 +43,8 @@ Way = tuple[str, bool]  # an encoding, and whether it is compressed
 _Codec = Callable[[Any], Sized]
 Numbers = np.ndarray[Any, Any]
 _Size = tuple[float, float]  # bytes of a value, and the share of them that a codec leaves
+MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster
+_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +305,6 @@ def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.Data
     for place, child in enumerate(children):
         within = t.is_list(data_type) or (t.is_map(data_type) and place == 1)
         yield from _leaves(child.type, repeated=repeated or within)
-
-
-MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster
-_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
 def find_dictionaries(group: pq.RowGroupMetaData, leaves: Iterable[int]) -> tuple[int, ...]:

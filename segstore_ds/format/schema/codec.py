@@ -49,6 +49,8 @@ _PLAIN = {
 _KEPT = frozenset(
     (*INTEGERS, *FLOATS, pa.bool_(), pa.null(), pa.string(), pa.binary(), pa.date32())
 )
+_MAX_SCHEMA_TEXT = 32 << 20
+_WITH_UNIT = frozenset(("timestamp", "timestamp_ntz", "duration"))
 
 
 def normalise_schema(schema: pa.Schema) -> pa.Schema:
@@ -246,7 +248,6 @@ def has_nanoseconds(data_type: pa.DataType) -> bool:
     return any(has_nanoseconds(child.type) for child in children_of(data_type))
 
 
-_MAX_SCHEMA_TEXT = 32 << 20
 _KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids are computed from.
     **dict.fromkeys((kind.id for kind in INTEGERS), "int"),
     **dict.fromkeys((kind.id for kind in FLOATS), "float"),
@@ -263,8 +264,6 @@ _KINDS = {  # On disk, in fingerprints, labels of statistics and what column ids
     lib.Type_MAP: "map",
     lib.Type_LIST: "list",
 }
-
-_WITH_UNIT = frozenset(("timestamp", "timestamp_ntz", "duration"))
 
 
 def encode_schema(schema: pa.Schema) -> str:

@@ -37,6 +37,9 @@ _WITH_DECIMALS = frozenset(  # of types in normal form
 )
 PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
 MANY_ROWS = 1 << 14  # with fewer, the columns that a batch lacks take little memory
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_SECONDS = {"W": 604_800, "D": 86_400, "h": 3600, "m": 60}  # units of NumPy that Arrow lacks
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -300,11 +303,6 @@ def _leaves(array: pa.Array, path: str) -> Iterator[tuple[str, pa.Array]]:
                 yield from _leaves(child, f"{path}.{field.name}")
     elif t.is_decimal(array.type):
         yield path, array
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_SECONDS = {"W": 604_800, "D": 86_400, "h": 3600, "m": 60}  # units of NumPy that Arrow lacks
 
 
 def number_of(value: Any, data_type: pa.DataType, *, finer: int = 0) -> int:

@@ -54,6 +54,10 @@ from segstore_ds.stream.connector.tasks import Reading, ReadTask
 
 _MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
+MOST_BYTES = 16 << 20  # encoded
+MOST_MEMORY = 64 << 20
+_MOST_SEGMENTS = 256
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +270,6 @@ def _warn_once(error: UnreachableError) -> None:
             f"segstore source, which is slower: {error}",
             stacklevel=3,
         )
-
-
-MOST_BYTES = 16 << 20  # encoded
-MOST_MEMORY = 64 << 20
-_MOST_SEGMENTS = 256
-_THREADS = 8
 
 
 def read_here(

@@ -51,6 +51,7 @@ _ENDS_EARLY = (
     "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source keeps "
     "those of its options; with the triggers AvailableNow and Once the query ends after this batch"
 )
+_TOKEN_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +360,6 @@ def _check_minimum(options: Mapping[str, Any]) -> None:
             minRowsPerTrigger=least,
             maxRowsPerTrigger=most,
         )
-
-
-_LOG = logging.getLogger(__name__)
-_TOKEN_DIGITS = 16
 
 
 def _new_token() -> str:

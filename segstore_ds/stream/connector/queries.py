@@ -31,6 +31,10 @@ from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
 
 __all__ = ["MicroBatches", "commit_batch"]
+_KEPT: dict[bytes, Stream] = {}
+KEPT_HANDLES = 8
+BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
+BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it was bound to
 
 
 def commit_batch(
@@ -51,10 +55,6 @@ def commit_batch(
         stream.commit(job, tasks)
 
 
-_KEPT: dict[bytes, Stream] = {}
-KEPT_HANDLES = 8
-
-
 def _open_kept(storage: Storage, stream_id: str) -> Stream:
     """Return the handle with which this process committed the previous batch, or a new one.
 
@@ -72,10 +72,6 @@ def _open_kept(storage: Storage, stream_id: str) -> Stream:
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = kept
     return kept
-
-
-BATCH_SEGMENTS = 1000  # bounds the first micro-batch, which meets all of history
-BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it was bound to
 
 
 class MicroBatches:
