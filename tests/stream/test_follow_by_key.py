@@ -1,6 +1,7 @@
 """Members that share a reader by key: the events of a key go to one at a time, in order."""
 
 from collections import Counter
+from decimal import Decimal
 from itertools import chain
 
 import pyarrow as pa
@@ -194,6 +195,11 @@ def test_buckets_go_by_values():
     wide = pa.record_batch({"k": pa.array([3, 1, None], pa.int64())})
     first, second = (bucket_of(batch, ["k"], BUCKETS).tolist() for batch in (narrow, wide))
     assert first == [second[1], second[2], second[0]]
+    few, more = ([Decimal(text) for text in texts] for texts in (["1.10", "20"], ["1.1000", "20"]))
+    for before, after in ((few, more), ([100, 7], [100.0, 7.0])):
+        batches = [pa.record_batch({"k": column}) for column in (before, after)]
+        assert batches[0].schema != batches[1].schema
+        assert len({tuple(bucket_of(batch, ["k"], BUCKETS)) for batch in batches}) == 1
     many = pa.record_batch(
         {"k": [f"user-{n}" for n in range(10_000)], "l": [n % 7 for n in range(10_000)]}
     )
