@@ -58,9 +58,6 @@ SCENES = {
     "a sleeper, and one who commits and purges": lambda: scene(
         {"a": writer("a1", **QUIET), "c": writer("c1", "c2", sleeps=HOURS, purges=True)}, **NAP
     ),
-    "a sleeper, a purge, a late put": lambda: scene(
-        {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, faults=1, kinds=LATE, **NAP
-    ),
     "two sleepers, a purge": lambda: scene(
         {"a": writer("a1", **QUIET), "b": straggler("b1"), "c": purger(**QUIET)}, **NAP
     ),
@@ -69,9 +66,6 @@ SCENES = {
     ),
     "a fresh look, a lost hint, a leftover, a purge": lambda: scene(
         {"a": straggler("a1"), "h": hinter(0), "r": looker(fresh=True), "c": purger()}, **NAP
-    ),
-    "a fresh look, a purge, listings by pages": lambda: scene(
-        {"a": straggler("a1"), "r": looker(fresh=True), "c": purger()}, page=2, **NAP
     ),
     "two purges": lambda: scene({"c": purger(), "d": purger(before=())}, **NAP),
     "two creators": lambda: creation({"a": creator("a"), "b": creator("b")}, faults=2),
@@ -97,6 +91,12 @@ IN_A_CHANGE = (
     "a drop, a creation, two old handles",
 )
 SWEEPS = {
+    "a sleeper, a purge, a late put": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, faults=1, kinds=LATE, **NAP
+    ),
+    "a fresh look, a purge, listings by pages": lambda: scene(
+        {"a": straggler("a1"), "r": looker(fresh=True), "c": purger()}, page=2, **NAP
+    ),
     "a sleeper, a purge, listings by pages": lambda: scene(
         {"a": writer("a1", **QUIET), "c": purger()}, page=2, **NAP
     ),
