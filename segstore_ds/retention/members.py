@@ -22,6 +22,7 @@ from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflict
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
     MEMBERS_LIMIT,
+    NO_END,
     Delivery,
     Lease,
     ReaderRecord,
@@ -105,6 +106,11 @@ class MemberReader(NamedReader):
     def bucket_starts(self) -> npt.NDArray[np.int64]:
         """From which offset on this member reads each bucket of keys; `NO_END` for others'."""
         return bucket_starts(self._seen.record, self.member)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The buckets of keys that this member reads."""
+        return frozenset(np.flatnonzero(self.bucket_starts < NO_END).tolist())
 
     @property
     def may_tell(self) -> bool:

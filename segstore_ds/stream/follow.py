@@ -127,6 +127,7 @@ class Follow(Iterator[pa.RecordBatch]):
         else:
             offset = root.tail if cut is None else resolve_cut(context, root, cut)
         self._next = self._upto = self.offset = offset
+        self._held = None if self._member is None else self._member.held
 
     def __iter__(self) -> Self:
         """Return this object."""
@@ -256,8 +257,10 @@ class Follow(Iterator[pa.RecordBatch]):
     def _go_on(self) -> None:
         """Turn to the range that the member has leased, if that is not what is being read."""
         own = self._member
-        if own is not None and (own.offset != self.offset or own.end < self._upto):
-            self._batches = None
+        if own is None:
+            return
+        if own.offset != self.offset or own.end < self._upto or own.held != self._held:
+            self._batches, self._held = None, own.held
             self._next = self._upto = self.offset = own.offset
 
     def _readable(self, root: Root) -> int:

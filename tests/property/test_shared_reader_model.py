@@ -118,7 +118,7 @@ class SharedReaderMachine(RuleBasedStateMachine):
         if not dies:
             follow.close()
 
-    @rule(seconds=st.sampled_from([1, LEASE_S // 2, LEASE_S + 1]))
+    @rule(seconds=st.sampled_from([0.6, 1, LEASE_S // 2, LEASE_S + 1]))
     def sleep(self, seconds):
         wait(self.storage, seconds)
 
