@@ -28,7 +28,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.segments import SegmentFilters, join_frames
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.segment import PARQUET, find_format
-from segstore_ds.log.commit import COMMIT_ATTEMPTS, NOTHING, Change
+from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
@@ -224,16 +224,15 @@ def add_bounds(context: StreamContext) -> None:
     if not context.status.lacks_bounds(context.log.root):
         return
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root | None:
         if not context.status.lacks_bounds(root):
-            return NOTHING
+            return None
         found = context.status.add_bounds(root)
         pairs = zip(found.parts, root.parts, strict=True)
         changed = any(new.stats != old.stats for new, old in pairs)
-        merged = replace(found, operation=Operation.MERGE, client=context.client)
-        return Change(merged if changed else None)
+        return replace(found, operation=Operation.MERGE) if changed else None
 
-    context.log.commit(build)
+    context.commit(next_root)
 
 
 def _add_filters(context: StreamContext, part: PartRef) -> None:
@@ -247,12 +246,12 @@ def _add_filters(context: StreamContext, part: PartRef) -> None:
 
 
 def _commit(context: StreamContext, merge: _Merge, paths: tuple[str, ...]) -> None:
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         # A lost race means that others are writing: the winner merges.
         merged = merge(root, paths, slot) if slot.attempt == 0 else None
-        return Change(None if merged is None else replace(merged, operation=Operation.MERGE))
+        return merged and replace(merged, operation=Operation.MERGE)
 
-    context.log.commit(build)
+    context.commit(next_root)
 
 
 def plan_key_filters(status: TableStatus, root: Root, *, complete: bool = False) -> PartRef | None:

@@ -46,7 +46,6 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import inherited_properties
 from segstore_ds.format.record import to_json
 from segstore_ds.format.root import Root, SegmentEntry
-from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import first_version, seen_before
 from segstore_ds.log.stream_log import StreamLog
@@ -216,19 +215,17 @@ def run_materialize(context: StreamContext) -> int:
             copied += sum(map_ahead(take, _shared(context, root), threads=OBJECTS))
         base = root
 
-        def build(newest: Root, _slot: Slot, base: Root = base) -> Change[None]:
+        def next_root(newest: Root, _slot: Slot, base: Root = base) -> Root | None:
             if not newest.origins:
-                return NOTHING
+                return None
             if newest.version != base.version and any(
                 required for _, required in _shared(context, newest)
             ):
                 raise ConflictError("the stream lists more segments of the origin than were copied")
-            return Change(
-                replace(newest, origins={}, operation=Operation.MATERIALIZE, client=context.client)
-            )
+            return replace(newest, origins={}, operation=Operation.MATERIALIZE)
 
         try:
-            context.log.commit(build)
+            context.commit(next_root)
         except ConflictError:
             root = context.log.refresh()
             continue

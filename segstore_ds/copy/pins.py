@@ -30,7 +30,6 @@ from segstore_ds.format.policies import GRACE_S
 from segstore_ds.format.record import to_json
 from segstore_ds.format.redactions import refuse_unclean
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import NOTHING, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
 from segstore_ds.log.stream_log import StreamLog
@@ -55,7 +54,7 @@ def run_pin(
     version at or above `log_start`, or that a tag keeps, are all there, and the pin keeps them.
     """
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         if root.origins:
             raise InvalidInputError(
                 "a clone can't be cloned",
@@ -76,7 +75,7 @@ def run_pin(
                 )
             if not known.made and not allow_redacted:
                 refuse_unclean(root, known.version)
-            return NOTHING
+            return None
         if version is not None and not allow_redacted:
             refuse_unclean(root, version)
         if version is not None and version < root.log_start and not root.kept_version(version):
@@ -89,12 +88,9 @@ def run_pin(
             )
         listed = slot.version if version is None else version
         pins[name] = Pin(listed, url, clone_id=context.clock.new_id())
-        return Change(
-            replace(root, pins=_values(pins), operation=Operation.PIN, client=context.client)
-        )
+        return replace(root, pins=_values(pins), operation=Operation.PIN)
 
-    root = context.log.commit(build).root
-    return pin_of(root, name)
+    return pin_of(context.commit(next_root).root, name)
 
 
 def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
@@ -228,7 +224,7 @@ def _change(
 ) -> Root:
     """Change a pin, or remove it by None, unless another clone than `held_by` has its name."""
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         pins = _current(root, slot)
         pin = pins.get(name)
         if pin is not None and held_by in (None, pin.clone_id):
@@ -237,11 +233,9 @@ def _change(
             if changed is not None:
                 pins[name] = changed
         values = _values(pins)
-        if values == dict(root.pins):
-            return NOTHING
-        return Change(replace(root, pins=values, operation=operation, client=context.client))
+        return None if values == root.pins else replace(root, pins=values, operation=operation)
 
-    return context.log.commit(build).root
+    return context.commit(next_root).root
 
 
 def _values(pins: dict[str, Pin]) -> dict[str, Any]:

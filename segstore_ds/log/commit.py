@@ -36,9 +36,6 @@ class Change(Generic[T]):
     note: Note = NO_NOTE
 
 
-NOTHING: Change[None] = Change(None)
-
-
 @dataclass(frozen=True, slots=True)
 class Committed(Generic[T]):
     """A commit's result: the root, what the verb returned, and whether this call wrote the root."""

@@ -16,9 +16,12 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import APPLICATION
+from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
@@ -81,6 +84,21 @@ class StreamContext:
         log = StreamLog(self.storage, clock=self.clock, grace_s=self.log.grace_s)
         log.follow_from(self.log)
         return type(self).of(log, client=self.client)
+
+    def commit(self, next_root: Callable[[Root, Slot], Root | None]) -> Committed[None]:
+        """Commit in this client's name what `next_root` makes of the newest root; None for nothing.
+
+        It is called, and it raises, as the `build` of `StreamLog.commit`.
+        """
+
+        def build(root: Root, slot: Slot) -> Change[None]:
+            planned = next_root(root, slot)
+            if planned is None:
+                return Change(None)
+            planned = replace(planned, client=self.client or planned.client)
+            return Change(self.status.tidy(planned, slot))
+
+        return self.log.commit(build)
 
     @property
     def storage(self) -> Storage:

@@ -29,7 +29,7 @@ from segstore_ds.format.redactions import (
 )
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.column_names import named_schema, stored_names
-from segstore_ds.log.commit import NOTHING, Change
+from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
 from segstore_ds.read.event_time import moment_of, resolve_event_time, time_conditions
@@ -232,7 +232,7 @@ def _finish(context: StreamContext, record: Redaction) -> None:
     def build(root: Root, slot: Slot) -> Change[None]:
         known = redactions_of(root).get(record.redact_id, record)
         if known.done and (known.until_us or 0) >= (record.until_us or 0):
-            return NOTHING
+            return Change(None)
         done = replace(
             known,
             tail=max(known.tail, record.tail),

@@ -17,7 +17,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import abandoned_through
@@ -74,14 +74,14 @@ def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
         _check_same(context, follower)
     replicas.invite(target.url)
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root | None:
         followers = followers_of(root)
         if target.url in followers:
-            return NOTHING
+            return None
         _refuse_clone(root)
-        return Change(_following(root, storage.url, (*followers, target.url), context.client))
+        return _following(root, storage.url, (*followers, target.url))
 
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def run_remove_follower(
@@ -93,16 +93,16 @@ def run_remove_follower(
     """
     gone = {url, context.storage.sibling(url).url}
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
         if known is None or gone.isdisjoint(known.followers):
-            return NOTHING
+            return None
         kept = tuple(follower for follower in known.followers if follower not in gone)
         for follower in () if allow_promoted else gone.intersection(known.followers):
             replicas_of(context.log).ask(follower, root)
-        return Change(_following(root, known.primary, kept, context.client))
+        return _following(root, known.primary, kept)
 
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def run_promote(context: StreamContext) -> Committed[None]:
@@ -112,23 +112,16 @@ def run_promote(context: StreamContext) -> Committed[None]:
     """
     context.log.open()  # by the hint, which tells if the newest commits are gone
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
         if known is None or known.primary == context.storage.url:
-            return NOTHING
+            return None
         _refuse_second(context, root)
         kept = {name: text for name, text in root.properties.items() if name != PROPERTY}
-        return Change(
-            replace(
-                root,
-                generation=root.generation + 1,
-                properties=kept,
-                operation=Operation.PROMOTE,
-                client=context.client,
-            )
-        )
+        generation = root.generation + 1
+        return replace(root, generation=generation, properties=kept, operation=Operation.PROMOTE)
 
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def _refuse_second(context: StreamContext, root: Root) -> None:
@@ -163,11 +156,11 @@ def _refuse_clone(root: Root) -> None:
         )
 
 
-def _following(root: Root, primary: str, followers: tuple[str, ...], client: str) -> Root:
+def _following(root: Root, primary: str, followers: tuple[str, ...]) -> Root:
     properties = {name: text for name, text in root.properties.items() if name != PROPERTY}
     if followers:
         properties[PROPERTY] = Replication(primary, followers).to_text()
-    return replace(root, properties=properties, operation=Operation.FOLLOW, client=client)
+    return replace(root, properties=properties, operation=Operation.FOLLOW)
 
 
 def _check_same(context: StreamContext, follower: Follower) -> None:

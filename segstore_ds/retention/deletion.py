@@ -28,7 +28,7 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
-from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
@@ -190,24 +190,22 @@ def commit_aim(
     nothing.
     """
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         before = swept_by(root.upkeep)
         if sweep is not None and root.upkeep != sweep[0]:
-            return NOTHING
+            return None
         planned = aim.raised(_forget(context, root, slot, gone or {}), slot.version)
         # Objects staged on the newest version can't be told from objects being staged now. This
         # commit makes them older than objects staged later, so that a later deletion can.
         newest = any(names.staged_version(info.path) == root.version for info in objects)
         swept = before if sweep is None else sweep[1]
         if planned == root and swept == before and not newest:
-            return NOTHING
+            return None
         last = LastUpkeep(slot.version, slot.time_us, swept)
-        return Change(
-            replace(planned, upkeep=last, operation=Operation.UPKEEP, client=context.client)
-        )
+        return replace(planned, upkeep=last, operation=Operation.UPKEEP)
 
     # Where nothing changes, the log still asks whether the mirrors follow, before anything goes.
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def swept_by(last: LastUpkeep | None) -> int:

@@ -29,7 +29,6 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.reader_record import OWNER_LIMIT, Lease, ReaderRecord, Span
 from segstore_ds.format.record import MAX_INT, is_text
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import HEAD, Cut, check_held, position_of, resolve_cut
 from segstore_ds.read.reader_records import (
@@ -40,7 +39,6 @@ from segstore_ds.read.reader_records import (
     newest_record,
 )
 from segstore_ds.retention.leases import add_done
-from segstore_ds.status.slot import Slot
 
 LAPSE_S = 7 * 86_400
 _SHOWN = 10  # members in the text of an error
@@ -419,13 +417,7 @@ def _announce(context: StreamContext, seen: SeenReader) -> bool:
     Returns False if the head has passed this record but not the newest one of the reader: other
     members have done the events between them.
     """
-
-    def build(root: Root, _slot: Slot) -> Change[None]:
-        return Change(
-            replace(root, operation=Operation.READER, client=context.client or root.client)
-        )
-
-    root = context.log.commit(build).root
+    root = context.commit(lambda root, _: replace(root, operation=Operation.READER)).root
     _check_generation(root, seen.record)
     if seen.record.offset >= root.head:
         return True

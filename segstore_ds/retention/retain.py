@@ -12,7 +12,7 @@ this closes.
 import datetime as dt
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from segstore_ds.options.quantities import to_moment
 from segstore_ds.read.event_time import moment_of, resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers
 from segstore_ds.retention.report import Blocker, Retained
-from segstore_ds.retention.truncate import finish_truncate, plan_truncate
+from segstore_ds.retention.truncate import plan_truncate, trim_part
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slot import Slot
 from segstore_ds.status.table_status import Run
@@ -150,8 +150,10 @@ def apply_policy(
         runs = context.status.runs(root, root.head, root.tail)
         plan = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = None if dry_run else plan_truncate(root, plan.offset, slot)
-        root_after = None if planned is None else finish_truncate(context, planned, slot)
-        return Change(root_after, Attempt(root, plan, young, readers, tags))
+        if planned is not None:
+            planned = trim_part(context.status, replace(planned, client=context.client), slot)
+            planned = context.status.tidy(planned, slot)
+        return Change(planned, Attempt(root, plan, young, readers, tags))
 
     done = context.log.commit(build)
     for seen in done.result.readers:

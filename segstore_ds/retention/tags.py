@@ -15,7 +15,7 @@ from segstore_ds.format import names
 from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import KEPT_BYTES, SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Kept, Root, Tag
-from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
 from segstore_ds.status.slot import Slot
@@ -78,18 +78,16 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool, keep: bo
     offset = resolve_cut(context, root, cut)
     check_range(root, offset, offset, fail_on_data_loss=True, remedy=_LATER)
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         cut_at = root.tail if keep else offset
         planned = plan_tag(root, name, cut_at, slot, move=move, keep=keep)
         if planned is None:
-            return NOTHING
+            return None
         # The head may have passed the cut since it was resolved.
         check_range(root, cut_at, cut_at, fail_on_data_loss=True, remedy=_LATER)
-        if keep:
-            planned = _keeping(context, planned, name)
-        return Change(context.status.tidy(replace(planned, client=context.client), slot))
+        return _keeping(context, planned, name) if keep else planned
 
-    return context.log.commit(build).root.tags[name]
+    return context.commit(next_root).root.tags[name]
 
 
 def _keeping(context: StreamContext, root: Root, name: str) -> Root:
@@ -117,11 +115,10 @@ def run_untag(context: StreamContext, name: str) -> Committed[None]:
         known = sorted(root.tags)
         raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         if name not in root.tags:
-            return NOTHING
+            return None
         tags = {key: tag for key, tag in root.tags.items() if key != name}
-        planned = _with_tags(root, tags, slot, Operation.UNTAG)
-        return Change(context.status.tidy(replace(planned, client=context.client), slot))
+        return _with_tags(root, tags, slot, Operation.UNTAG)
 
-    return context.log.commit(build)
+    return context.commit(next_root)

@@ -17,7 +17,7 @@ from segstore_ds.errors import PositionError, SealedError, SnapshotExpiredError,
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import refuse_unclean
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
 from segstore_ds.read.cuts import Cut, resolve_cut
@@ -72,13 +72,6 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, *retired))
 
 
-def finish_truncate(context: StreamContext, root: Root, slot: Slot) -> Root:
-    """Return a planned truncation ready to commit, with its status objects written."""
-    return context.status.tidy(
-        trim_part(context.status, replace(root, client=context.client), slot), slot
-    )
-
-
 def run_truncate(context: StreamContext, cut: Cut) -> Committed[None]:
     """Move the head up to a cut; safe to repeat.
 
@@ -94,23 +87,21 @@ def run_truncate(context: StreamContext, cut: Cut) -> Committed[None]:
             head=root.head,
         )
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         planned = plan_truncate(root, offset, slot)
-        return Change(None if planned is None else finish_truncate(context, planned, slot))
+        return planned and trim_part(context.status, planned, slot)
 
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def run_seal(context: StreamContext) -> Committed[None]:
     """Seal a stream: every later append is refused, reads still work; safe to repeat."""
     context.log.refresh()
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
-        if root.sealed:
-            return NOTHING
-        return Change(replace(root, sealed=True, operation=Operation.SEAL, client=context.client))
+    def next_root(root: Root, _slot: Slot) -> Root | None:
+        return None if root.sealed else replace(root, sealed=True, operation=Operation.SEAL)
 
-    return context.log.commit(build)
+    return context.commit(next_root)
 
 
 def plan_restore(
@@ -174,17 +165,16 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
     old = context.log.read_version(version)
     listed = list(context.status.segments(old, old.head, old.tail))
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, slot: Slot) -> Root | None:
         planned = plan_restore(root, old, listed, slot, allow_redacted=allow_redacted)
         if planned is None:
-            return NOTHING
+            return None
         if planned.epoch != root.epoch:
             followed = with_epochs(root, context.status, planned.epochs)
             planned = replace(planned, epochs=followed.epochs, properties=followed.properties)
         # The events of inline segments get an object: they are no longer the newest small commits.
-        outlined = context.status.outline(replace(planned, client=context.client))
-        return Change(context.status.tidy(outlined, slot))
+        return context.status.outline(planned)
 
-    done = context.log.commit(build)
+    done = context.commit(next_root)
     root = done.root
     return Commit(root.version, root.transaction, root.head, root.tail, attempts=done.attempts)

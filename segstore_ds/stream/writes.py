@@ -12,15 +12,12 @@ import pyarrow as pa
 from segstore_ds.errors import CommitUnknownError, SchemaMismatchError
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root
-from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.lookup import OutcomeState, find_outcome
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.status.epochs import called_columns
-from segstore_ds.status.slot import Slot
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.reads import Reads
@@ -357,16 +354,11 @@ def _open_ends(
 
 def _settle(context: StreamContext, job: WriteJob, rows: int, version: int | None) -> Commit | None:
     """Find the commit of a job of so many rows that failed at a version, as `StreamEnds` says."""
-
-    def take_place(root: Root, _slot: Slot) -> Change[None]:
-        kept = replace(root, operation=Operation.SET_PROPERTIES, client=context.client)
-        return Change(kept)
-
     found = find_outcome(context.log, job.transaction, version)
     if found.state is OutcomeState.UNKNOWN and version is not None:
         # Nobody has committed since. A commit that takes the version decides: a put that is still
         # on its way has landed by now, or can't land any more.
-        context.log.commit(take_place)
+        context.commit(lambda root, _: replace(root, operation=Operation.SET_PROPERTIES))
         found = find_outcome(context.log, job.transaction, version)
     if found.state is OutcomeState.NOT_COMMITTED:
         return None

@@ -9,7 +9,6 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import refuse_needed
 from segstore_ds.format.root import Root
-from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import stream_schema, with_columns_changed
 from segstore_ds.status.slot import Slot
@@ -38,12 +37,11 @@ def run_change_schema(
         raise InvalidInputError("no change of columns", remedy="give rename or drop")
     context.log.refresh()
 
-    def build(root: Root, slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root:
         context.log.check_open(root)
         changed = with_columns_changed(root, context.status, rename, drop)
         refuse_needed(root, drop)
         refuse(root, stream_schema(context.status, root), rename.keys(), drop)
-        change = replace(changed, operation=Operation.CHANGE_SCHEMA, client=context.client)
-        return Change(context.status.tidy(change, slot), None)
+        return replace(changed, operation=Operation.CHANGE_SCHEMA)
 
-    context.log.commit(build)
+    context.commit(next_root)

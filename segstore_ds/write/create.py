@@ -12,7 +12,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import PROPERTIES
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
-from segstore_ds.log.commit import NOTHING, Change, Committed
+from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin, seen_before
 from segstore_ds.status.epochs import with_features
@@ -98,18 +98,14 @@ def run_set_properties(
     """Set properties of a stream, or remove those whose value is None; safe to repeat."""
     context.log.refresh()
 
-    def build(root: Root, _slot: Slot) -> Change[None]:
+    def next_root(root: Root, _slot: Slot) -> Root | None:
         for each in PROPERTIES:
             if changes.get(each.name):
                 each.refuse(root)
         merged = {**root.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}
         if kept == dict(root.properties):
-            return NOTHING
-        return Change(
-            replace(
-                root, properties=kept, operation=Operation.SET_PROPERTIES, client=context.client
-            )
-        )
+            return None
+        return replace(root, properties=kept, operation=Operation.SET_PROPERTIES)
 
-    return context.log.commit(build)
+    return context.commit(next_root)
