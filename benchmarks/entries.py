@@ -13,7 +13,7 @@ from segstore_ds.format.parts.columns import SegmentColumns, from_columns
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.statistics import Stats
 from segstore_ds.log.commit import Change
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import open as open_on

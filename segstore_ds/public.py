@@ -8,8 +8,8 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.format.policies import RetentionPolicy, UpkeepPolicy
 from segstore_ds.log.batch_log import BatchLog
 from segstore_ds.log.lookup import OutcomeState
-from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
+from segstore_ds.read.segments import read_cache_counters
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.opening import create, drop, exists, list_streams, open, streams  # noqa: A004 - segstore.open(url)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.late_hints import LateHints
-from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.read.segments import PROCESS_CACHE
 
 sys.path.insert(0, str(Path(__file__).parent))
 

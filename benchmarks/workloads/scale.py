@@ -28,7 +28,7 @@ from segstore_ds.format.names import build_token
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.format.statistics import Column, Stats, build_text
 from segstore_ds.log.commit import Change
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.reads import open_snapshot

@@ -29,7 +29,7 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import Note
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.staged import check_floor, delete_staged

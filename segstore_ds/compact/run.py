@@ -32,7 +32,7 @@ from segstore_ds.log.commit import COMMIT_ATTEMPTS
 from segstore_ds.log.context import StreamContext, run_here
 from segstore_ds.options.arguments import MINOR, CompactRules, Progress, unheard
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut, resolve_range
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.batch_plan import PARQUET_ROWS

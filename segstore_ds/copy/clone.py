@@ -52,7 +52,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, list_objects, read_references
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 from segstore_ds.write.create import first_root

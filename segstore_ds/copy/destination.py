@@ -19,7 +19,7 @@ from segstore_ds.log.place import first_version, may_begin, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 from segstore_ds.write.create import first_root

@@ -33,7 +33,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 
 _LOG = logging.getLogger(__name__)
 MOST_PINS = 64

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from segstore_ds.errors import FormatError, InvalidInputError
-from segstore_ds.format.expiry import EXPIRY_PROPERTY, refuse_kept
 from segstore_ds.format.indexed_columns import KEY_COLUMNS
 from segstore_ds.format.record import build_json, parse_json
+from segstore_ds.format.redactions import EXPIRY_PROPERTY, refuse_kept
 from segstore_ds.format.root import TIME_COLUMN, Root
 
 # On disk: the property with the key of a table of newest events. Never change.

@@ -21,7 +21,7 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.status.history import APPLICATION
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__

@@ -39,12 +39,12 @@ from segstore_ds.log.commit import (
     Committed,
     Meter,
     complete_root,
+    discard_lost,
     log_commit,
     log_lost_race,
     winner_of,
 )
 from segstore_ds.log.late_hints import HintPace
-from segstore_ds.log.lost_attempts import discard_lost
 from segstore_ds.log.metadata_log import MARK_BYTES, MetadataLog
 from segstore_ds.log.newest import (
     CONFIRM_S,
@@ -66,7 +66,7 @@ from segstore_ds.log.seen import Seen, forgotten_version, hint_of, is_behind, se
 from segstore_ds.log.transition import check_first
 from segstore_ds.log.turns import Turns, await_version, read_ahead
 from segstore_ds.status.history import History
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage
 
 REOPEN_ATTEMPTS = 10

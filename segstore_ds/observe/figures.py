@@ -14,10 +14,9 @@ import numpy as np
 from segstore_ds.cache.counters import WRITTEN_HERE, CacheCounters
 from segstore_ds.compact.plan import small_segments
 from segstore_ds.errors import FormatError, StorageError
-from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.reader_record import Lease
-from segstore_ds.format.redactions import redactions_of
+from segstore_ds.format.redactions import expiry_of, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.metadata_log import MetadataLog

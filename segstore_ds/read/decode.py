@@ -20,12 +20,12 @@ from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.filters.conditions import Filters
 from segstore_ds.read.plan import CommitTimes, Reading, plan_frames
 from segstore_ds.read.prune import Key, find_keys
 from segstore_ds.read.segments import (
     OpenSegment,
+    ScanCache,
     fetch_frames,
     frame_stats,
     open_segment,

@@ -1,16 +1,24 @@
 """Reading segment objects: their index, and the byte ranges of frames and columns.
 
 The entry names the segment's format; nothing here depends on a particular format.
+
+The scans of this process share what they read. A key of the read cache is the stream's id, the
+location with a digest of the credentials, an object's name with the checksum of its footer, and a
+range of its bytes. Names are never reused, and the committed footer holds the checksums of all
+frames: so a key stands for the same bytes forever, also if a stream is dropped and created again,
+salvaged or repaired. Spark reuses its workers for the jobs of several users: a scan finds only what
+was read with the same credentials.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 
 import pyarrow as pa
 
-from segstore_ds.cache.read_cache import Loaded, Piece
+from segstore_ds.cache.read_cache import Loaded, Piece, ReadCache, ReadCounters
 from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.format import names
@@ -20,7 +28,6 @@ from segstore_ds.format.inline import index_of
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
 from segstore_ds.format.statistics import parse_piece
-from segstore_ds.read.cached import ScanCache, Span, fetch_through
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
@@ -29,6 +36,64 @@ GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another r
 # All three are `Profile.fetch_factor` times as large where requests take time.
 MOST_COLUMNS = 0.5  # with more of its columns, a larger object is fetched whole where it is far
 SMALL_FETCHES = 8  # of a scan; as many others are twice as large, and so on
+
+Span = tuple[int, int]
+_Key = tuple[tuple[tuple[str, str], str, int], Span]
+
+PROCESS_CACHE: ReadCache[_Key] = ReadCache()
+os.register_at_fork(after_in_child=PROCESS_CACHE.reset)
+
+
+def read_cache_counters() -> ReadCounters:
+    """Return what the read cache of this process did so far, and what it holds now.
+
+    Examples:
+        >>> segstore.read_cache_counters().misses
+        0
+    """
+    return PROCESS_CACHE.counters
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCache:
+    """The read cache as one scan may use it.
+
+    `scope` is the stream, the location and the rights; `place` is the object, once there is one.
+    """
+
+    scope: tuple[str, str]
+    limit_bytes: int
+    place: tuple[str, int] = ("", 0)
+
+    @classmethod
+    def of(cls, storage: Storage, stream_id: str, limit_bytes: int) -> "ScanCache | None":
+        """Return the cache for a stream; None if it is off, or nothing tells users apart."""
+        rights = storage.rights() if limit_bytes else None
+        return None if rights is None else cls((stream_id, rights), limit_bytes)
+
+    def object(self, entry: SegmentEntry) -> "ScanCache":
+        """Return the cache of one segment."""
+        return replace(self, place=(entry.path, entry.footer_crc))
+
+    def fetch(
+        self, spans: Sequence[Span], load: Callable[[Sequence[Span]], Sequence[Loaded]]
+    ) -> list[Loaded]:
+        """Return the verified bytes of ranges of the object, or errors; see `ReadCache.fetch`."""
+        place = (self.scope, *self.place)
+        return PROCESS_CACHE.fetch(
+            [(place, span) for span in spans],
+            lambda keys: load([span for _, span in keys]),
+            limit_bytes=self.limit_bytes,
+        )
+
+
+def fetch_through(
+    cache: ScanCache | None,
+    spans: Sequence[Span],
+    load: Callable[[Sequence[Span]], Sequence[Loaded]],
+) -> Sequence[Loaded]:
+    """Return the verified bytes of ranges, or errors; without a cache all of them are loaded."""
+    return load(spans) if cache is None else cache.fetch(spans, load)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, SegstoreError
-from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, due_rules, expiry_of
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.redactions import (
+    EXPIRY_PROPERTY,
     MOST_REASON,
     MOST_RULES,
+    Expiry,
     Redaction,
+    due_rules,
+    expiry_of,
     redactions_of,
     with_redaction,
 )
@@ -41,7 +44,7 @@ from segstore_ds.redact.run import Progress, note_of
 from segstore_ds.retention.retain import tail_at, tells_age
 from segstore_ds.retention.upkeep import Round, deadline
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 
 COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes and syncs in a second
 _GIVEN = frozenset(("age", "filters"))

@@ -18,7 +18,7 @@ from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.quantities import to_moment
-from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.read.segments import PROCESS_CACHE
 from segstore_ds.redact.plan import AGAIN, BEYOND, Forgotten, Left, Redacted, RedactRequest
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.deletion import run_maintain

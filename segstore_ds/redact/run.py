@@ -22,10 +22,9 @@ from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.compact.run import commit_bytes, in_commits
 from segstore_ds.errors import ConflictError
 from segstore_ds.format import names
-from segstore_ds.format.expiry import refuse_kept
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
+from segstore_ds.format.redactions import Redaction, redactions_of, refuse_kept, with_redaction
 from segstore_ds.format.root import PartRef, Root, Writer
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
@@ -42,7 +41,7 @@ from segstore_ds.redact.plan import (
 from segstore_ds.redact.rewrite import RedactedSegment, RedactJob
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import Note
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
 

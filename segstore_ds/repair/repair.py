@@ -50,7 +50,7 @@ from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, NUMBERS_SKIPPED, describe_commit
 from segstore_ds.status.references import read_references
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 
 
 @dataclass(slots=True)

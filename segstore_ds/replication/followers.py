@@ -31,7 +31,7 @@ from segstore_ds.replication.follower import (
 from segstore_ds.replication.mend import mend
 from segstore_ds.replication.replicas import replicas_of
 from segstore_ds.status.references import list_objects, read_references
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import compare_names, find_overlap, refuse_overlap
 from segstore_ds.storage.base import at_once
 

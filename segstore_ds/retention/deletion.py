@@ -30,12 +30,12 @@ from segstore_ds.format.policies import DEFAULT_POLICY, upkeep_of
 from segstore_ds.format.root import LastUpkeep, PartRef, Retired, Root
 from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import number_at, plan_log_start, plan_policy_start
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seen import hint_of
 from segstore_ds.options.arguments import Progress, unheard
 from segstore_ds.options.quantities import to_moment
 from segstore_ds.retention.report import Maintenance
-from segstore_ds.retention.versions import plan_log_start, plan_policy_start, version_at
 from segstore_ds.status.deletable import Horizon, Item, plan_deletion, plan_horizon
 from segstore_ds.status.references import (
     References,
@@ -44,7 +44,7 @@ from segstore_ds.status.references import (
     read_references,
     retired_objects,
 )
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import ObjectInfo, Storage
 
 LEAST_GRACE_S = 86_400.0
@@ -118,7 +118,7 @@ def run_maintain(
     aim = Aim(start, min_versions, version_age_s=FREE_S if free_now else kept_s)
     if grace_s is not None:
         until_us = now_us - int(max(grace_s, 0) * 1e6)
-        floor = version_at(context, context.log.root, until_us)
+        floor = number_at(context, context.log.root, until_us)
         age_s = max(aim.version_age_s, grace_s)
         aim = replace(aim, until_us=until_us, floor=floor, object_age_s=age_s)
     done = run_deletion(context, aim, dry_run=dry_run, progress=progress)

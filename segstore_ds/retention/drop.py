@@ -41,7 +41,7 @@ from segstore_ds.publish.life import remove_tables
 from segstore_ds.retention.deletion import Runner, temporaries
 from segstore_ds.status.deletable import Ended, Horizon
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import drop_below
 from segstore_ds.write.create import first_root

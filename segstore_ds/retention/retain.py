@@ -39,7 +39,7 @@ from segstore_ds.read.reader_records import SeenReader, live_readers
 from segstore_ds.retention.report import Blocker, Retained
 from segstore_ds.retention.truncate import plan_truncate, trim_part
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import Run
 
 EVERY_S = 60.0

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
-from segstore_ds.format.expiry import expiry_of
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.redactions import expiry_of
 from segstore_ds.format.root import KEPT_BYTES, SHOWN_TAGS, TAG_BYTES, TAGS_BYTES, Kept, Root, Tag
 from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 
 _LATER = "tag 'head' or a later cut"
 

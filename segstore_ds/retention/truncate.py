@@ -22,7 +22,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.seen import forgotten_version
 from segstore_ds.read.cuts import Cut, resolve_cut
 from segstore_ds.status.epochs import with_epochs
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.append import drop_below

@@ -24,6 +24,7 @@ from segstore_ds.format import names
 from segstore_ds.format.policies import UpkeepPolicy, upkeep_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext
+from segstore_ds.log.lookup import may_delete_below, number_at, plan_policy_start
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.seams import best_effort
 from segstore_ds.retention.deletion import (
@@ -36,7 +37,6 @@ from segstore_ds.retention.deletion import (
     trim_log,
 )
 from segstore_ds.retention.report import Maintenance
-from segstore_ds.retention.versions import may_delete_below, plan_policy_start, version_at
 from segstore_ds.status.deletable import plan_horizon
 from segstore_ds.status.references import OBJECT_FOLDERS
 
@@ -80,7 +80,7 @@ def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
     """Tell whether a round would find something; asks for two status objects at most."""
     if root.version - root.log_start > policy.keep_versions:
         return True
-    with_age = version_at(context, root, root.time_us - policy.keep_s * 1_000_000)
+    with_age = number_at(context, root, root.time_us - policy.keep_s * 1_000_000)
     if with_age - 1 > root.log_start:
         return True
     oldest = next(context.status.retired.groups(root), None)
@@ -114,7 +114,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     low = context.log.files.lowest(start)
     aim = Aim(
         start=min(plan_policy_start(context, root, policy, now_us), low + MOST_DELETED),
-        floor=version_at(context, root, now_us - grace_us),
+        floor=number_at(context, root, now_us - grace_us),
     )
     committed = commit_aim(context, aim, gone=gone, sweep=(root.upkeep, swept))
     if not committed.written:
@@ -143,7 +143,7 @@ def _sweep(
     last, start = root.upkeep, swept_by(root.upkeep)
     if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
         return start
-    end = min(version_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
+    end = min(number_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
     if end <= start:
         return start
     found = [

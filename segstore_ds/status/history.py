@@ -22,10 +22,9 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY, to_batch
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import HistoryRow, PartRef, Root
-from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.status.table import HISTORY as LIMITS
-from segstore_ds.status.table import Fields, RowsTable
+from segstore_ds.status.table import Fields, RowsTable, Slot
 from segstore_ds.storage import Storage
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that commits which a repair gave up may have assigned

@@ -12,8 +12,7 @@ from itertools import chain
 from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.root import PartRef, Retired, Root, Writer
 from segstore_ds.status import table
-from segstore_ds.status.slot import Slot
-from segstore_ds.status.table import Fields, RowsTable
+from segstore_ds.status.table import Fields, RowsTable, Slot
 
 
 class RetiredTable(RowsTable[tuple[Retired, ...]]):

@@ -16,9 +16,8 @@ from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.bounds import Piece, merge
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import LIST, Kind, T
-from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.statistics import build_text, parse_piece
-from segstore_ds.status.slot import Slot
 from segstore_ds.status.store import ObjectStore
 
 Wanted = Callable[[PartRef], bool]
@@ -26,6 +25,19 @@ Wanted = Callable[[PartRef], bool]
 
 def _all(_ref: PartRef) -> bool:
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a change will land: its version, its commit time, and how many races it has lost."""
+
+    version: int
+    time_us: int
+    attempt: int
+
+    def retire(self, kind: str, path: str) -> Retired:
+        """Return the record that the change drops an object."""
+        return Retired(kind, path, self.version, self.time_us)
 
 
 @dataclass(slots=True)

@@ -42,8 +42,7 @@ from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
 from segstore_ds.status.parts import WHOLE_SEGMENTS, SegmentsTable, stats_of
 from segstore_ds.status.record_tables import RetiredTable, WritersTable, text_bytes
-from segstore_ds.status.slot import Slot
-from segstore_ds.status.table import SEGMENTS, Table, Wanted, readable_parts
+from segstore_ds.status.table import SEGMENTS, Slot, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object

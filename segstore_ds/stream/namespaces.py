@@ -14,7 +14,6 @@ from segstore_ds.copy.pins import run_unpin
 from segstore_ds.errors import FormatError, NotFoundError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.copies import Pin, pins_of
-from segstore_ds.format.expiry import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
 from segstore_ds.format.indexed_columns import (
     KEY_COLUMNS,
     build_key_columns,
@@ -32,6 +31,7 @@ from segstore_ds.format.policies import (
     build_upkeep,
     upkeep_of,
 )
+from segstore_ds.format.redactions import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
 from segstore_ds.format.root import TIME_COLUMN, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.page import show_rows

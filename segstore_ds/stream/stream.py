@@ -41,7 +41,7 @@ from segstore_ds.storage import UrlLike, open_storage
 from segstore_ds.stream.latest_table import forget_published, publish_latest, run_latest
 from segstore_ds.stream.namespaces import Followers, Pins, PublishedTables, Readers, Settings, Tags
 from segstore_ds.stream.writes import Writes
-from segstore_ds.write.change_schema import run_change_schema
+from segstore_ds.write.create import run_change_schema
 from segstore_ds.write.layout import Layout, as_layout
 
 

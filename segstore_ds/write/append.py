@@ -32,7 +32,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import plan_epochs, with_epochs
 from segstore_ds.status.history import Note
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.writers import Commit, check_claim, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.job import WriteJob

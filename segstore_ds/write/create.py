@@ -1,6 +1,9 @@
-"""Create: the first commit of a stream; and its properties, texts that tell every writer how."""
+"""Create a stream, set its properties, and rename and drop its columns; no event is rewritten.
 
-from collections.abc import Iterable, Mapping, Sequence
+A property is a text that tells every writer how. A change of columns adds an epoch.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -9,16 +12,19 @@ import pyarrow as pa
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.indexed_columns import KEY_COLUMNS, build_key_columns, build_time_column
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.properties import PROPERTIES
+from segstore_ds.format.properties import PROPERTIES, refuse_needed
 from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import may_begin, seen_before
-from segstore_ds.status.epochs import with_features
+from segstore_ds.status.epochs import stream_schema, with_columns_changed, with_features
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.write.inputs import refuse_unnamed_index
+
+# Refuses to rename or drop columns, by their names, that filters of the stream name.
+Refuse = Callable[[Root, pa.Schema, Collection[str], Collection[str]], None]
 
 
 def run_create(
@@ -109,3 +115,29 @@ def run_set_properties(
         return replace(root, properties=kept, operation=Operation.SET_PROPERTIES)
 
     return context.commit(next_root)
+
+
+def run_change_schema(
+    context: StreamContext, rename: Mapping[str, str], drop: Sequence[str], refuse: Refuse
+) -> None:
+    """Rename and drop columns in one commit; `refuse` is asked on the root that it follows."""
+    for given, kind in ((rename, Mapping), (drop, Sequence)):
+        if not isinstance(given, kind) or isinstance(given, str):
+            raise InvalidInputError(
+                "not a change of columns",
+                remedy="give rename={'old': 'new'} and drop=['name']",
+                rename=rename,
+                drop=drop,
+            )
+    if not rename and not drop:
+        raise InvalidInputError("no change of columns", remedy="give rename or drop")
+    context.log.refresh()
+
+    def next_root(root: Root, _slot: Slot) -> Root:
+        context.log.check_open(root)
+        changed = with_columns_changed(root, context.status, rename, drop)
+        refuse_needed(root, drop)
+        refuse(root, stream_schema(context.status, root), rename.keys(), drop)
+        return replace(changed, operation=Operation.CHANGE_SCHEMA)
+
+    context.commit(next_root)

@@ -21,7 +21,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.deletion import run_maintain
 from segstore_ds.retention.drop import DroppableLog, commit_drop, purge_dropped
 from segstore_ds.status.history import NO_NOTE, describe_commit
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 
 HOURS = 2 * 3600  # past the grace
 PUTS = 2  # how often a commit file is put before its outcome is unknown

@@ -12,7 +12,7 @@ from segstore_ds.cli.main import main
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root, Tag
 from segstore_ds.log.commit import Change
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on

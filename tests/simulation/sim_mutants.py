@@ -192,7 +192,7 @@ def _as_won(_original: Any) -> Any:
 def _all_made(_original: Any) -> Any:
     def plan_discard(base: Any, lost: Any, winner: Any) -> list[str]:
         del winner
-        made = import_module("segstore_ds.log.lost_attempts")._made_on
+        made = import_module("segstore_ds.log.commit")._made_on
         return sorted({*made(base, lost)})
 
     return plan_discard
@@ -449,7 +449,7 @@ MUTANTS = (
     ),
     Mutant(
         "the loser of a race deletes what the winner names",
-        "log.lost_attempts:plan_discard",
+        "log.commit:plan_discard",
         _all_made,
         ("append-1", "append-2", "write-1", "write-2", "keep", "keep-2", "job"),
         (),

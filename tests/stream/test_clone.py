@@ -52,7 +52,7 @@ from segstore_ds.format.copies import origins_of
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.stream.reads import at_root

@@ -16,10 +16,10 @@ from virtual_time import TimedStorage, VirtualTime
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, MissingObjectError
-from segstore_ds.format.expiry import Expiry
 from segstore_ds.format.redactions import (
     MOST_REDACTIONS,
     MOST_RULES,
+    Expiry,
     clean_since,
     redactions_of,
 )

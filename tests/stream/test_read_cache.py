@@ -16,8 +16,8 @@ from wrapped_storage import WrappedStorage
 import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.read import segments
-from segstore_ds.read.cached import PROCESS_CACHE
 from segstore_ds.read.scan import run_task
+from segstore_ds.read.segments import PROCESS_CACHE
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.opening import create as create_on
 from segstore_ds.stream.opening import open as open_on

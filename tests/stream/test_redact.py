@@ -23,7 +23,7 @@ from segstore_ds.redact.plan import Redacted, RedactRequest
 from segstore_ds.redact.rewrite import RedactedSegment
 from segstore_ds.redact.run import run_redact
 from segstore_ds.retention.truncate import plan_restore
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import create as create_on

@@ -12,7 +12,7 @@ import segstore_ds
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.commit import Change
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.stream.opening import open as open_on
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.cache.read_cache import ENTRY_BYTES, Loaded, Piece, ReadCache
 from segstore_ds.errors import CorruptionError, StorageError
-from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.read.segments import PROCESS_CACHE
 
 ANY = 1 << 30
 

@@ -28,15 +28,14 @@ from segstore_ds.format.names import Hint
 from segstore_ds.format.root import Epoch, Root, encode_root
 from segstore_ds.log.commit import Change
 from segstore_ds.log.context import StreamContext
-from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, version_at
+from segstore_ds.log.lookup import Outcome, OutcomeState, find_outcome, plan_log_start, version_at
 from segstore_ds.log.metadata_log import MARK_BYTES
 from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.retention.deletion import run_maintain
-from segstore_ds.retention.versions import plan_log_start
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.storage import Storage, open_storage
 
 COMMITTED, NOT_COMMITTED, UNKNOWN = (

@@ -11,7 +11,7 @@ from wrapped_storage import WrappedStorage
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
-from segstore_ds.log.lost_attempts import plan_discard
+from segstore_ds.log.commit import plan_discard
 from segstore_ds.status.table import HISTORY
 from segstore_ds.storage import Storage
 from segstore_ds.stream.opening import open as open_on

@@ -31,7 +31,7 @@ from segstore_ds.log.commit import Change
 from segstore_ds.retention.drop import plan_drop
 from segstore_ds.status import epochs, table, table_status
 from segstore_ds.status.history import History
-from segstore_ds.status.slot import Slot
+from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.opening import open as open_on

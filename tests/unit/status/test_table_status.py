@@ -24,8 +24,7 @@ from segstore_ds.log.transition import broken_invariants, check_transition
 from segstore_ds.status import store
 from segstore_ds.status.epochs import SCHEMA_INLINE_BYTES
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.slot import Slot
-from segstore_ds.status.table import RETIRED, SEGMENTS, WRITERS
+from segstore_ds.status.table import RETIRED, SEGMENTS, WRITERS, Slot
 from segstore_ds.status.table_status import (
     TableStatus,
 )

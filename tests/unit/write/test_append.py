@@ -30,8 +30,7 @@ from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
 from segstore_ds.log import turns
 from segstore_ds.log.commit import Change
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.slot import Slot
-from segstore_ds.status.table import SEGMENTS, WRITERS
+from segstore_ds.status.table import SEGMENTS, WRITERS, Slot
 from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.connector.writes import discard_staged
