@@ -80,11 +80,7 @@ class Buffer:
 
     @classmethod
     def received(cls, start: int, records: Iterable[Record], payload: BufferView) -> "Buffer":
-        """Rebuild the record map of a buffer from its bytes; nothing is copied.
-
-        Raises:
-            CorruptionError: The records don't fill the bytes, or one fails its checksum.
-        """
+        """Rebuild the record map of a buffer from its bytes, which are checked and not copied."""
         buffer = cls(max(payload.length, 1))
         pieces, rest = payload.buffers(), memoryview(b"")
         for record in records:

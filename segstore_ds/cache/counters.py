@@ -8,42 +8,24 @@ from typing import Any, Self
 
 @dataclass(slots=True)
 class CacheCounters:
-    """What a write cache did; changed under the lock of the service that owns it.
+    """What a write cache did; changed under the lock of the service that owns it."""
 
-    Attributes:
-        hits: Reads answered from a buffer.
-        misses: Reads that no buffer could answer.
-        loads: Reads of the channel.
-        accepted_records: Records written, large ones included.
-        accepted_bytes: Their bytes.
-        laid_records: Those that their producer laid into a buffer instead of a copy.
-        channel_writes: Writes to the channel: one per buffer, one per large record.
-        channel_bytes: Their bytes.
-        scattered_writes: Those of them that are parts of copied objects, which come in any order;
-            the others are dense.
-        write_seconds: Time spent in them.
-        buffers_evicted: Buffers whose content was dropped to take new records.
-        records_evicted: Records in them.
-        large_records: Records that bypassed the buffers.
-        waits: How often a writer found no free buffer.
-        wait_seconds: Time that writers waited.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    loads: int = 0
-    accepted_records: int = 0
-    accepted_bytes: int = 0
-    laid_records: int = 0
-    channel_writes: int = 0
-    channel_bytes: int = 0
+    hits: int = 0  # reads answered from a buffer
+    misses: int = 0  # reads that no buffer could answer
+    loads: int = 0  # reads of the channel
+    accepted_records: int = 0  # records written, large ones included
+    accepted_bytes: int = 0  # their bytes
+    laid_records: int = 0  # those that their producer laid into a buffer instead of a copy
+    channel_writes: int = 0  # writes to the channel: one per buffer, one per large record
+    channel_bytes: int = 0  # their bytes
+    # Those of them that are parts of copied objects, which come in any order; the others are dense.
     scattered_writes: int = 0
-    write_seconds: float = 0.0
-    buffers_evicted: int = 0
-    records_evicted: int = 0
-    large_records: int = 0
-    waits: int = 0
-    wait_seconds: float = 0.0
+    write_seconds: float = 0.0  # time spent in them
+    buffers_evicted: int = 0  # buffers whose content was dropped to take new records
+    records_evicted: int = 0  # records in them
+    large_records: int = 0  # records that bypassed the buffers
+    waits: int = 0  # how often a writer found no free buffer
+    wait_seconds: float = 0.0  # time that writers waited
 
     @property
     def hit_rate(self) -> float:

@@ -121,9 +121,6 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> None:
     The stream is written to `folder` and stays there; None means a temporary folder. A picture of
     it stays in either case: in `folder`, else in the current one. With `install_jdk` a missing Java
     is fetched.
-
-    Raises:
-        InvalidInputError: The folder is not empty.
     """
     started = time.monotonic()
     with _opened(folder) as place:

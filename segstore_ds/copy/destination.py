@@ -29,25 +29,16 @@ _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """What a caller asks to copy.
+    """What a caller asks to copy."""
 
-    Attributes:
-        copy_id: Names the copy: a call with the same id continues it, or does nothing.
-        start: The text of the cut where the range begins; part of what the id stands for.
-        end: The text of the cut where it ends.
-        seal: Whether the destination is sealed after the last event.
-        mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
-        version: The version that a clone starts from; None for the newest one.
-        allow_redacted: Whether a clone may start from a version older than a redaction.
-    """
-
-    copy_id: str
-    start: str
-    end: str
-    seal: bool = False
+    copy_id: str  # names the copy: a call with the same id continues it, or does nothing
+    start: str  # the text of the cut where the range begins; part of what the id stands for
+    end: str  # the text of the cut where it ends
+    seal: bool = False  # whether the destination is sealed after the last event
+    # ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
     mode: str = "segments"
-    version: int | None = None
-    allow_redacted: bool = False
+    version: int | None = None  # the version that a clone starts from; None for the newest one
+    allow_redacted: bool = False  # whether a clone may start from a version older than a redaction
 
     def __post_init__(self) -> None:
         """Check the values that go into the destination's root unchanged."""

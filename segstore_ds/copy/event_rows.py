@@ -43,11 +43,7 @@ class RowsCopy:
     column: str | None = None  # of their offsets, which is not stored
 
     def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> tuple[StagedTask, Range]:
-        """Stage one task's rows; return also their first and last offset, if they have them.
-
-        Raises:
-            InvalidInputError: The rows lie outside the copy's range, or in another order.
-        """
+        """Stage one task's rows; return also their first and last offset, if they have them."""
         check = OffsetCheck(self.column or "", self.span)
         rows = map(check.take, batches) if self.column else batches
         # All attempts of all jobs of a copy share one folder.
@@ -55,11 +51,7 @@ class RowsCopy:
         return staged, (check.first, check.last)
 
     def commit(self, sent: Iterable[tuple[StagedTask, Range]]) -> None:
-        """Note the rows that tasks staged, in task order; commit the copy if they are all of it.
-
-        Raises:
-            InvalidInputError: The ranges of tasks overlap, or are in another order.
-        """
+        """Note the rows that tasks staged, in task order; commit the copy if they are all of it."""
         copy, job = self.copy, self.job
         ordered = sorted(sent, key=lambda one: one[0].task)
         check_offsets([offsets for _, offsets in ordered])

@@ -54,23 +54,18 @@ def mode_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A version of a stream that a clone needs.
+    """A version of a stream that a clone needs."""
 
-    Attributes:
-        version: The version that the clone lists; upkeep keeps its objects.
-        url: Where the clone was made; it may have been moved since.
-        clone_id: The stream id that the clone takes, so that no other stream releases its pin.
-        made: The clone was seen to exist. If it is now missing from `url`, it was moved.
-        released_us: When the clone stopped needing it, although readers of the clone's older
-            versions may still need it; None while the clone needs it.
-        extra: Fields of a newer version, carried through.
-    """
-
-    version: int
-    url: str
+    version: int  # the version that the clone lists; upkeep keeps its objects
+    url: str  # where the clone was made; it may have been moved since
+    # The stream id that the clone takes, so that no other stream releases its pin.
     clone_id: Annotated[str, Limit(100)]
+    # The clone was seen to exist. If it is now missing from `url`, it was moved.
     made: bool = False
+    # When the clone stopped needing it, although readers of the clone's older versions may still
+    # need it; None while the clone needs it.
     released_us: int | None = None
+    # Fields of a newer version, carried through.
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -27,9 +27,6 @@ def build_time_column(
     """Return the property's text for a column of a schema in normal form; None for no column.
 
     The property has the `stored` name of a column that has another one.
-
-    Raises:
-        InvalidInputError: The column is unknown, or its type has no order in time.
     """
     if column is None:
         return None
@@ -47,11 +44,7 @@ def build_time_column(
 
 
 def time_field(root: Root, schema: pa.Schema) -> pa.Field:
-    """Return the time column's field in the stream's schema as of a root.
-
-    Raises:
-        InvalidInputError: The stream has no time column, or a change of its schema took it away.
-    """
+    """Return the time column's field in the stream's schema as of a root."""
     found = find_time_field(root, schema)
     if found is None:
         name = time_column_of(root)
@@ -113,10 +106,6 @@ def build_key_columns(
     """Return the property's text for columns of a schema in normal form; None for no columns.
 
     The property has the `stored` names of columns that have others.
-
-    Raises:
-        InvalidInputError: A column is unknown or named twice, there are too many, or a type can't
-            be a key.
     """
     if not columns:
         return None

@@ -47,17 +47,12 @@ RELISTING = frozenset({Operation.RESTORE, Operation.REPAIR})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a commit of an operation may change.
+    """What a commit of an operation may change."""
 
-    Attributes:
-        owns: The fields of the root, apart from those that every commit may change.
-        rewrites: Whether it replaces segments by others with the same events at the same offsets.
-        why: Why the objects that it dropped are no longer listed.
-    """
-
-    owns: str = ""
+    owns: str = ""  # the fields of the root, apart from those that every commit may change
+    # Whether it replaces segments by others with the same events at the same offsets.
     rewrites: bool = False
-    why: str = ""
+    why: str = ""  # why the objects that it dropped are no longer listed
 
 
 _WRITES = "tail next_segment epochs reader_features"

@@ -60,11 +60,7 @@ class RetentionPolicy:
         *,
         max_event_age: Duration | None = None,
     ) -> None:
-        """Check the bounds and turn them into bytes and seconds.
-
-        Raises:
-            InvalidInputError: A bound is not one, or nothing could ever be dropped.
-        """
+        """Check the bounds and turn them into bytes and seconds."""
         if not isinstance(respect_readers, bool):
             raise InvalidInputError(
                 "not a boolean",
@@ -122,11 +118,7 @@ def as_policy(given: RetentionPolicy | Mapping[str, Any]) -> RetentionPolicy:
 
 
 def parse_policy(text: str) -> RetentionPolicy:
-    """Return the policy that a stream's property holds.
-
-    Raises:
-        CorruptionError: The text is not a policy that this version understands.
-    """
+    """Return the policy that a property holds; CorruptionError for what is none that we know."""
     try:
         stored = dict(parse_json(text, where=RETENTION_PROPERTY).items())
         values = {name: stored.pop(key, None) for name, key in _KEYS.items() if key in stored}
@@ -165,11 +157,7 @@ class UpkeepPolicy:
     grace_s: int = GRACE_S
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidInputError: A bound is not an int, or too small.
-        """
+        """Check the fields."""
         bounds = ((self.keep_s, 0), (self.keep_versions, 1), (self.grace_s, DAY_S))
         most = MAX_INT // 10**6  # as microseconds
         if any(type(bound) is not int or not least <= bound <= most for bound, least in bounds):
@@ -202,11 +190,7 @@ def build_upkeep(policy: UpkeepPolicy | None) -> str | None:
 
 
 def upkeep_of(root: Root) -> UpkeepPolicy | None:
-    """Return the upkeep policy of a stream, the default one unless it says otherwise.
-
-    Raises:
-        CorruptionError: The property can't be read.
-    """
+    """Return the upkeep policy of a stream, the default one unless it says otherwise."""
     text = root.properties.get(UPKEEP_PROPERTY)
     if text is None:
         return DEFAULT_POLICY

@@ -143,12 +143,7 @@ def encode_record(record: ReaderRecord) -> bytes:
 
 
 def decode_record(body: bytes, where: str) -> ReaderRecord:
-    """Decode the body of a record's file.
-
-    Raises:
-        CorruptionError: The body is not a reader's record.
-        UnsupportedVersionError: The format is newer.
-    """
+    """Decode the body of a record's file."""
     value = parse_json(body, where=where)
     value = take_format(value, SHARED_FORMAT, what="reader's record", where=where)
     return from_json(ReaderRecord, value, where=where)

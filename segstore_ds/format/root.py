@@ -401,12 +401,7 @@ def encode_root(root: Root) -> bytes:
 
 
 def decode_root(body: bytes, where: str) -> Root:
-    """Decode the body of a commit file; its frames are attached by `format.inline`.
-
-    Raises:
-        CorruptionError: The body is not a root, or contradicts itself.
-        UnsupportedVersionError: The format is newer, or this version lacks a reader feature.
-    """
+    """Decode the body of a commit file; its frames are attached by `format.inline`."""
     value = take_format(parse_json(body, where=where), ROOT_FORMAT, what="root", where=where)
     features = from_json(_Features, value, where=where).reader_features
     if unknown := sorted({*features} - READER_FEATURES):

@@ -40,11 +40,7 @@ class SegmentIndex(Protocol):
         """
 
     def check(self, number: int, span: tuple[int, int], data: pa.Buffer, *, where: str) -> None:
-        """Check the bytes of a frame's range, one of those that `spans` returns.
-
-        Raises:
-            CorruptionError: The bytes fail their checksum.
-        """
+        """Check the bytes of a frame's range, one of those that `spans` returns."""
 
     def decode(
         self,
@@ -58,23 +54,14 @@ class SegmentIndex(Protocol):
         """Decode the columns asked for, in that order, from bytes that `check` has accepted.
 
         `schema`, in normal form, is the schema that the frame has to have.
-
-        Raises:
-            InvalidInputError: A column is unknown or asked for twice.
-            CorruptionError: The bytes are not such a frame.
         """
 
 
 class SegmentFormat(Protocol):
-    """One layout of segments.
+    """One layout of segments."""
 
-    Attributes:
-        name: Its name in segment entries, and the ending of its objects' names.
-        head_bytes: The number of bytes before the first frame.
-    """
-
-    name: str
-    head_bytes: int
+    name: str  # its name in segment entries, and the ending of its objects' names
+    head_bytes: int  # the number of bytes before the first frame
 
     def parse_index(
         self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int

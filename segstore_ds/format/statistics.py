@@ -180,19 +180,13 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stats:
-    """Statistics of several pieces in order: frames of a segment, segments, or parts.
+    """Statistics of several pieces in order: frames of a segment, segments, or parts."""
 
-    Attributes:
-        rows: The number of pieces.
-        columns: The column of each label, if they are stored as Arrow.
-        values: The JSON object of each piece, or None, if they are stored as JSON.
-        where: Where the JSON lies; None: what can't be read of it is unknown.
-    """
-
-    rows: int
-    columns: Mapping[str, Column] | None
+    rows: int  # the number of pieces
+    columns: Mapping[str, Column] | None  # the column of each label, if they are stored as Arrow
+    # The JSON object of each piece, or None, if they are stored as JSON.
     values: Sequence[Mapping[str, Any] | None] = ()
-    where: str | None = None
+    where: str | None = None  # where the JSON lies; None: what can't be read of it is unknown
 
     @classmethod
     def of_texts(cls, texts: Sequence[str | None], *, where: str | None = None) -> Self:

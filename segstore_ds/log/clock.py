@@ -29,22 +29,15 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The engine's source of time and randomness; the real one is picklable.
+    """The engine's source of time and randomness; the real one is picklable."""
 
-    Attributes:
-        wall_us: Microseconds since 1970 UTC; may jump.
-        boot_s: Seconds since some fixed moment; never goes back, and counts time suspended.
-        sleep: Waits that many seconds.
-        random: Draws from ``[0, 1)``, for jitter.
-        new_id: Returns 32 fresh hex digits.
-        background: Whether `start` begins a thread; if not, the caller waits for the work.
-    """
-
-    wall_us: Callable[[], int] = _wall_us
+    wall_us: Callable[[], int] = _wall_us  # microseconds since 1970 UTC; may jump
+    # Seconds since some fixed moment; never goes back, and counts time suspended.
     boot_s: Callable[[], float] = _boot_s
-    sleep: Callable[[float], None] = time.sleep
-    random: Callable[[], float] = random.random
-    new_id: Callable[[], str] = _new_id
+    sleep: Callable[[float], None] = time.sleep  # waits that many seconds
+    random: Callable[[], float] = random.random  # draws from ``[0, 1)``, for jitter
+    new_id: Callable[[], str] = _new_id  # returns 32 fresh hex digits
+    # Whether `start` begins a thread; if not, the caller waits for the work.
     background: bool = True
 
     def backoff(self, attempt: int, *, base_s: float, most_s: float) -> None:

@@ -36,18 +36,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a verb makes of a root.
+    """What a verb makes of a root."""
 
-    Attributes:
-        root: The next root, whose place in the log is filled in by the commit; None when there is
-            nothing to commit.
-        result: What the verb learned on that root and returns to its caller.
-        note: What the history records about the change beyond what the root says.
-    """
-
+    # The next root, whose place in the log is filled in by the commit; None when there is nothing
+    # to commit.
     root: Root | None
+    # What the verb learned on that root and returns to its caller.
     result: T = None  # type: ignore[assignment]  # None for a verb that returns nothing
-    note: Note = NO_NOTE
+    note: Note = NO_NOTE  # what the history records about the change beyond what the root says
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +84,7 @@ def complete_root(
     transaction: str,
     meter: Meter,
 ) -> Root:
-    """Return the root to put: the planned change, its place in the log and its history row.
-
-    Raises:
-        InternalError: The step from its base breaks a rule.
-    """
+    """Return the root to put: the planned change, its place in the log and its history row."""
     planned = change.root or base
     kept = history.tidy(planned, slot)
     relists = base.restored is not None and planned.operation in RELISTING

@@ -54,21 +54,14 @@ def run_here(job: Job, rows: Sequence[Any]) -> Generator[Any, None, None]:
 
 @dataclass(frozen=True, slots=True)
 class StreamContext:
-    """One stream as one handle sees it; the first argument of every verb.
-
-    Attributes:
-        log: The stream's log.
-        status: Its table status, which remembers the parts that were read.
-        client: Who commits, for the history.
-        memory: What other rooms remember from one commit to the next.
-        launch: Runs the rows of jobs.
-    """
+    """One stream as one handle sees it; the first argument of every verb."""
 
     log: StreamLog
-    status: TableStatus
-    client: str = ""
+    status: TableStatus  # its table status, which remembers the parts that were read
+    client: str = ""  # who commits, for the history
+    # What other rooms remember from one commit to the next.
     memory: dict[str, Any] = field(default_factory=dict, compare=False)
-    launch: Launch = run_here
+    launch: Launch = run_here  # runs the rows of jobs
 
     @classmethod
     def of(cls, log: StreamLog, *, client: str = "") -> Self:

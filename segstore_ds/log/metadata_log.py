@@ -65,26 +65,20 @@ def _refuse_extra(batch: Any, behind: bytes, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How a batch is converted to the body of its file and back.
+    """How a batch is converted to the body of its file and back."""
 
-    Attributes:
-        encode: Returns the body.
-        decode: Returns the batch; takes the body and the file's name.
-        limit_bytes: The largest allowed body.
-        encode_after: Returns the body, and what the next call is given; takes the batch, what the
-            last call returned, and the file's name. Raises FormatError where readers would reject
-            the batch. By default the body is decoded.
-        behind: Returns the bytes that lie in the file behind the body's envelope.
-        attach: Returns the batch with these bytes; takes them and the file's name.
-        is_sound: Tells whether these bytes are as they were written: later batches repeat them.
-    """
-
-    encode: Callable[[T], bytes]
-    decode: Callable[[bytes, str], T]
-    limit_bytes: int = RAW_LIMIT_BYTES
+    encode: Callable[[T], bytes]  # returns the body
+    decode: Callable[[bytes, str], T]  # returns the batch; takes the body and the file's name
+    limit_bytes: int = RAW_LIMIT_BYTES  # the largest allowed body
+    # Returns the body, and what the next call is given; takes the batch, what the last call
+    # returned, and the file's name. Raises FormatError where readers would reject the batch. By
+    # default the body is decoded.
     encode_after: Callable[[T, Any, str], tuple[bytes, Any]] | None = None
+    # Returns the bytes that lie in the file behind the body's envelope.
     behind: Callable[[T], bytes] = lambda _: b""
+    # Returns the batch with these bytes; takes them and the file's name.
     attach: Callable[[T, bytes, str], T] = _refuse_extra
+    # Tells whether these bytes are as they were written: later batches repeat them.
     is_sound: Callable[[T], bool] = lambda _: True
 
     def encode_file(self, batch: T) -> bytes:

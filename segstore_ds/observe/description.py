@@ -78,8 +78,7 @@ class Description:
 def describe(context: StreamContext, *, storage: bool) -> Description:
     """Return the description of a stream's newest version; `storage` also lists its folder.
 
-    Raises:
-        FormatError: The newest root can't be read; what else is damaged is left out, and named.
+    Only the newest root has to be readable: what else is damaged is left out, and named.
     """
     root, status, readable = context.log.refresh(), context.status, Readable()
     segments = Segments.of(context, root, root.head, readable)

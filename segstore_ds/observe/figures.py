@@ -60,91 +60,57 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a position is behind the tail.
+    """How far a position is behind the tail."""
 
-    Attributes:
-        events: Events after the position, those that were dropped included.
-        bytes: Encoded bytes of those that are kept; a divided segment counts by its share.
-        seconds: Age of the oldest that is kept; 0 if there is none, None if the history lost it.
-    """
-
-    events: int
-    bytes: int
+    events: int  # events after the position, those that were dropped included
+    bytes: int  # encoded bytes of those that are kept; a divided segment counts by its share
+    # Age of the oldest that is kept; 0 if there is none, None if the history lost it.
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class MemberFigures:
-    """One of the members that share a reader.
-
-    Attributes:
-        name: Its name.
-        lag_events: Events that are there, that it has leased and not done.
-        lag_seconds: Age of the oldest of them; 0 if there is none, None if the history lost it.
-        lease_s: Seconds after which others get its events, if nothing is heard of it.
-    """
+    """One of the members that share a reader."""
 
     name: str
-    lag_events: int
+    lag_events: int  # events that are there, that it has leased and not done
+    # Age of the oldest of them; 0 if there is none, None if the history lost it.
     lag_seconds: float | None
-    lease_s: int
+    lease_s: int  # seconds after which others get its events, if nothing is heard of it
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderFigures:
-    """One named reader that was not released.
-
-    Attributes:
-        name: Its name.
-        owner: Who publishes under it.
-        offset: The first event that it has not passed.
-        lag: What it has not passed.
-        lost_events: Events that were dropped before it passed them.
-        renewed: When it last published or renewed.
-        live: Whether it holds events back; one that lapsed does not.
-        members: Those that share it, by name; empty if nobody does.
-    """
+    """One named reader that was not released."""
 
     name: str
-    owner: str
-    offset: int
-    lag: Lag
-    lost_events: int
-    renewed: dt.datetime
-    live: bool
-    members: tuple[MemberFigures, ...] = ()
+    owner: str  # who publishes under it
+    offset: int  # the first event that it has not passed
+    lag: Lag  # what it has not passed
+    lost_events: int  # events that were dropped before it passed them
+    renewed: dt.datetime  # when it last published or renewed
+    live: bool  # whether it holds events back; one that lapsed does not
+    members: tuple[MemberFigures, ...] = ()  # those that share it, by name; empty if nobody does
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerFigures:
-    """One follower; all but the url are None if it can't be asked, or holds another history.
+    """One follower; all but the url are None if it can't be asked, or holds another history."""
 
-    Attributes:
-        url: Its folder.
-        version: The newest version that it holds.
-        lag_versions: Versions that it lacks.
-        lag_events: Events that it lacks.
-    """
-
-    url: str
-    version: int | None
-    lag_versions: int | None
+    url: str  # its folder
+    version: int | None  # the newest version that it holds
+    lag_versions: int | None  # versions that it lacks
     lag_events: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryFigures:
-    """How far a rule has come by which values of a column become null.
-
-    Attributes:
-        column: The column.
-        rows: How many events lost values so far.
-        lag_s: Since when values are due that were not looked for yet, in seconds; None before the
-            first round.
-    """
+    """How far a rule has come by which values of a column become null."""
 
     column: str
-    rows: int
+    rows: int  # how many events lost values so far
+    # Since when values are due that were not looked for yet, in seconds; None before the first
+    # round.
     lag_s: float | None
 
 
@@ -257,11 +223,7 @@ class Readable:
 
 
 def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
-    """Return the figures of a stream's newest version; `storage` lists the whole stream for them.
-
-    Raises:
-        FormatError: The newest root can't be read.
-    """
+    """Return the figures of a stream's newest version; `storage` lists its whole folder."""
     root, readable = context.log.refresh(), Readable()
     segments = Segments.of(context, root, root.head, readable)
     return figures_of(context, root, segments, readable, storage=storage)

@@ -192,9 +192,6 @@ def export_samples(samples: Samples, *, registry: Any = None, meter_provider: An
     """Export to a registry of Prometheus and a meter provider of OpenTelemetry.
 
     Where neither is given, it exports to the default of each package that is installed.
-
-    Raises:
-        InvalidInputError: The registry has these metrics already, or a package is missing.
     """
     given = {"prometheus": registry, "otel": meter_provider}
     named = {extra: target for extra, target in given.items() if target is not None}

@@ -145,24 +145,18 @@ MINOR = (4, 3)
 
 @dataclass(frozen=True, slots=True)
 class CompactRules:
-    """The targets of a compaction.
+    """The targets of a compaction."""
 
-    Attributes:
-        mode: ``merge``, ``stitch`` or ``split``.
-        target_rows: Most events of an output.
-        target_bytes: Most encoded bytes of an output.
-        minor: None takes every run within the targets. ``(small, medium)`` takes only runs whose
-            size is at least twice their largest input and that have enough inputs: at least `small`
-            of them if the run stays below a third of the target, else at least `medium`. So an
-            event is rewritten a logarithmic number of times, however often compaction runs.
-        budget_bytes: Most encoded bytes of all inputs together, newest runs first; None for no
-            limit. No run is larger than that.
-    """
-
-    mode: str = MERGE
-    target_rows: int = TARGET_ROWS
-    target_bytes: int = TARGET_BYTES
+    mode: str = MERGE  # ``merge``, ``stitch`` or ``split``
+    target_rows: int = TARGET_ROWS  # most events of an output
+    target_bytes: int = TARGET_BYTES  # most encoded bytes of an output
+    # None takes every run within the targets. ``(small, medium)`` takes only runs whose size is at
+    # least twice their largest input and that have enough inputs: at least `small` of them if the
+    # run stays below a third of the target, else at least `medium`. So an event is rewritten a
+    # logarithmic number of times, however often compaction runs.
     minor: tuple[int, int] | None = None
+    # Most encoded bytes of all inputs together, newest runs first; None for no limit. No run is
+    # larger than that.
     budget_bytes: int | None = None
 
     def __post_init__(self) -> None:

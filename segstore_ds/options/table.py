@@ -53,26 +53,18 @@ class Option:
     """One row of the table; docs/options.md says what it means, and who needs another value.
 
     A size or a codec that nobody can choose better than the default is a constant, not an option.
-
-    Attributes:
-        name: The name that users write.
-        kind: ``text``, ``int``, ``version``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or
-            ``choice``.
-        scopes: Where it is allowed: `READ`, `HYBRID`, `STREAM_READ`, `WRITE`, `STREAM_WRITE`,
-            `PYTHON`.
-        default: The value if the option is not given; None if absence has its own meaning.
-        least: Smallest number allowed.
-        choices: Allowed words of a ``choice``.
-        call: What takes it in a read of events: `OPEN`, `PLAN` or `SPLIT`.
     """
 
-    name: str
+    name: str  # the name that users write
+    # ``text``, ``int``, ``version``, ``bytes``, ``age``, ``bool``, ``list``, ``json`` or
+    # ``choice``.
     kind: str
+    # Where it is allowed: `READ`, `HYBRID`, `STREAM_READ`, `WRITE`, `STREAM_WRITE`, `PYTHON`.
     scopes: tuple[str, ...]
-    default: Any = None
-    least: int = 0
-    choices: tuple[str, ...] = ()
-    call: str = ""
+    default: Any = None  # the value if the option is not given; None if absence has its own meaning
+    least: int = 0  # smallest number allowed
+    choices: tuple[str, ...] = ()  # allowed words of a ``choice``
+    call: str = ""  # what takes it in a read of events: `OPEN`, `PLAN` or `SPLIT`
 
 
 TABLE: tuple[Option, ...] = (

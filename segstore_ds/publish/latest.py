@@ -96,11 +96,7 @@ def latest_storage(storage: Storage) -> Storage:
 
 
 def find_latest(context: StreamContext) -> StreamContext | None:
-    """Return the stream with the newest events of a stream's keys; None if there is none.
-
-    Raises:
-        InvalidInputError: Another stream is in its place.
-    """
+    """Return the stream with the newest events of a stream's keys; None if there is none."""
     storage = latest_storage(context.storage)
     log = StreamLog(storage, clock=context.clock, grace_s=context.log.grace_s)
     try:
@@ -117,11 +113,7 @@ def find_latest(context: StreamContext) -> StreamContext | None:
 
 
 def create_latest(context: StreamContext) -> None:
-    """Create the stream for a stream's newest events.
-
-    Raises:
-        AlreadyExistsError: There is a stream.
-    """
+    """Create the stream for a stream's newest events."""
     root, log = context.log.root, StreamLog(latest_storage(context.storage), clock=context.clock)
     run_create(
         StreamContext.of(log, client=context.client),
@@ -132,11 +124,7 @@ def create_latest(context: StreamContext) -> None:
 
 
 def make_latest(context: StreamContext) -> StreamContext:
-    """Make a lost stream of newest events again, and the tables that rounds publish of it.
-
-    Raises:
-        NotFoundError: The stream has no such rule any more.
-    """
+    """Make a lost stream of newest events again, and the tables that rounds publish of it."""
     with suppress(AlreadyExistsError):
         create_latest(context)
     beside, rule = find_latest(context), rule_of(context.log.refresh())
@@ -161,9 +149,6 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
     """Bring the stream beside to the newest events as of the newest version; safe to repeat.
 
     Reads the events that came since the last time and all that it holds, and overwrites it whole.
-
-    Raises:
-        InvalidInputError: The key or the tombstone is no such column any more.
     """
     for _ in range(_ATTEMPTS):
         root, held = context.log.refresh(), beside.log.refresh()

@@ -43,10 +43,6 @@ def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition
     """Return the conditions of the events in a half-open interval. Pure.
 
     A bound of None is open. Nulls and NaN are in no interval.
-
-    Raises:
-        InvalidInputError: Not a pair, a bound does not fit the column, or the start is after the
-            end.
     """
     if isinstance(interval, str) or not isinstance(interval, Sequence) or len(interval) != 2:
         raise InvalidInputError(
@@ -127,10 +123,6 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
     the offset behind the last event before it, or the head. Bounds tell which parts, segments and
     frames may hold that event. Where they are exact, one part and one frame are read, or a few
     small ones.
-
-    Raises:
-        InvalidInputError: The stream has no time column, or the moment does not fit it.
-        FormatError: A segment that may hold the event is damaged.
     """
     schema = epoch_schema(context.status, root.epoch)
     field = time_field(root, schema)

@@ -44,11 +44,7 @@ class ParquetFile:
 def list_parquet_files(
     status: TableStatus, root: Root, reading: Reading, *, partial: bool
 ) -> list[ParquetFile]:
-    """List the Parquet segments of a read without filters, in offset order.
-
-    Raises:
-        InvalidInputError: Some events are in no Parquet file, and `partial` does not allow that.
-    """
+    """List the Parquet segments of a read without filters, in offset order."""
     url = status.storage.url
     origins = list(origins_of(root))
     here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()

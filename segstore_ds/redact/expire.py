@@ -51,11 +51,7 @@ _GIVEN = frozenset(("age", "filters"))
 
 
 def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ...]:
-    """Return the rules that a user gives: an age by column, or a dict of age and filters.
-
-    Raises:
-        InvalidInputError: An age, a column or filters are not valid, or there are too many.
-    """
+    """Return the rules that a user gives: an age by column, or a dict of age and filters."""
     if not isinstance(given, Mapping) or len(given) > MOST_RULES:
         raise InvalidInputError(
             "not rules by which values expire",

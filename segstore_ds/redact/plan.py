@@ -61,9 +61,6 @@ def plan_wanted(epochs: Mapping[int, str], request: RedactRequest) -> dict[int, 
     """Check what is to be redacted, and return what that means in each epoch.
 
     `epochs` holds schema texts; columns of the newest one and dropped ones of older ones count.
-
-    Raises:
-        InvalidInputError: A column does not exist or a filter is not valid, or there is none.
     """
     schemas = {number: decode_schema(epochs[number]) for number in sorted(epochs)}
     fields: dict[str, pa.Field] = {}

@@ -77,9 +77,6 @@ class Salvager:
 
     It fills `report` while the caller takes batches. With `skip_damaged` it reports what can't be
     read instead of raising.
-
-    Raises:
-        FormatError: The newest schema can't be read, nor found in a segment.
     """
 
     def __init__(

@@ -72,9 +72,6 @@ def plan_retain(
     `runs` are all segments that hold kept events, in offset order; they are read only for a bound
     in bytes. Events before `aged` are older than a maximum, those from `young` on younger than
     `min_age`. Live readers need `held`, and `tagged` are tags, where the policy respects them.
-
-    Raises:
-        CorruptionError: The sum of the sizes overflows.
     """
     measured = policy.max_bytes is not None or policy.min_bytes is not None
     borders, before = _borders(root, runs if measured else ())

@@ -82,8 +82,7 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 def read_tokens(path: Path) -> list[tuple[str, bytes]]:
     """Return the right and the token of each line `read TOKEN` or `write TOKEN`; `#` is a comment.
 
-    Raises:
-        InvalidInputError: A line is something else, or there is no token. Texts show none.
+    Errors show no token.
     """
     tokens = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -105,11 +104,7 @@ def read_tokens(path: Path) -> list[tuple[str, bytes]]:
 def parse_request(
     text: bytes, fields: Mapping[str, tuple[type, ...]], *needed: str
 ) -> dict[str, Any]:
-    """Return the fields of a JSON object; null is the same as a field that is not there.
-
-    Raises:
-        InvalidInputError: It is no such object, or a field is unknown, missing or of another type.
-    """
+    """Return the fields of a JSON object; null is the same as a field that is not there."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

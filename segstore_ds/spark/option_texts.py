@@ -33,17 +33,13 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HelperNotes:
-    """What a helper tells the source: one hidden option, written and parsed here alone.
+    """What a helper tells the source: one hidden option, written and parsed here alone."""
 
-    Attributes:
-        native_epochs: The hybrid scan reads the Parquet segments of these epochs itself.
-        transaction: Of a write, whose commit the helper then finds.
-        piece: Of a copy by events, the offsets that a write's rows are made of, which it has read
-            itself, and what tells their transformation from others.
-    """
-
+    # The hybrid scan reads the Parquet segments of these epochs itself.
     native_epochs: tuple[int, ...] = ()
-    transaction: str | None = None
+    transaction: str | None = None  # of a write, whose commit the helper then finds
+    # Of a copy by events, the offsets that a write's rows are made of, which it has read itself,
+    # and what tells their transformation from others.
     piece: tuple[int, int, str] | None = None
 
     def as_options(self) -> dict[str, str]:

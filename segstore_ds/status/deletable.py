@@ -81,25 +81,16 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An object that the newest version does not list.
+    """An object that the newest version does not list."""
 
-    Attributes:
-        path: Its name in the stream's folder.
-        bytes: Its size; None if a round of upkeep deleted it, which asks for no sizes.
-        why: Why no version lists it: what the commit that dropped it did.
-        dropped: The version that dropped it; None if no commit ever listed it.
-        waits_for: What keeps it; "" if it may go.
-        since: When it was dropped, or else written (by the store's clock, UTC).
-        until: When it may go at the earliest; None if it waits for no time.
-    """
-
-    path: str
-    bytes: int | None
-    why: str
-    dropped: int | None = None
-    waits_for: str = ""
+    path: str  # its name in the stream's folder
+    bytes: int | None  # its size; None if a round of upkeep deleted it, which asks for no sizes
+    why: str  # why no version lists it: what the commit that dropped it did
+    dropped: int | None = None  # the version that dropped it; None if no commit ever listed it
+    waits_for: str = ""  # what keeps it; "" if it may go
+    # When it was dropped, or else written (by the store's clock, UTC).
     since: datetime | None = None
-    until: datetime | None = None
+    until: datetime | None = None  # when it may go at the earliest; None if it waits for no time
 
 
 def plan_horizon(root: Root, *, floor: int, until_us: int, age_us: int = 0) -> Horizon:

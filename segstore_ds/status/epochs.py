@@ -80,20 +80,14 @@ class SchemaTexts:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """The schema of staged bytes, and how it may change the stream's schema.
+    """The schema of staged bytes, and how it may change the stream's schema."""
 
-    Attributes:
-        schema: In normal form, under stored names.
-        spark: Spark's own JSON of it, or of some of its columns; None outside Spark.
-        merge: It may widen and extend the stream's schema.
-        replace: It replaces the stream's schema (with an overwrite only).
-        names: What the columns were called when the write was planned, if not as they are stored.
-    """
-
-    schema: pa.Schema
+    schema: pa.Schema  # in normal form, under stored names
+    # Spark's own JSON of it, or of some of its columns; None outside Spark.
     spark: str | None = None
-    merge: bool = False
-    replace: bool = False
+    merge: bool = False  # it may widen and extend the stream's schema
+    replace: bool = False  # it replaces the stream's schema (with an overwrite only)
+    # What the columns were called when the write was planned, if not as they are stored.
     names: tuple[str, ...] = ()
 
     def called(self) -> dict[str, str]:
@@ -244,11 +238,7 @@ def _extend(
 def with_columns_changed(
     root: Root, status: SchemaTexts, rename: Mapping[str, str], drop: Sequence[str]
 ) -> Root:
-    """Return a root whose newest epoch has columns renamed and others dropped.
-
-    Raises:
-        InvalidInputError: As `change_columns`.
-    """
+    """Return a root whose newest epoch has columns renamed and others dropped."""
     text, spark = status.schema_texts(root.epoch)
     schema, names = change_columns(decode_schema(text), root.epoch.names, rename, drop)
     if spark is not None:

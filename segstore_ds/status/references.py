@@ -22,15 +22,11 @@ OBJECT_FOLDERS = (names.SEGMENTS_FOLDER, names.TWINS_FOLDER, names.STATUS_FOLDER
 
 @dataclass(slots=True)
 class References:
-    """The objects that a root names, by their paths in the stream's folder.
+    """The objects that a root names, by their paths in the stream's folder."""
 
-    Attributes:
-        live: What the root lists: its segments, and both names of its status objects.
-        retired: What commits dropped, each with the newest record that drops it; some of it may be
-            live again.
-    """
-
+    # What the root lists: its segments, and both names of its status objects.
     live: set[str] = field(default_factory=set)
+    # What commits dropped, each with the newest record that drops it; some of it may be live again.
     retired: dict[str, Retired] = field(default_factory=dict)
 
     def retire(self, path: str, item: Retired) -> None:

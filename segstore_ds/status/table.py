@@ -42,25 +42,16 @@ class Slot:
 
 @dataclass(slots=True)
 class Limits:
-    """How many rows of a table a root holds, and how large its parts grow.
+    """How many rows of a table a root holds, and how large its parts grow."""
 
-    Attributes:
-        rows: Most rows in a root.
-        hard: Most rows after a lost race, and in a part of the lowest level.
-        text_bytes: Most bytes of the rows' texts in a root; twice as many after a lost race.
-        parts: Most parts in a root; twice as many after a lost race.
-        listed: Most parts in a list.
-        fan_in: How many parts of one level are merged into one of the next.
-        final: A part with this many rows or more is not merged any more; a merged part has at most
-            twice as many.
-    """
-
-    rows: int
-    hard: int
-    text_bytes: int
-    parts: int = 96
-    listed: int = 1024
-    fan_in: int = 10
+    rows: int  # most rows in a root
+    hard: int  # most rows after a lost race, and in a part of the lowest level
+    text_bytes: int  # most bytes of the rows' texts in a root; twice as many after a lost race
+    parts: int = 96  # most parts in a root; twice as many after a lost race
+    listed: int = 1024  # most parts in a list
+    fan_in: int = 10  # how many parts of one level are merged into one of the next
+    # A part with this many rows or more is not merged any more; a merged part has at most twice as
+    # many.
     final: int = 32_768
 
     def are_passed(self, slot: Slot, *, rows: int, text_bytes: int) -> bool:

@@ -58,18 +58,13 @@ _ALL = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A listed segment at its offset, and which of its rows to read; picklable.
+    """A listed segment at its offset, and which of its rows to read; picklable."""
 
-    Attributes:
-        start: Offset of the segment's first event.
-        entry: The segment.
-        rows: The wanted rows of the segment, ``[first, last)``; all by default.
-        claim: ``[first, last)``: frames whose first row lies in it belong to this value.
-    """
-
-    start: int
+    start: int  # offset of the segment's first event
     entry: SegmentEntry
+    # The wanted rows of the segment, ``[first, last)``; all by default.
     rows: tuple[int, int] = _ALL
+    # ``[first, last)``: frames whose first row lies in it belong to this value.
     claim: tuple[int, int] = _ALL
 
     def __post_init__(self) -> None:
@@ -91,18 +86,13 @@ class PlacedSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Neighbouring segments as columns.
+    """Neighbouring segments as columns."""
 
-    Attributes:
-        start: Offset of the first segment's first event.
-        columns: The segments.
-        load_stats: Returns the statistics of each segment; reads them unless they are cached.
-        load_filters: Returns the filters of each segment; none if there are none.
-    """
-
-    start: int
+    start: int  # offset of the first segment's first event
     columns: SegmentColumns
+    # Returns the statistics of each segment; reads them unless they are cached.
     load_stats: Callable[[], Stats]
+    # Returns the filters of each segment; none if there are none.
     load_filters: Callable[[], Sequence[SegmentFilters]] = tuple
 
     @property

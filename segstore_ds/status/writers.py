@@ -22,26 +22,18 @@ ERROR, SKIP = options.BY_NAME["onrepeat"].choices
 
 @dataclass(frozen=True, slots=True)
 class WriterKey:
-    """The idempotence key of a commit: a writer's batch.
-
-    Attributes:
-        writer_id: The writer's name.
-        batch_id: Grows from batch to batch.
-        owner: Who may use the name; "" for a plain caller.
-        takeover: Take the name over from another owner.
-        on_repeat: What to do with other events under the last batch id: ``error``, or ``skip``,
-            which keeps what was committed first and drops them.
-        claim: A second name that must belong to the owner, such as its checkpoint's; "" for none.
-        dense: Every batch id from 0 up to this one must have been committed.
-    """
+    """The idempotence key of a commit: a writer's batch."""
 
     writer_id: str
-    batch_id: int
-    owner: str = ""
-    takeover: bool = False
+    batch_id: int  # grows from batch to batch
+    owner: str = ""  # who may use the name; "" for a plain caller
+    takeover: bool = False  # take the name over from another owner
+    # A second name that must belong to the owner, such as its checkpoint's; "" for none.
     claim: str = ""
+    # What to do with other events under the last batch id: ``error``, or ``skip``, which keeps what
+    # was committed first and drops them.
     on_repeat: str = options.default("onRepeat")
-    dense: bool = False
+    dense: bool = False  # every batch id from 0 up to this one must have been committed
 
     def __post_init__(self) -> None:
         """Refuse texts that can't be stored (no str, or not UTF-8) and an unknown `on_repeat`."""

@@ -64,10 +64,6 @@ def open_storage(
     Options are flat or keyed by URL prefix. `env:NAME` values are read in every process that opens
     the storage. `single_writer` is the caller's promise that only one process writes; it allows
     filesystems without exclusive create. The storage pickles and may be shared by threads.
-
-    Raises:
-        InvalidInputError: The location or the options can't be used, or a package is missing.
-        UnsafeFilesystemError: The filesystem has no exclusive create, and `single_writer` is off.
     """
     if isinstance(url, Storage):
         return url

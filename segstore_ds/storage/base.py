@@ -27,23 +27,16 @@ class Profile:
     """What requests to a storage cost; a wrapper has the profile of the storage inside.
 
     Reads, commits and uploads choose their numbers by these fields, not by the class of a storage.
-
-    Attributes:
-        is_far: Whether requests take milliseconds: reads send them ahead, and a look that may be
-            left out is left out.
-        read_threads: How many frames a read works on at once; twice as many are held.
-        fetch_factor: How many times as large fetches are as on a local disk.
-        part_bytes: A `StagedWriter.write` should have at least as many.
-        trust_s: How long a commit relies on the base that it saw; 0 looks before each put.
-        hint_every_s: How often a handle writes the hint of its log; 0 after each commit.
     """
 
+    # Whether requests take milliseconds: reads send them ahead, and a look that may be left out is
+    # left out.
     is_far: bool
-    read_threads: int
-    fetch_factor: int
-    part_bytes: int
-    trust_s: float
-    hint_every_s: float
+    read_threads: int  # how many frames a read works on at once; twice as many are held
+    fetch_factor: int  # how many times as large fetches are as on a local disk
+    part_bytes: int  # a `StagedWriter.write` should have at least as many
+    trust_s: float  # how long a commit relies on the base that it saw; 0 looks before each put
+    hint_every_s: float  # how often a handle writes the hint of its log; 0 after each commit
 
 
 NEAR = Profile(

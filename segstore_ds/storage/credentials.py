@@ -32,9 +32,6 @@ def resolve_storage_options(
 
     Options are flat, or keyed by URL prefix: the longest prefix that covers the location by whole
     path segments wins. The result is flat, and empty if no prefix covers the location.
-
-    Raises:
-        InvalidInputError: Options are mixed or of a wrong type, or a variable is not set.
     """
     chosen = _choose(options or {}, location)
     return {name: _read_value(value, name) for name, value in chosen.items()}

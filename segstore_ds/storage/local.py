@@ -242,11 +242,7 @@ class LocalStorage(CheckedStorage):
                 os.rmdir(folder)
 
     def ensure_exclusive(self) -> None:
-        """Try the hard link that `create` needs, once per process and device.
-
-        Raises:
-            UnsafeFilesystemError: The filesystem has no hard links.
-        """
+        """Try the hard link that `create` needs, once per process and device."""
         if not self._probed:
             self.resume("probe", "", self._probe_links)
             self._probed = True

@@ -58,9 +58,6 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
     `file:/x`, `file:///x` and `/x` are one location, and `s3a` and `s3n` are `s3`. Resolving a
     canonical URL again gives the same location. `..` is resolved as text: symbolic links are not
     followed.
-
-    Raises:
-        InvalidInputError: The location is ambiguous, unknown, or leaves its bucket.
     """
     text = _location_text(url)
     matched = _SCHEME.fullmatch(text)

@@ -321,11 +321,7 @@ class ObjectStorage(CheckedStorage):
             self.fs.rm_file(full)
 
     def ensure_exclusive(self) -> None:
-        """Check the packages' versions and try a custom endpoint, once per process and endpoint.
-
-        Raises:
-            UnsafeFilesystemError: A package is too old, or the endpoint ignores the condition.
-        """
+        """Check the packages' versions and try a custom endpoint, once per process and endpoint."""
         if self.single_writer:
             return
         self._store.check_versions()

@@ -66,11 +66,7 @@ class ObjectStore(ABC):
         return tuple(classes)
 
     def check_versions(self) -> None:
-        """Refuse packages from before exclusive create worked.
-
-        Raises:
-            UnsafeFilesystemError: A package is too old.
-        """
+        """Refuse packages from before exclusive create worked."""
         for package, least in self.least_versions.items():
             found = str(_import(package, self.extra).__version__)
             if version_tuple(found) < version_tuple(least):

@@ -256,10 +256,6 @@ def decode_frame(
 
     The frame has to have `rows` events and `schema` (in normal form), and its buffers may take at
     most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`.
-
-    Raises:
-        InvalidInputError: A column is unknown or asked for twice.
-        CorruptionError: The bytes are not such a frame.
     """
     names = schema.names if columns is None else list(columns)
     places = _places(schema, names)

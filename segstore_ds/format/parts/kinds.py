@@ -88,16 +88,11 @@ T = TypeVar("T", bound=Sized)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """A kind of status object.
+    """A kind of status object."""
 
-    Attributes:
-        name: On disk, in the object's name. Never change; add a new one.
-        encode: Returns the body of a value; equal values give equal bytes.
-        decode: Returns the value of a body, or raises CorruptionError; takes `where`.
-    """
-
-    name: str
-    encode: Callable[[T], bytes]
+    name: str  # On disk, in the object's name. Never change; add a new one.
+    encode: Callable[[T], bytes]  # returns the body of a value; equal values give equal bytes
+    # Returns the value of a body, or raises CorruptionError; takes `where`.
     decode: Callable[..., T]
 
 

@@ -88,9 +88,6 @@ def decode_rows(
 
     Other columns are passed over. Only `optional` ones may hold nulls. Callers check what the
     values mean.
-
-    Raises:
-        CorruptionError: The bytes are no such frame, or a column is missing or of another type.
     """
     try:
         return _decode(body, schema, optional)

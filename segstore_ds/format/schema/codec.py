@@ -273,12 +273,7 @@ def encode_schema(schema: pa.Schema) -> str:
 
 @lru_cache(maxsize=64)
 def decode_schema(text: str) -> pa.Schema:
-    """Decode what `encode_schema` returned; the text is untrusted.
-
-    Raises:
-        CorruptionError: The text is not that of a schema in normal form.
-        UnsupportedVersionError: The schema holds a type that this version of Arrow does not know.
-    """
+    """Decode what `encode_schema` returned; the text is untrusted."""
     if len(text) > _MAX_SCHEMA_TEXT:
         raise CorruptionError("a stored schema is too large", characters=len(text))
     try:

@@ -86,12 +86,7 @@ def names_of(stored: pa.Schema, names: Sequence[str], before: Names) -> dict[str
 def change_columns(
     schema: pa.Schema, names: Names, rename: Mapping[str, str], drop: Sequence[str]
 ) -> tuple[pa.Schema, Names]:
-    """Return a stored schema and its names after columns were renamed and dropped.
-
-    Raises:
-        InvalidInputError: A column is unknown or named twice, a name is taken or no name, or no
-            column would be left.
-    """
+    """Return a stored schema and its names after columns were renamed and dropped."""
     called = named_schema(schema, names).names
     known = {*called}
     unknown = [name for name in (*rename, *drop) if name not in known]

@@ -25,21 +25,15 @@ Operand = Literal | tuple[Literal | None, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on one column.
-
-    Attributes:
-        column: The column's name.
-        op: One of ``== != < <= > >= in``, ``not in``, ``is null``, ``is not null``,
-            ``starts with``.
-        literal: The value to compare with, in the form of bounds in statistics; NaN is the text
-            "NaN". A tuple for ``in`` and ``not in``, None for the null tests.
-        type: The column's type in normal form.
-    """
+    """One condition on one column."""
 
     column: str
+    # One of ``== != < <= > >= in``, ``not in``, ``is null``, ``is not null``, ``starts with``.
     op: str
+    # The value to compare with, in the form of bounds in statistics; NaN is the text "NaN". A tuple
+    # for ``in`` and ``not in``, None for the null tests.
     literal: Operand
-    type: pa.DataType
+    type: pa.DataType  # the column's type in normal form
 
     def may_match(self, bounds: Bounds, rows: int) -> bool:
         """Return False only if no row satisfies the condition.
@@ -117,16 +111,12 @@ class RowTest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What rows must satisfy, all of it; nothing keeps every row. Picklable.
+    """What rows must satisfy, all of it; nothing keeps every row. Picklable."""
 
-    Attributes:
-        conditions: Conditions on one column each.
-        any_of: Groups of alternatives; of each group one must hold.
-        expressions: Expressions of Arrow and of Polars. What they imply is in the other two.
-    """
-
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()  # conditions on one column each
+    # Groups of alternatives; of each group one must hold.
     any_of: tuple[tuple["Filters", ...], ...] = ()
+    # Expressions of Arrow and of Polars. What they imply is in the other two.
     expressions: tuple["RowTest", ...] = ()
 
     @property

@@ -37,15 +37,10 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """An expression that was bound to a stream's schema once; picklable.
-
-    Attributes:
-        expression: The expression.
-        schema: The columns that it needs, in normal form.
-    """
+    """An expression that was bound to a stream's schema once; picklable."""
 
     expression: pc.Expression = field(repr=False)
-    schema: pa.Schema
+    schema: pa.Schema  # the columns that it needs, in normal form
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that satisfy the expression, in order; `batch` itself if all do."""

@@ -35,15 +35,10 @@ _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predicate:
-    """A predicate as Polars would hand it to a scan; picklable.
+    """A predicate as Polars would hand it to a scan; picklable."""
 
-    Attributes:
-        expression: The expression, its literals typed by Polars.
-        schema: The columns that it needs, in normal form.
-    """
-
-    expression: Any = field(repr=False)
-    schema: pa.Schema
+    expression: Any = field(repr=False)  # the expression, its literals typed by Polars
+    schema: pa.Schema  # the columns that it needs, in normal form
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which it is true, in order; `batch` itself if it is for all."""

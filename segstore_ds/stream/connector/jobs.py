@@ -126,11 +126,7 @@ def watch_streams(
     registry: Any,
     meter_provider: Any,
 ) -> Watch:
-    """Return a watch on streams and on queries that are told to it; its samples are exported.
-
-    Raises:
-        InvalidInputError: As `export_samples`, or a location is not valid.
-    """
+    """Return a watch on streams and on queries that are told to it; its samples are exported."""
     watch = Watch(urls, storage_options=storage_options, every_s=every_s)
     export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
     return watch
