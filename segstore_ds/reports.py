@@ -4,6 +4,7 @@ from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.backup import BackedUp
 from segstore_ds.copy.destination import Copied
+from segstore_ds.format.policies import Rules
 from segstore_ds.format.redactions import Expiry
 from segstore_ds.log.lookup import Outcome
 from segstore_ds.observe.figures import Metrics
@@ -36,5 +37,6 @@ __all__ = [
     "RepairReport",
     "Report",
     "Retained",
+    "Rules",
     "SalvageReport",
 ]

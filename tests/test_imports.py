@@ -39,8 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "storage": LEAVES,
     "status": LEAVES | {"format", "storage"},
     "log": LEAVES | {"rooms", "format", "storage", "status"},
-    "write": CORE,
     "read": CORE,
+    "write": CORE | {"read"},
     "compact": VERBS,
     "copy": VERBS | {"compact"},
     "replication": GROUND | {"log", "status", "copy"},
@@ -57,9 +57,10 @@ ROOMS: dict[str, set[str]] = {
     "spark": {"errors", "options", "version", "format", "reports", "stream", "__init__"},
     "cli": LEAVES | {"format", "storage", "observe", "stream", "serve", "spark", "__init__"},
 }
-# Of a room that it may import, all that a room uses: Spark knows streams by one door.
+# Of a room that it may import, all that a room uses.
 DOORS = {
     ("spark", "format"): "segstore_ds.format.schema",
+    ("write", "read"): "segstore_ds.read.filters",  # of the rules for what is appended
     ("spark", "stream"): "segstore_ds.stream.connector",
 }
 DOOR_NAMES = 42  # of the connector, at most: a step is one function, not its parts

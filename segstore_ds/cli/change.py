@@ -1,7 +1,7 @@
 """Commands that change which events a stream holds: truncate, retain, seal, restore and others."""
 
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -211,6 +211,13 @@ def settings(
     *,
     key_columns: Annotated[str | None, "A,B: By which events are looked up; or none."] = None,
     time_column: Annotated[str | None, "NAME: The column with each event's time; or none."] = None,
+    not_null: Annotated[str | None, "A,B: Columns that need a value; or none."] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILTER", help="What appended events must satisfy; repeatable; or none."
+        ),
+    ] = None,
     retention: Annotated[
         str | None, "RULES: Which events commits drop, such as max_age=7d,max_bytes=10g; or none."
     ] = None,
@@ -232,7 +239,15 @@ def settings(
         given["retention"] = None if retention == "none" else _retention(retention)
     if upkeep is not None:
         given["upkeep"] = None if upkeep == "none" else _upkeep(upkeep)
-    stream = run.change(url) if given else run.read(url)
+    rules: dict[str, Any] = {}
+    if not_null is not None:
+        rules["not_null"] = () if not_null == "none" else not_null.split(",")
+    if check is not None:
+        pairs = [each.partition("=") for each in check if each != "none"]
+        rules["checks"] = {name: text for name, _, text in pairs}
+    stream = run.change(url) if given or rules else run.read(url)
+    if rules:
+        given["rules"] = replace(stream.settings.rules or segstore.reports.Rules(), **rules)
     kept = [f"{name} {given[name]}" for name in ("retention", "upkeep") if given.get(name)]
     if kept:
         ask(f"Let commits of {stream.url} delete by {' and '.join(kept)}?", yes=yes)

@@ -50,6 +50,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import first_version, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, list_objects, read_references
 from segstore_ds.status.table import Slot
@@ -306,4 +307,4 @@ def _first_root(
         copies={request.copy_id: to_json(record)},
         properties=inherited_properties(pinned),
     )
-    return begin_history(first), copied
+    return begin_history(with_features(first)), copied

@@ -18,6 +18,7 @@ from segstore_ds.log.context import StreamContext
 from segstore_ds.log.place import first_version, may_begin, seen_before
 from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Position, check_position, parse_cut, resolve_range
+from segstore_ds.status.epochs import with_features
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
@@ -187,7 +188,7 @@ class Destination:
             copies={request.copy_id: to_json(record)},
             properties=properties,
         )
-        first = begin_history(first, segments=len(entries))
+        first = begin_history(with_features(first), segments=len(entries))
         named = replace(first, version=seen_before(self.position))
         first = context.status.tidy(named, Slot(0, first.time_us, 0))
         if context.log.create(replace(first, version=0), self.position) is not None:

@@ -72,7 +72,7 @@ OPERATIONS: Mapping[str, Rule] = {
     Operation.PIN: Rule("pins"),
     Operation.UNPIN: Rule("pins"),
     Operation.MATERIALIZE: Rule("origins"),
-    Operation.SET_PROPERTIES: Rule("properties"),
+    Operation.SET_PROPERTIES: Rule("properties writer_features"),
     Operation.CHANGE_SCHEMA: Rule("epochs reader_features writer_features"),
     Operation.FOLLOW: Rule("properties"),
     Operation.PROMOTE: Rule("properties generation"),

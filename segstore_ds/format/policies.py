@@ -1,13 +1,13 @@
-"""The properties that hold a stream's retention and upkeep policies (FORMAT.md 3.1)."""
+"""The properties that hold a stream's policies and its rules for events (FORMAT.md 3.1)."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.record import MAX_INT, parse_json
-from segstore_ds.format.root import Root
+from segstore_ds.format.record import MAX_INT, build_json, from_json, parse_json, to_json
+from segstore_ds.format.root import RULES_PROPERTY, Root
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import Duration, Size
 
@@ -201,3 +201,33 @@ def upkeep_of(root: Root) -> UpkeepPolicy | None:
         return UpkeepPolicy(**value)
     except (ValueError, TypeError, InvalidInputError) as error:
         raise CorruptionError("upkeep property can't be read", text=text) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What events must satisfy to be appended.
+
+    Attributes:
+        not_null: The columns that need a value.
+        checks: Filters by name, as texts, none of which may be false; unknown passes, as in SQL.
+    """
+
+    not_null: tuple[str, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def build_rules(rules: Rules) -> str | None:
+    """Return the property's text for rules; None for none."""
+    return build_json(to_json(rules)).decode() if rules.not_null or rules.checks else None
+
+
+def load_rules(text: str) -> Rules:
+    """Return the rules of a property's text, by stored names; CorruptionError if there are none."""
+    where = f"property {RULES_PROPERTY}"
+    return from_json(Rules, parse_json(text, where=where), where=where)
+
+
+def rules_of(root: Root) -> Rules | None:
+    """Return the rules of a stream; None for none."""
+    text = root.properties.get(RULES_PROPERTY)
+    return None if text is None else load_rules(text)

@@ -15,7 +15,7 @@ from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format.indexed_columns import KEY_COLUMNS
 from segstore_ds.format.record import build_json, parse_json
 from segstore_ds.format.redactions import EXPIRY_PROPERTY, refuse_kept
-from segstore_ds.format.root import TIME_COLUMN, Root
+from segstore_ds.format.root import RULES_PROPERTY, TIME_COLUMN, Root
 
 # On disk: the property with the key of a table of newest events. Never change.
 LATEST_PROPERTY = "latest"
@@ -63,6 +63,7 @@ PROPERTIES = (
     Property(TIME_COLUMN, inherited=True),
     Property(KEY_COLUMNS, inherited=True),
     Property(EXPIRY_PROPERTY, ("column",), refuse=refuse_kept),
+    Property(RULES_PROPERTY, ("not_null",), inherited=True),
     LATEST,
 )
 

@@ -34,6 +34,8 @@ from segstore_ds.format.record import (
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 COLUMN_NAMES = "column-names"  # On disk: the feature that `Epoch.names` needs. Never change.
 TIME_COLUMN = "time_column"  # On disk: the property that names it. Never change.
+# On disk: the property that holds rules for appended events, and its feature. Never change.
+RULES_PROPERTY = "rules"
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 TAGS_BYTES = 8_320  # the share of tags in the root: about 200 with names of ten characters
 TAG_BYTES, KEPT_BYTES = 30, 170  # of a tag, besides its name, and of the version that it keeps
@@ -42,7 +44,7 @@ SHOWN_TAGS = 50  # the most that an error lists
 # would misread its streams, or damage them.
 NANOSECONDS = "nanoseconds"  # On disk: schemas with times in nanoseconds. Never change.
 READER_FEATURES = frozenset((COLUMN_NAMES, NANOSECONDS))
-WRITER_FEATURES = frozenset((COLUMN_NAMES,))
+WRITER_FEATURES = frozenset((COLUMN_NAMES, RULES_PROPERTY))
 
 
 T = TypeVar("T")

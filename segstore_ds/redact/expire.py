@@ -50,7 +50,7 @@ COMMIT_BYTES = 128 << 20  # of a round's commit: about what it reads, encodes an
 _GIVEN = frozenset(("age", "filters"))
 
 
-def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ...]:
+def parse_expiry(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ...]:
     """Return the rules that a user gives: an age by column, or a dict of age and filters."""
     if not isinstance(given, Mapping) or len(given) > MOST_RULES:
         raise InvalidInputError(
@@ -78,12 +78,10 @@ def parse_rules(given: Mapping[str, Any], schema: pa.Schema) -> tuple[Expiry, ..
     return tuple(rules)
 
 
-def refuse_filtered(
-    root: Root, schema: pa.Schema, rename: Collection[str], drop: Collection[str]
-) -> None:
+def refuse_filtered(root: Root, schema: pa.Schema, changed: Collection[str]) -> None:
     """Raise InvalidInputError if the filters of a rule name a column that would change."""
     for rule in expiry_of(root):
-        used = {*parse_filters(rule.filters, schema).columns} & {*rename, *drop}
+        used = {*parse_filters(rule.filters, schema).columns} & {*changed}
         if used:
             raise InvalidInputError(
                 "the filters of a rule of expiry name the column",

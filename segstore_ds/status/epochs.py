@@ -17,7 +17,7 @@ from segstore_ds.errors import CorruptionError, SchemaMismatchError
 from segstore_ds.format.indexed_columns import refuse_lost_keys
 from segstore_ds.format.parts.kinds import SCHEMA
 from segstore_ds.format.properties import follow_columns
-from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, BlobRef, Epoch, Root
+from segstore_ds.format.root import COLUMN_NAMES, NANOSECONDS, RULES_PROPERTY, BlobRef, Epoch, Root
 from segstore_ds.format.schema.codec import (
     decode_schema,
     encode_schema,
@@ -270,17 +270,19 @@ def with_epochs(
 
 
 def with_features(root: Root, schemas: Iterable[pa.Schema] = ()) -> Root:
-    """Return a root with the features that its epochs need; `schemas` are those that are new. Pure.
+    """Return a root with the features that it needs; `schemas` are new ones of its epochs. Pure.
 
     A feature stays, for older segments and versions may need it.
     """
     named = {COLUMN_NAMES} if any(epoch.names for epoch in root.epochs) else set()
+    writers = named | {RULES_PROPERTY} & root.properties.keys()
     fine = any(has_nanoseconds(field.type) for schema in schemas for field in schema)
     readers = {*named, *([NANOSECONDS] if fine else ())}.difference(root.reader_features)
-    if not readers:
+    writers -= {*root.writer_features}
+    if not readers and not writers:
         return root
     return replace(
         root,
         reader_features=(*root.reader_features, *sorted(readers)),
-        writer_features=(*root.writer_features, *named.difference(root.writer_features)),
+        writer_features=(*root.writer_features, *sorted(writers)),
     )

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from segstore_ds.compact.run import run_auto_compact, run_due_merge
-from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.errors import (
+    MAYBE_COMMITTED,
+    ClosedError,
+    ConflictError,
+    InvalidInputError,
+    SegstoreError,
+)
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.log.context import StreamContext
@@ -21,7 +27,7 @@ from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.latest_table import LATEST
-from segstore_ds.write.append import Appender, AppendPlan, check_stream
+from segstore_ds.write.append import Appender, AppendPlan, check_stream, has_rules
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout
@@ -44,8 +50,14 @@ class Commits:
     def write(self, request: WriteRequest, data: ArrowInput) -> Commit:
         """Plan a write, stage its rows in this process, and commit them."""
         try:
-            job = plan_job(self._context, request)
-            return self.commit(job, job.stage_all(data))
+            while True:
+                job = plan_job(self._context, request)
+                try:
+                    return self.commit(job, job.stage_all(data))
+                except (ConflictError, InvalidInputError):
+                    # Where others have changed the rules, what is in memory is checked again.
+                    if data.lent or has_rules(self._context.log.refresh(), job):
+                        raise
         except SegstoreError as error:
             data.explain(error)
             raise

@@ -27,12 +27,14 @@ from segstore_ds.format.policies import (
     RETENTION_PROPERTY,
     UPKEEP_PROPERTY,
     RetentionPolicy,
+    Rules,
     UpkeepPolicy,
     build_upkeep,
+    rules_of,
     upkeep_of,
 )
 from segstore_ds.format.redactions import EXPIRY_PROPERTY, Expiry, build_expiry, expiry_of
-from segstore_ds.format.root import TIME_COLUMN, Tag
+from segstore_ds.format.root import RULES_PROPERTY, TIME_COLUMN, Tag
 from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.page import show_rows
 from segstore_ds.options.table import TABLE_FORMATS, TableFormat
@@ -48,7 +50,7 @@ from segstore_ds.publish.snapshot import Published
 from segstore_ds.read.cuts import CutLike, parse_cut
 from segstore_ds.read.metadata_tables import open_table
 from segstore_ds.read.reader_records import SeenReader, each_reader
-from segstore_ds.redact.expire import parse_rules
+from segstore_ds.redact.expire import parse_expiry
 from segstore_ds.redact.plan import refuse_time_column
 from segstore_ds.replication.follower import followers_of
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
@@ -64,6 +66,7 @@ from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.status.epochs import called_columns, epoch_schema, stream_schema
 from segstore_ds.stream.latest_table import remove_latest
 from segstore_ds.write.create import run_set_properties
+from segstore_ds.write.rules import parse_rules
 
 
 class Keep(enum.Enum):
@@ -412,7 +415,7 @@ class PublishedTables(Mapping[TableFormat, Published]):
         return remove_latest(self._context)
 
 
-SETTINGS = ("key_columns", "time_column", "retention", "expiry", "upkeep", "publish")
+SETTINGS = ("key_columns", "time_column", "rules", "retention", "expiry", "upkeep", "publish")
 
 
 class Settings:
@@ -447,6 +450,12 @@ class Settings:
         return None if field is None else self._called(field.name)
 
     @property
+    def rules(self) -> Rules | None:
+        """What events must satisfy to be appended; None for none."""
+        found = rules_of(self._context.log.root)
+        return found and replace(found, not_null=tuple(map(self._called, found.not_null)))
+
+    @property
     def retention(self) -> RetentionPolicy | None:
         """Which events committers drop; None for none."""
         return policy_of(self._context.log.root)
@@ -476,6 +485,7 @@ class Settings:
         *,
         key_columns: Sequence[str] | Keep | None = KEEP,
         time_column: str | Keep | None = KEEP,
+        rules: Rules | Mapping[str, Any] | Keep | None = KEEP,
         retention: RetentionPolicy | Mapping[str, Any] | Keep | None = KEEP,
         expiry: Mapping[str, Any] | Keep | None = KEEP,
         upkeep: UpkeepPolicy | Keep | None = KEEP,
@@ -493,6 +503,10 @@ class Settings:
                 events are found; None ends it. From now on every new segment and frame keeps its
                 bounds. Existing segments get them when a compaction rewrites them, and are read
                 until then; this call reads their lists once.
+            rules: What events must satisfy to be appended from now on, by any writer; None for
+                nothing: ``{"not_null": ["user"], "checks": {"positive": "n > 0"}}``. A check is a
+                filter as a text, which may not be false; where a null makes it unknown it passes.
+                A write with an event that breaks one is refused, and none of it is committed.
             retention: A policy, or a dict such as ``{"max_age": "7d"}``, that every committer
                 applies after its commits, about once a minute; None ends it. A failure to apply it
                 is logged, and no commit fails.
@@ -521,19 +535,21 @@ class Settings:
         texts: dict[str, str | None] = {}
         if key_columns is not KEEP:
             texts[KEY_COLUMNS] = build_key_columns(key_columns, schema, own)
-        field, rules = find_time_field(root, stored), expiry_of(root)
+        if rules is not KEEP:
+            texts[RULES_PROPERTY] = parse_rules(rules, schema, own)
+        field, expiring = find_time_field(root, stored), expiry_of(root)
         if time_column is not KEEP:
             texts[TIME_COLUMN] = build_time_column(time_column, schema, own)
             field = None if time_column is None else stored.field(own[time_column])
         if retention is not KEEP:
             texts[RETENTION_PROPERTY] = build_retention(retention, field)
         if expiry is not KEEP:
-            given = parse_rules(expiry or {}, schema)
-            rules = tuple([replace(rule, column=own[rule.column]) for rule in given])
-            texts[EXPIRY_PROPERTY] = build_expiry(rules)
-            if field is None and time_column_of(root) in {rule.column for rule in rules}:
+            given = parse_expiry(expiry or {}, schema)
+            expiring = tuple([replace(rule, column=own[rule.column]) for rule in given])
+            texts[EXPIRY_PROPERTY] = build_expiry(expiring)
+            if field is None and time_column_of(root) in {rule.column for rule in expiring}:
                 texts[TIME_COLUMN] = None  # it is none any more, and must not be one again
-        refuse_time_column([rule.column for rule in rules], field and field.name)
+        refuse_time_column([rule.column for rule in expiring], field and field.name)
         if upkeep is not KEEP:
             texts[UPKEEP_PROPERTY] = build_upkeep(upkeep)
         if publish is not KEEP:

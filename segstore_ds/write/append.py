@@ -2,7 +2,8 @@
 
 Every attempt checks, in this order: the stream is the one that was planned on; the writer's batch
 is new (a known batch is done, whatever else changed); the stream is not sealed; the segments were
-staged at or above the staging floor; the expected tail and version hold; the schema is compatible.
+staged at or above the staging floor; the expected tail and version hold; the rules are those that
+the events were checked by; the schema is compatible.
 Then segment numbers and offsets are assigned in task order. Appends never conflict with appends:
 an append that loses a race is planned again on the newer root.
 """
@@ -15,6 +16,7 @@ from typing import Self
 import pyarrow as pa
 
 from segstore_ds.errors import (
+    ConflictError,
     InternalError,
     InvalidInputError,
     MissingObjectError,
@@ -27,8 +29,8 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint, gather_facts
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root, SegmentEntry, Writer
-from segstore_ds.log.commit import Change
+from segstore_ds.format.root import RULES_PROPERTY, Root, SegmentEntry, Writer
+from segstore_ds.log.commit import Change, winner_of
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import plan_epochs, with_epochs
 from segstore_ds.status.history import Note
@@ -90,6 +92,11 @@ def check_stream(root: Root, stream_id: str | None) -> None:
         )
 
 
+def has_rules(root: Root, job: WriteJob) -> bool:
+    """Tell whether a root has the rules that the rows of a job were checked by. Pure."""
+    return root.properties.get(RULES_PROPERTY) == (job.rules and job.rules.text)
+
+
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
     """Check everything but the schema, in the order that the module docstring gives. Pure."""
     if root.sealed:
@@ -97,6 +104,12 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
     check_floor(root, plan.job.token)
     check_staged_rows(plan)
     plan.job.request.check_expected(root)
+    if not has_rules(root, plan.job):
+        raise ConflictError(
+            "the rules of the stream have changed since the write was planned",
+            remedy="write the data again",
+            **winner_of(root),
+        )
 
 
 def check_staged_rows(plan: AppendPlan) -> None:

@@ -156,7 +156,8 @@ class LiveAppender:
 
         Raises:
             SchemaMismatchError: A column or a value does not fit; none of these events was taken.
-            InvalidInputError: The data is neither an event nor Arrow data.
+            InvalidInputError: The data is neither an event nor Arrow data, or an event breaks a
+                rule of the stream; none was taken.
             ClosedError: The appender was closed.
             SegstoreError: This flush or an earlier one failed; see `flush`.
 
@@ -180,6 +181,7 @@ class LiveAppender:
                 self._open = self._plan(self._next)
                 self._call_lead()
             group = self._open
+            group.check(event if batches is None else batches)
             if batches is None:
                 group.rows.add(event)
                 group.count += 1

@@ -13,7 +13,7 @@ from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.indexed_columns import KEY_COLUMNS, build_key_columns, build_time_column
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.properties import PROPERTIES, refuse_needed
-from segstore_ds.format.root import TIME_COLUMN, Epoch, Root
+from segstore_ds.format.root import RULES_PROPERTY, TIME_COLUMN, Epoch, Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.commit import Committed
 from segstore_ds.log.context import StreamContext
@@ -24,7 +24,7 @@ from segstore_ds.status.table import Slot
 from segstore_ds.write.inputs import refuse_unnamed_index
 
 # Refuses to rename or drop columns, by their names, that filters of the stream name.
-Refuse = Callable[[Root, pa.Schema, Collection[str], Collection[str]], None]
+Refuse = Callable[[Root, pa.Schema, Collection[str]], None]
 
 
 def run_create(
@@ -112,7 +112,7 @@ def run_set_properties(
         kept = {name: value for name, value in merged.items() if value is not None}
         if kept == dict(root.properties):
             return None
-        return replace(root, properties=kept, operation=Operation.SET_PROPERTIES)
+        return with_features(replace(root, properties=kept, operation=Operation.SET_PROPERTIES))
 
     return context.commit(next_root)
 
@@ -137,7 +137,12 @@ def run_change_schema(
         context.log.check_open(root)
         changed = with_columns_changed(root, context.status, rename, drop)
         refuse_needed(root, drop)
-        refuse(root, stream_schema(context.status, root), rename.keys(), drop)
+        schema, named = stream_schema(context.status, root), {*rename, *drop}
+        refuse(root, schema, named)
+        if RULES_PROPERTY in root.properties:
+            from segstore_ds.write.rules import refuse_checked  # noqa: PLC0415 - few have rules
+
+            refuse_checked(root, schema, named)
         return replace(changed, operation=Operation.CHANGE_SCHEMA)
 
     context.commit(next_root)

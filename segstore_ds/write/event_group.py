@@ -1,9 +1,10 @@
 """The events that one commit of the long-lived appender takes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -44,6 +45,15 @@ class EventGroup:
     def bytes(self) -> int:
         """Bytes before compression."""
         return self.staged_bytes + self.rows.bytes
+
+    def check(self, given: Mapping[str, Any] | list[pa.RecordBatch]) -> None:
+        """Raise InvalidInputError if an event, or a row of batches, breaks a rule of the stream."""
+        if self.job.rules is not None:
+            if not isinstance(given, list):
+                one = EventRows(self.rows.schema)
+                one.add(given)
+                given = [one.peek()]
+            self.task.check(given)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Give rows to the task, which copies those that wait."""

@@ -121,6 +121,11 @@ class ArrowInput:
         """True if a batch's memory may change once the next is asked for, as by a generator."""
         return not isinstance(self._batches, list)
 
+    @property
+    def rows(self) -> int:
+        """How many rows are in memory."""
+        return sum([batch.num_rows for batch in self._batches]) if not self.lent else 0
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches, once; all must be RecordBatches with the columns of the first."""
         self._taken = True

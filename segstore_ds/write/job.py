@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,9 +19,9 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import key_columns_of, refuse_lost_keys, time_column_of
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import RULES_PROPERTY, Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema, normalise_schema
-from segstore_ds.format.schema.column_names import named_schema, store_columns
+from segstore_ds.format.schema.column_names import named_schema, store_columns, with_names
 from segstore_ds.format.schema.widening import in_units_of, plan_schema
 from segstore_ds.log.context import StreamContext
 from segstore_ds.status.epochs import SchemaChange
@@ -29,6 +31,9 @@ from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.request import Target, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 from segstore_ds.write.task_writer import TaskWriter, stage_few
+
+if TYPE_CHECKING:
+    from segstore_ds.write.rules import BoundRules
 
 STAGE_THREADS = 4  # of one large write, each with a segment and buffers of its own
 
@@ -52,6 +57,7 @@ class WriteJob:
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
     names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
+    rules: "BoundRules | None" = None  # what rows have to satisfy; None if they are only counted
 
     @property
     def change(self) -> SchemaChange:
@@ -81,6 +87,7 @@ class WriteJob:
             self.key_columns,
             self.time_column,
             self.names,
+            self.rules,
         )
 
     def open_task(
@@ -90,13 +97,17 @@ class WriteJob:
         *,
         readable: bool = False,
         counters: CacheCounters | None = None,
+        first: int = 0,
     ) -> TaskWriter:
         """Begin to stage the output of a task; nothing it stages is visible before a commit.
 
         Events are ordered by `task` (>= 0). `attempt` is of letters, digits and dashes, different
         for every attempt of any task. Rows of a `readable` one may be read back before the commit.
+        Errors count its rows from `first`.
         """
-        return TaskWriter(self.target, task, attempt, readable=readable, counters=counters)
+        return TaskWriter(
+            self.target, task, attempt, readable=readable, counters=counters, first=first
+        )
 
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
         """Stage all rows of a task; if that fails, nothing is left of the attempt.
@@ -118,8 +129,10 @@ class WriteJob:
         if len(parts) == 1:
             return [self.open_task(0, "0").stage(data, lent=data.lent)]
         with ThreadPoolExecutor(len(parts), thread_name_prefix="segstore-stage") as pool:
+            firsts = accumulate([part.rows for part in parts], initial=0)
             staging = [
-                pool.submit(self.open_task(n, "0").stage, part) for n, part in enumerate(parts)
+                pool.submit(self.open_task(n, "0", first=first).stage, part)
+                for n, (part, first) in enumerate(zip(parts, firsts, strict=False))
             ]
         errors = [error for task in staging if (error := task.exception()) is not None]
         if not errors:
@@ -154,7 +167,16 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         key_columns=key_columns_of(root),
         time_column=time_column_of(root),
         names=called,
+        rules=None if repeated else _bind(root, staged, called),
     )
+
+
+def _bind(root: Root, staged: pa.Schema, called: tuple[str, ...]) -> "BoundRules | None":
+    if RULES_PROPERTY not in root.properties:
+        return None
+    from segstore_ds.write.rules import bind_rules  # noqa: PLC0415 - few streams have rules
+
+    return bind_rules(root, with_names(staged, called) if called else staged)
 
 
 def _admit(

@@ -1,6 +1,7 @@
 """What a caller asks of a write, and where its tasks stage; made once, carried to the commit."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,6 +12,9 @@ from segstore_ds.log.commit import winner_of
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
+
+if TYPE_CHECKING:  # few streams have rules
+    from segstore_ds.write.rules import BoundRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Target:
     key_columns: tuple[str, ...] = ()  # the columns of which frames get a Bloom filter
     time_column: str | None = None  # the column whose bounds are kept whatever the layout says
     names: tuple[str, ...] = ()  # of the columns in batches, if not as they are stored
+    rules: "BoundRules | None" = None  # what rows have to satisfy
 
     @property
     def given(self) -> pa.Schema:

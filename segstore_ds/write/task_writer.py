@@ -64,6 +64,7 @@ class TaskWriter:
 
     `attempt` differs for every attempt of any task. With `readable`, rows can be read back by
     `read`, also after `finish`. After `finish` or `abort` every other call raises ClosedError.
+    Errors count rows from `first`.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class TaskWriter:
         *,
         readable: bool = False,
         counters: CacheCounters | None = None,
+        first: int = 0,
     ) -> None:
         layout = target.layout
         self._target = target
         self._stored, self._given = target.schema, target.given
         self._as_given = not target.names
         self._decimals = may_hold_decimals(target.given)
+        self._first = first
         self._task = task
         self._attempt = attempt
         self._readable = readable
@@ -136,7 +139,8 @@ class TaskWriter:
         Raises:
             SchemaMismatchError: A column or a value does not fit.
             StorageError: The storage failed.
-            InvalidInputError: The batch can't be encoded, or holds texts that are not UTF-8.
+            InvalidInputError: The batch can't be encoded, holds texts that are not UTF-8, or a row
+                breaks a rule of the stream.
             ClosedError: The task was finished or aborted.
         """
         if isinstance(piece, pa.RecordBatch):
@@ -155,7 +159,12 @@ class TaskWriter:
             self._place(piece, more=True)
             return
         fits = not self._decimals and piece.schema.equals(self._given, check_metadata=True)
-        for given in (piece,) if fits else conform_pieces(piece, self._given):
+        pieces = iter((piece,)) if fits else conform_pieces(piece, self._given)
+        if (rules := self._target.rules) is not None:
+            held = [*pieces]
+            pieces = iter(held)
+            rules.check(held, self._first + self._rows, 0 if self._first else self._task)
+        for given in pieces:
             batch = given if self._as_given else _under(given, self._stored)
             self._rows += batch.num_rows
             if self._counted is not None:
@@ -163,6 +172,11 @@ class TaskWriter:
                 self._counted = gather_facts([self._counted, facts])
             else:
                 self._gather(batch, lent=lent)
+
+    def check(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Raise as `append` if one of some rows, which are counted from 0, breaks a rule."""
+        if self._target.rules is not None:
+            self._target.rules.check([conform(batch, self._given) for batch in batches])
 
     def finish(self) -> StagedTask:
         """Write the remaining rows and make everything durable; raises as `append`.
@@ -433,7 +447,10 @@ def stage_few(target: Target, batch: pa.RecordBatch) -> StagedTask | None:
     if target.names or not fits or not batch.schema.equals(schema, check_metadata=True):
         return None
     stats_columns = layout.chosen_stats(schema, target.time_column)
-    frame = layout.encode(conform(batch, schema), stats_columns, target.key_columns)
+    batch = conform(batch, schema)
+    if target.rules is not None:
+        target.rules.check([batch])
+    frame = layout.encode(batch, stats_columns, target.key_columns)
     if frame.data.size > layout.inline_bytes:
         return None
     return StagedTask(0, "", BatchFacts(rows, frame.stats), frames=(frame,))

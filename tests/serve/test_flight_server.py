@@ -309,6 +309,13 @@ def test_an_append_that_does_not_fit_changes_nothing(connect, stream):
     assert stream.refresh().tail == 6
 
 
+def test_an_append_that_breaks_a_rule_changes_nothing(connect, stream):
+    stream.settings.update(rules={"checks": {"few": "n < 3"}})
+    with pytest.raises(flight.FlightServerError, match="row=3, column='n', rule='few: n < 3'"):
+        _put(connect(), _rows(0, 5))
+    assert stream.refresh().tail == 6
+
+
 def _few_bytes() -> Iterator[pa.Array]:
     one = "x" * 10_000
     yield pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int8()), [one])

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
 import segstore_ds as segstore
 from segstore_ds.options.table import TABLE, WRITE
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("verified")
 
 
 def error(action) -> str:
-    with pytest.raises((AnalysisException, PythonException)) as caught:
+    with pytest.raises((AnalysisException, PythonException, StreamingQueryException)) as caught:
         action()
     return str(caught.value)
 
@@ -209,3 +210,16 @@ def test_what_spark_never_hands_over_is_refused_by_spark(spark, url):
     with pytest.raises(Exception, match="do not match the existing table"):
         writer.partitionBy("id").save(url)
     assert segstore.open(url).tail == 0 if segstore.exists(url) else True
+
+
+def test_row_that_breaks_a_rule_is_named_and_nothing_is_committed(spark, url, append, tmp_path):
+    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
+    stream.settings.update(rules={"checks": {"few": "id < 7"}})
+    told = "row=2, task=1, column='id', rule='few: id < 7', value=7"
+    assert told in error(lambda: append(spark.range(0, 10, 1, 2)))
+    source = segstore.create(f"file://{tmp_path}/source", stream.schema)
+    source.append(pa.table({"id": [1, 2, 8]}))
+    query = spark.readStream.format("segstore").load(source.url).writeStream.format("segstore")
+    query = query.option("checkpointLocation", f"{tmp_path}/c").trigger(availableNow=True)
+    assert "row=2, column='id'" in error(lambda: query.start(url).awaitTermination())
+    assert stream.refresh().tail == 0

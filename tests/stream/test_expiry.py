@@ -369,7 +369,7 @@ def test_damaged_segment_stops_expiry_and_not_the_rest_of_maintain() -> None:
 def test_rule_of_a_newer_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, storage = make_stream(0)
     newer = Expiry("s", 1, extra={"unless": "n > 3"})
-    monkeypatch.setattr("segstore_ds.stream.namespaces.parse_rules", lambda *_: (newer,))
+    monkeypatch.setattr("segstore_ds.stream.namespaces.parse_expiry", lambda *_: (newer,))
     stream.settings.update(expiry={"s": "1s"})
     assert stream.settings.expiry == (newer,)
     stream.append(numbers(0, 5))

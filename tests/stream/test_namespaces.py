@@ -15,7 +15,7 @@ def test_what_belongs_to_a_stream_shows_itself(stream):
     stream.settings.update(time_column="ts", upkeep=None)
     stream.readers.register("billing", start=3)
     assert repr(stream.settings) == (
-        "Settings(key_columns=(), time_column='ts', retention=None, expiry=(), "
+        "Settings(key_columns=(), time_column='ts', rules=None, retention=None, expiry=(), "
         "upkeep=None, publish=())"
     )
     assert repr(stream.readers) == "Readers(billing at 3)"

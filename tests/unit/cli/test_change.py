@@ -287,13 +287,31 @@ def test_settings_are_shown_and_changed(stream, capsys):
     for off in ("--key-columns", "--time-column", "--retention", "--upkeep"):
         assert main(["settings", stream.url, off, "none"]) == 0
     capsys.readouterr()
-    nothing = {"expiry": [], "publish": [], "key_columns": [], "time_column": None}
+    nothing = {"expiry": [], "publish": [], "key_columns": [], "time_column": None, "rules": None}
     assert known() == nothing | {"retention": None, "upkeep": None}
     for wrong in ("keep=2d,more=1", "keep_versions=x", "grace"):
         assert main(["settings", stream.url, "--upkeep", wrong, "-y"]) == 2
     assert main(["settings", stream.url, "--upkeep", "default", "-y"]) == 0
     capsys.readouterr()
     assert known()["upkeep"]["keep_s"] == 86_400
+
+
+def test_rules_are_set_one_by_one_and_obeyed(stream, capsys, tmp_path):
+    column = stream.schema.names[0]
+    settings = ["settings", stream.url]
+    assert main([*settings, "--check", "few=n < 100", "--check", "some=n >= 0"]) == 0
+    assert main([*settings, "--not-null", column]) == 0
+    assert "checks={'few': 'n < 100', 'some': 'n >= 0'}" in capsys.readouterr().out
+    (tmp_path / "bad.ndjson").write_text('{"n": 1}\n{"n": -5}\n')
+    before = stream.refresh().tail
+    assert main(["append", stream.url, str(tmp_path / "bad.ndjson")]) != 0
+    assert "row=1, column='n', rule='some: n >= 0', value=-5" in capsys.readouterr().err
+    assert stream.refresh().tail == before
+    assert main([*settings, "--check", "none"]) == 0
+    assert stream.refresh().settings.rules.not_null == (column,)
+    assert main([*settings, "--not-null", "none", "--check", "nonsense"]) == 2
+    assert main([*settings, "--not-null", "none"]) == 0
+    assert stream.refresh().settings.rules is None
 
 
 def test_a_reader_is_moved_to_a_cut(stream, capsys):

@@ -35,7 +35,7 @@ MAY = {
     "upkeep": {"log_start", "staging_floor"},
     "reader": set(),
     "merge": set(),
-    "set-properties": {"properties"},
+    "set-properties": {"properties", "writer_features"},
     "change-schema": {"epochs", "reader_features", "writer_features"},
     "restore": {"tail", "next_segment", "epochs", "reader_features", "head"},
     "drop": {"head", "sealed", "staging_floor"},

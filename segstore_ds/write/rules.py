@@ -1,0 +1,157 @@
+"""Rules for what is appended: events are checked where they are staged, before a commit names them.
+
+A rule holds for what is appended from then on, not for what is there: nobody can correct an event
+of an append-only stream, so a rule that old events break could never be set. Therefore nothing else
+asks: a compaction, a copy, a restore or an erasure is never refused for them.
+
+A commit compares the rules by which its rows were checked with those of the root that it follows,
+so no append that was planned before a rule gets past it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.names import check_label
+from segstore_ds.format.policies import Rules, build_rules, load_rules, rules_of
+from segstore_ds.format.root import RULES_PROPERTY, Root
+from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.given import parse_filters
+
+TEXT_MOST = 16_384  # characters of all rules of a stream: every commit has them
+_SHOWN = 100  # characters of a value in an error
+_CHANGE = "first change them with stream.settings.update(rules=...)"
+_Broken = tuple[str, tuple[str, ...], pa.Array]  # a rule, its columns, and false where it is broken
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRules:
+    """The rules of a stream for batches of one schema; picklable."""
+
+    text: str  # the property
+    not_null: tuple[str, ...]  # columns, by their names in batches
+    checks: tuple[tuple[str, Filters], ...]  # name and text of each, and its filters
+
+    def broken(self, batch: pa.RecordBatch) -> list[_Broken]:
+        """Return the rules that some of the rows break."""
+        found: list[_Broken] = [
+            ("NOT NULL", (name,), batch.column(name).is_valid())
+            for name in self.not_null
+            if batch.column(name).null_count
+        ]
+        for rule, filters in self.checks:
+            mask = filters.mask(batch)
+            if mask is not None and mask.false_count:
+                found.append((rule, filters.columns, mask.fill_null(True)))
+        return found
+
+    def check(self, batches: Iterable[pa.RecordBatch], first: int = 0, task: int = 0) -> None:
+        """Raise InvalidInputError for the first row that breaks a rule; `first` counts as a row."""
+        for batch in batches:
+            if broken := self.broken(batch):
+                row, rule, columns = min(
+                    (mask.index(pa.scalar(False)).as_py(), rule, columns)
+                    for rule, columns, mask in broken
+                )
+                values = [_shown(batch.column(name)[row]) for name in columns]
+                one = len(columns) == 1
+                raise InvalidInputError(
+                    "an event breaks a rule of the stream",
+                    remedy="correct it, or leave it out; stream.settings.rules has the rules",
+                    row=first + row,
+                    **({"task": task} if task else {}),
+                    column=columns[0] if one else list(columns),
+                    rule=rule,
+                    value=values[0] if one else values,
+                )
+            first += batch.num_rows
+
+
+def _shown(value: pa.Scalar) -> Any:
+    plain = not value.is_valid or (t.is_primitive(value.type) and not t.is_temporal(value.type))
+    return value.as_py() if plain else str(value)[:_SHOWN]
+
+
+def bind_rules(root: Root, schema: pa.Schema) -> BoundRules | None:
+    """Return the rules of a stream for batches of a schema in normal form; None without rules."""
+    text = root.properties.get(RULES_PROPERTY)
+    return None if text is None else _bound(text, tuple(root.epoch.names.items()), schema)
+
+
+@lru_cache(maxsize=64)
+def _bound(text: str, names: tuple[tuple[str, str | None], ...], schema: pa.Schema) -> BoundRules:
+    rules, called = load_rules(text), dict(names)
+    not_null = tuple([called.get(name) or name for name in rules.not_null])
+    if gone := {*not_null} - {*schema.names}:
+        raise InvalidInputError(
+            "a rule of the stream needs a column that would be gone",
+            remedy=_CHANGE,
+            columns=sorted(gone),
+            rule="NOT NULL",
+        )
+    checks = {f"{name}: {check}": _parse(check, schema) for name, check in rules.checks.items()}
+    return BoundRules(text, not_null, tuple(checks.items()))
+
+
+def _parse(check: str, schema: pa.Schema) -> Filters:
+    try:
+        return parse_filters(check, schema)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            "a rule of the stream does not fit its columns", remedy=_CHANGE, rule=check
+        ) from error
+
+
+def parse_rules(
+    given: Rules | Mapping[str, Any] | None, schema: pa.Schema, stored: Mapping[str, str]
+) -> str | None:
+    """Return the property's text for rules that a user gives, None for none.
+
+    `schema` has the columns, and `stored` the names that the property has them by.
+    """
+    try:
+        rules = given if isinstance(given, Rules) else Rules(**(given or {}))
+        not_null, checks = tuple(rules.not_null), dict(rules.checks)
+        sound = not isinstance(rules.not_null, str) and {*map(type, checks.values())} <= {str}
+    except (TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise InvalidInputError(
+            "not rules for what is appended",
+            remedy="give {'not_null': ['user'], 'checks': {'positive': 'n > 0'}}, or one of both",
+            rules=given,
+        )
+    for name in not_null:
+        if name not in stored:
+            raise InvalidInputError(
+                "no such column in a rule",
+                remedy="name columns, not fields of one",
+                column=name,
+                known=schema.names,
+            )
+    for name, check in checks.items():
+        check_label(name, what="rule")
+        if not parse_filters(check, schema):
+            raise InvalidInputError("a check is empty", remedy="say what must hold", check=name)
+    text = build_rules(Rules(tuple(dict.fromkeys(stored[name] for name in not_null)), checks))
+    if text is not None and len(text) > TEXT_MOST:
+        raise InvalidInputError("rules are too long", most=TEXT_MOST, characters=len(text))
+    return text
+
+
+def refuse_checked(root: Root, schema: pa.Schema, changed: Collection[str]) -> None:
+    """Raise InvalidInputError if a check names a column that would change. Pure."""
+    rules = rules_of(root)
+    for name, check in rules.checks.items() if rules else ():
+        if used := {*parse_filters(check, schema).columns} & {*changed}:
+            raise InvalidInputError(
+                "a rule of the stream names the column",
+                remedy=_CHANGE,
+                columns=sorted(used),
+                rule=f"{name}: {check}",
+            )
