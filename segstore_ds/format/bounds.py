@@ -115,13 +115,12 @@ def compute(
             raise InvalidInputError(
                 "no such column for statistics", column=name, columns=schema.names
             )
-        label = label_of(schema.field(index))
-        if label is not None:
-            array = batch.column(index)
+        array = batch.column(index)
+        if (kind := kind_of(array.type)) not in _UNBOUNDED:
             nulls, low, high = array.null_count, None, None
             if nulls < len(array) and name not in unbounded:
                 low, high = _bounds_of(array, distinct.get(name, array))
-            result[label] = Bounds(low, high, nulls)
+            result[f"{kind}:{name}"] = Bounds(low, high, nulls)
     return result
 
 

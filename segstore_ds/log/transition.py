@@ -27,22 +27,19 @@ def check_transition(old: Root, new: Root) -> None:
     broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
     if new.inline_bytes > SHARE_HARD_BYTES:
         broken.append("inline segments stay within their share")
-    _refuse(new, broken)
+    if broken:
+        raise _invalid(new, broken)
 
 
 def check_first(root: Root) -> None:
     """Raise InternalError, naming every broken rule, when a stream may not begin with `root`."""
-    _refuse(root, [*broken_invariants(root)])
+    if broken := [*broken_invariants(root)]:
+        raise _invalid(root, broken)
 
 
-def _refuse(root: Root, broken: list[str]) -> None:
-    if broken:
-        raise InternalError(
-            "commit would make an invalid root",
-            rules=broken,
-            version=root.version,
-            stream=root.stream_id,
-        )
+def _invalid(root: Root, broken: list[str]) -> InternalError:
+    fact = "commit would make an invalid root"
+    return InternalError(fact, rules=broken, version=root.version, stream=root.stream_id)
 
 
 def broken_rules(old: Root, new: Root) -> Iterator[str]:

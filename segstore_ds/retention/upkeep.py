@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 from segstore_ds.format import names
 from segstore_ds.format.policies import UpkeepPolicy, upkeep_of
@@ -44,6 +46,7 @@ EVERY_US = 60_000_000
 IDLE_US = 3_600_000_000  # between two rounds of a stream of few commits
 WORTH_COMMITS = 64
 MOST_SWEPT = 10_000  # versions whose names one round looks for
+_time_of = attrgetter("time_us")
 BRIEF_S, LONG_S = 5.0, 45.0  # budgets of a round: if a caller waits for it, and if none does
 
 
@@ -61,18 +64,18 @@ def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
     """Tell whether a round may find something, as far as the root alone says. Pure."""
     if root.version - root.log_start > policy.keep_versions:
         return True
-    refs = (*root.history_lists, *root.history_parts)
-    kept = root.log_start + 1
     # Commit times never go back: the part or row of the second kept version is no younger.
-    times = [ref.time_us for ref in refs if ref.end > kept] or [
-        row.time_us for row in root.history if row.version >= kept
-    ]
-    kept_us = times[0] if times else root.time_us
-    if root.version > root.log_start + 1 and kept_us <= root.time_us - policy.keep_s * 1_000_000:
-        return True
-    parts = (*root.retired_lists, *root.retired_parts)[:1]
-    dropped = [*(part.time_us for part in parts), *(item.time_us for item in root.retired[:1])]
-    dropped_us = min([root.time_us, *dropped])
+    if (second := root.log_start + 1) < root.version:
+        refs = (*root.history_lists, *root.history_parts)
+        place = second - root.history[0].version
+        if place < 0:
+            kept_us = next(ref.time_us for ref in refs if ref.end > second)
+        else:
+            kept_us = root.history[place].time_us
+        if kept_us <= root.time_us - policy.keep_s * 1_000_000:
+            return True
+    dropped = chain(root.retired_lists, root.retired_parts, root.retired)
+    dropped_us: int = next(map(_time_of, dropped), root.time_us)
     return dropped_us <= root.time_us - policy.grace_s * 1_000_000
 
 

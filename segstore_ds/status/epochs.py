@@ -122,23 +122,24 @@ def plan_epochs(
     Raises:
         SchemaMismatchError: The stream's schema was replaced, so the bytes no longer fit.
     """
-    text, spark = status.schema_texts(root.epoch)
+    epoch = root.epoch
+    text, spark = status.schema_texts(epoch)
     newest = decode_schema(text)
     # Spark schemas that differ may be equal in Arrow: collations, char lengths, interval fields.
     told_apart = change.replace and change.spark is not None and not _is_same(spark, change.spark)
-    if (root.epoch.names or change.names) and not change.replace:
+    if (epoch.names or change.names) and not change.replace:
         _refuse_other_columns(root, change, status)
     # A job that was planned on this schema has the same object of it.
     if newest is change.schema and not told_apart:
-        return root.epochs, root.epoch.number
-    wanted, number = fingerprint(change.schema), root.epoch.number + 1
+        return root.epochs, epoch.number
+    wanted, number = fingerprint(change.schema), epoch.number + 1
     if fingerprint(newest) == wanted and not told_apart:
-        return root.epochs, root.epoch.number
+        return root.epochs, epoch.number
     if change.replace:
         return _extend(root, status, change.called(), [(change.schema, change.spark)]), number
     # The job was planned on an older schema: its bytes fit if they convert to the newest one, but
     # for columns that were dropped meanwhile.
-    dropped = {stored for stored, name in root.epoch.names.items() if name is None}
+    dropped = {stored for stored, name in epoch.names.items() if name is None}
     kept = pa.schema([field for field in change.schema if field.name not in dropped])
     merged = plan_schema(newest, kept, merge=True)
     refuse_lost_keys(root, newest, merged)

@@ -150,28 +150,23 @@ class CheckedStorage(Storage):
     def find(self, path: str, *, limit_bytes: int | None = None) -> bytes | None:  # noqa: D102
         if self._shared:
             return super().find(path, limit_bytes=limit_bytes)
-        data = self._if_there("get", path, self._get, self._full(path), limit_bytes)
+        data = self.run("get", path, self._if_there, self._get, self._full(path), limit_bytes)
         return None if data is None else self._within(data, path, limit_bytes)
 
     def exists(self, path: str) -> bool:  # noqa: D102
         if self._shared:
             return super().exists(path)
-        return self._if_there("info", path, self._info, self._full(path)) is not None
+        full = self._full(path)
+        return self.run("info", path, self._if_there, self._info, full) is not None
 
-    def _if_there(
-        self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs
-    ) -> T | None:
-        """Make a call as `run` does, to which None is the answer where there is no such object."""
-
-        def ask() -> T | None:
-            try:
-                return work(*args, **kw)
-            except _ABSENT:
-                if self._root_is_missing():
-                    raise
-                return None
-
-        return self.run(verb, path, ask)
+    def _if_there(self, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T | None:
+        """Make a call whose answer is None where there is no such object."""
+        try:
+            return work(*args, **kw)
+        except _ABSENT:
+            if self._root_is_missing():
+                raise
+            return None
 
     def _within(self, data: bytes, path: str, limit_bytes: int | None) -> bytes:
         self.stats.add_read(len(data))

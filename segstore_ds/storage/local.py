@@ -30,8 +30,10 @@ from segstore_ds.storage.local_files import (
     NO_COPY,
     TEMPORARY,
     LocalFolders,
-    Reader,
+    close_read,
     link,
+    open_regular,
+    read_file,
     temporary_name,
     write,
     write_all,
@@ -50,14 +52,12 @@ class LocalStorage(CheckedStorage):
         self._probed = False
 
     def _get(self, full: str, limit: int | None) -> bytes:
-        with Reader(full) as file:
-            data = file.read(0, file.size if limit is None else min(file.size, limit + 1))
+        data = read_file(full, 0, None if limit is None else limit + 1)
         self._folders.note_seen(os.path.dirname(full))
         return data
 
     def _get_range(self, full: str, start: int, end: int) -> bytes:
-        with Reader(full) as file:
-            return file.read(start, min(end, file.size))
+        return read_file(full, start, end)
 
     def _info(self, full: str) -> tuple[int, int]:
         status = os.stat(full)
@@ -154,14 +154,17 @@ class LocalStorage(CheckedStorage):
     def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:
         """Copy in the kernel, which shares blocks where the filesystem has reflinks."""
         full = source._full(source_path)  # noqa: SLF001
-        with source.resume("get_range", source_path, Reader, full) as file:
-            if not file.size:
+        descriptor, size = source.resume("get_range", source_path, open_regular, full)
+        try:
+            if not size:
                 return False
             open_ = self._open_replacing if replace else self._open_staged
             with self.run("copy", path, open_, path, self._full(path)) as writer:
-                if not self.resume("copy", path, writer.copy, file):
+                if not self.resume("copy", path, writer.copy, descriptor, size):
                     return False
                 writer.commit()
+        finally:
+            close_read(descriptor)
         return True
 
     def _list(self, folder: str, start: str = "") -> Iterator[tuple[str, int, int]]:
@@ -336,11 +339,12 @@ class LocalStagedWriter(StagedWriter, ScatteredWriter):
         self._storage.stats.add_written(size)
         return size
 
-    def copy(self, file: "Reader") -> bool:
-        """Append a whole file in the kernel; False if the kernel cannot copy it."""
-        while self.size < file.size:
+    def copy(self, source: int, size: int) -> bool:
+        """Append an open file of a size in the kernel; False if the kernel cannot copy it."""
+        while self.size < size:
+            most = min(size - self.size, local_files.AT_ONCE_BYTES)
             try:
-                copied = file.copy(self.size, self._open())
+                copied = os.copy_file_range(source, self._open(), most, offset_src=self.size)
             except OSError as cause:
                 if cause.errno in NO_COPY:
                     return False

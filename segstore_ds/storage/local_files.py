@@ -13,7 +13,6 @@ import os
 import secrets
 import stat
 from contextlib import suppress
-from typing import Self
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 
@@ -37,51 +36,44 @@ NO_COPY = frozenset(
         errno.ETXTBSY,
     }
 )
-_MOST_AT_ONCE = 1 << 30
+AT_ONCE_BYTES = 1 << 30
 _MOST_PIECES = 1024  # pieces per writev; every platform allows as many
 TEMPORARY = ".tmp-"
 
 
-class Reader:
-    """An open regular file, read by position."""
+def open_regular(full: str) -> tuple[int, int]:
+    """Open a regular file to be read; return its descriptor and its size."""
+    descriptor = os.open(full, _READ)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return descriptor, status.st_size
+    os.close(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder", full)
+    raise CorruptionError("object is not a regular file", path=full)
 
-    def __init__(self, full: str) -> None:
-        self._descriptor = os.open(full, _READ)
-        status = os.fstat(self._descriptor)
-        self.size = status.st_size
-        if stat.S_ISREG(status.st_mode):
-            return
-        os.close(self._descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "is a folder", full)
-        raise CorruptionError("object is not a regular file", path=full)
 
-    def __enter__(self) -> Self:
-        return self
+def close_read(descriptor: int) -> None:
+    """Close a file that was read; a failure takes nothing away from what was read."""
+    with suppress(OSError):
+        os.close(descriptor)
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # what was read was read
-            os.close(self._descriptor)
 
-    def copy(self, start: int, descriptor: int) -> int:
-        """Copy from `start` to the target's current position; return the bytes copied."""
-        most = min(self.size - start, _MOST_AT_ONCE)
-        return os.copy_file_range(self._descriptor, descriptor, most, offset_src=start)
-
-    def read(self, start: int, end: int) -> bytes:
-        """Read `[start, end)`, or less if the file ends before."""
-        data = os.pread(self._descriptor, max(0, min(end - start, _MOST_AT_ONCE)), start)
-        if len(data) >= end - start or not data:
-            return data
-        pieces = [data]
-        place = start + len(data)
+def read_file(full: str, start: int, end: int | None) -> bytes:
+    """Read `[start, end)` of a regular file, or less if it ends before; None for its end."""
+    descriptor, size = open_regular(full)
+    try:
+        end = size if end is None else min(end, size)
+        pieces, place = list[bytes](), start
         while place < end:
-            data = os.pread(self._descriptor, min(end - place, _MOST_AT_ONCE), place)
+            data = os.pread(descriptor, min(end - place, AT_ONCE_BYTES), place)
             if not data:
                 break
             pieces.append(data)
             place += len(data)
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        close_read(descriptor)
 
 
 def temporary_name(folder: str) -> str:
@@ -93,7 +85,7 @@ def write(descriptor: int, view: memoryview) -> None:
     """Write all bytes, in as many calls as it takes."""
     place = 0
     while place < view.nbytes:
-        place += os.write(descriptor, view[place : place + _MOST_AT_ONCE])
+        place += os.write(descriptor, view[place : place + AT_ONCE_BYTES])
 
 
 def write_all(descriptor: int, views: list[memoryview], start: int | None = None) -> None:

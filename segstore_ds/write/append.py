@@ -69,17 +69,6 @@ class AppendPlan:
         """Return the plan that commits these segments or this frame, which hold the tasks' rows."""
         return cls(job, tuple(segments), gather_facts([task.facts for task in tasks]), frame)
 
-    @property
-    def rows(self) -> int:
-        """How many events the tasks received."""
-        return self.facts.rows
-
-    @property
-    def bytes(self) -> int:
-        """The encoded size of the events."""
-        inline = self.frame.data.size if self.frame else 0
-        return inline + sum([segment.bytes for segment in self.segments])
-
 
 def check_stream(root: Root, stream_id: str | None) -> None:
     """Raise PositionError if the planned stream was dropped and recreated. Pure."""
@@ -117,9 +106,9 @@ def check_staged_rows(plan: AppendPlan) -> None:
 
     The tasks of a batch that was planned as committed stage nothing.
     """
-    staged = sum([segment.rows for segment in plan.segments])
-    staged += plan.frame.rows if plan.frame else 0
-    if plan.rows == staged:
+    rows = plan.facts.rows
+    staged = plan.frame.rows if plan.frame else sum(segment.rows for segment in plan.segments)
+    if rows == staged:
         return
     if (key := plan.job.request.writer) is not None and not staged:
         raise WriterConflictError(
@@ -128,7 +117,7 @@ def check_staged_rows(plan: AppendPlan) -> None:
             writer_id=key.writer_id,
             batch_id=key.batch_id,
         )
-    raise InternalError("tasks received other rows than they staged", rows=plan.rows, staged=staged)
+    raise InternalError("tasks received other rows than they staged", rows=rows, staged=staged)
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
@@ -286,11 +275,10 @@ class Appender:
         A plan without segments, writer or change of the stream writes no commit.
         """
         job, key = plan.job, plan.job.request.writer
-        note = Note(
-            writer_id=key.writer_id if key else None,
-            batch_id=key.batch_id if key else None,
-            bytes=plan.bytes,
-        )
+        frame, segments = plan.frame, plan.segments
+        size = frame.data.size if frame else sum(segment.bytes for segment in segments)
+        writer_id, batch_id = (key.writer_id, key.batch_id) if key else (None, None)
+        note = Note(writer_id, batch_id, size)
 
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
             check_stream(root, job.stream_id)
@@ -303,7 +291,7 @@ class Appender:
             check_preconditions(root, plan)
             epochs, epoch = plan_epochs(root, job.change, self._context.status)
             changed = epochs != root.epochs or key or job.overwrite_to is not None
-            if not plan.segments and plan.frame is None and not changed:
+            if not segments and frame is None and not changed:
                 return Change(None, None)
             base = root
             if epochs is not root.epochs:
@@ -315,5 +303,5 @@ class Appender:
         if done.result is not None:
             return replace(done.result, attempts=done.attempts)
         root = done.root
-        start = root.tail - plan.rows
+        start = root.tail - plan.facts.rows
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
