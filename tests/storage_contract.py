@@ -7,7 +7,6 @@ objects in the storage afterwards, not only by the results of `create`.
 
 # pytest asserts, one sentence names a test, and fixtures are methods.
 
-import multiprocessing
 import os
 import pickle
 import secrets
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
+from process_kit import forkserver
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -457,9 +457,7 @@ class StorageContract:
     def test_processes_that_race_have_one_winner_each(self, storage: Storage) -> None:
         if not self.shared_by_processes:
             pytest.skip("lives in one process only")
-        # Its children start quickly: one process imports, and each child is a fork of it.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context = forkserver()
         barrier, results = context.Barrier(_PROCESSES), context.Queue()
         racers = [
             context.Process(target=_race_in_process, args=(storage, barrier, racer, results))
