@@ -139,10 +139,7 @@ class Buffer:
         return True
 
     def allocate(self, offset: int, nbytes: int) -> memoryview | None:
-        """Return memory to lay a record into, which `accept` then adds; None if it has no room.
-
-        Until then nothing has changed. Records lie side by side, so `offset` is `end`.
-        """
+        """Return memory to lay a record into, which `accept` then adds; None if it has no room."""
         if not 0 < nbytes <= self.room:
             return None
         return self._own(offset - (offset if self.base is None else self.base), nbytes)

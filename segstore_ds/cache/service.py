@@ -206,10 +206,6 @@ class WriteCacheService:
         """Wait until the channel has all bytes accepted before this call; they are not durable yet.
 
         Of a scattered object, it has the parts that were whole.
-
-        Raises:
-            StorageError: The channel failed, now or before.
-            ClosedError: The service was closed, perhaps during the wait.
         """
         with self._append, self._changed:
             self._check_open()
@@ -231,12 +227,6 @@ class WriteCacheService:
         """Flush, make the object whole and durable, and return the channel's size of it.
 
         Nothing can be written afterwards.
-
-        Raises:
-            StorageError: The channel failed, now or before: the object may be incomplete.
-            InvalidInputError: Not every part of a scattered object was written; the missing ones
-                may still be.
-            ClosedError: The service was committed or closed before.
         """
         with self._append, self._changed:
             self._check_writable()
@@ -434,10 +424,7 @@ class WriteCacheService:
     # --- writing to the channel, without the lock ----------------------------------------------
 
     def _write_next(self) -> None:
-        """Write the oldest buffer of the queue in this thread, if the channel can take it now.
-
-        A failure is kept, and raised.
-        """
+        """Write the oldest buffer of the queue in this thread, if the channel can take it now."""
         with self._changed:
             self._failure.check()
             if not self._queue or (self._writing and self._placement.in_order):

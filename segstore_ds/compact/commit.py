@@ -86,11 +86,7 @@ def _is_listed(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
 
 
 def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], slot: Slot) -> Root:
-    """Return the root with the runs replaced, their inputs retired and their parts rewritten.
-
-    The root must list every run. `runs` holds at least one run, in offset order and without
-    overlap.
-    """
+    """Return the root with the runs replaced, their inputs retired and their parts rewritten."""
     number = root.next_segment
     # What takes the place of each input. If a run spans several parts, all goes into the first.
     instead: dict[int, list[SegmentEntry]] = {}

@@ -132,10 +132,7 @@ def _needed(context: StreamContext, root: Root) -> Iterator[str]:
 def _first_missing(
     context: StreamContext, root: Root, files: MetadataLog[Root], foreign: set[str]
 ) -> int:
-    """Return the first version whose file a backup needs and lacks.
-
-    Raises InvalidInputError if the folder holds something else.
-    """
+    """Return the first version whose file a backup needs and lacks."""
     newest = files.newest_listed()
     if newest is None:
         segments = f"{names.SEGMENTS_FOLDER}/"  # of an interrupted call, if the source has them

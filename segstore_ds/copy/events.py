@@ -117,10 +117,7 @@ class EventsCopy:
         return bytes_of(TableStatus(self.source), self.to.source, rows)
 
     def commit(self) -> Copied:
-        """Create the destination's first root, which lists the pieces of all runs.
-
-        Returns what was copied; `repeated` if another run was first.
-        """
+        """Create the destination's first root, which lists the pieces of all runs."""
         if self.to.done is not None:
             return self.to.done
         copy_id, plan = self.to.request.copy_id, self.plan

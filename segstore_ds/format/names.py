@@ -303,10 +303,7 @@ def build_status_path(version: int, kind: str, digest: str) -> str:
 
 
 def check_status_path(path: str, *, where: str) -> str:
-    """Return a status object's name from metadata unchanged.
-
-    A malformed name is a CorruptionError.
-    """
+    """Return a status object's name from metadata unchanged; CorruptionError for no such name."""
     match = _STATUS.fullmatch(path) if isinstance(path, str) else None
     if match is None or match[1] != STATUS_FOLDER:
         raise CorruptionError(

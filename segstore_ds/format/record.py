@@ -112,9 +112,6 @@ def encode_after(
 
     Of a tuple or a mapping, only the items are new that are not the same objects there. `beside` is
     stored beside the fields.
-
-    Raises:
-        CorruptionError: A reader would reject something new.
     """
     kind: Any = type(record)
     absent, loads, cells_of = _absent(kind), _loaders(kind), _cells_of(kind)

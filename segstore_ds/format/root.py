@@ -384,11 +384,7 @@ class Root:
 
 
 def property_of(root: Root, name: str, kind: type[T]) -> T | None:
-    """Return the value that the text of a property holds; None where it has none.
-
-    Raises:
-        CorruptionError: The text does not hold such a value.
-    """
+    """Return the value that the text of a property holds; None where it has none."""
     text = root.properties.get(name)
     if text is None:
         return None

@@ -51,10 +51,7 @@ class SegmentIndex(Protocol):
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Decode the columns asked for, in that order, from bytes that `check` has accepted.
-
-        `schema`, in normal form, is the schema that the frame has to have.
-        """
+        """Decode the columns asked for, in that order, from bytes that `check` has accepted."""
 
 
 class SegmentFormat(Protocol):
@@ -70,12 +67,6 @@ class SegmentFormat(Protocol):
 
         `tail` is as many of the last bytes as the entry says, and `footer_crc` is their expected
         CRC-32.
-
-        Raises:
-            EmptyObjectError: The object has no bytes.
-            TruncatedObjectError: It ends before its end does, or `tail` is too short.
-            CorruptionError: The bytes are malformed, or not the committed ones.
-            UnsupportedVersionError: A newer version wrote the object.
         """
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:

@@ -283,10 +283,7 @@ class MetadataLog(Generic[T]):
         return f"{self.folder}/{names.build_log_name(number)}"
 
     def get(self, number: int) -> T | None:
-        """Return a batch, or None where there is none.
-
-        Raises FormatError when the file is empty, truncated, corrupt or of a newer format.
-        """
+        """Return a batch, or None where there is none; FormatError if the file can't be read."""
         data = self.read(number)
         return None if data is None else self.decode(number, data)
 
@@ -307,10 +304,7 @@ class MetadataLog(Generic[T]):
             yield number, batch
 
     def latest(self) -> tuple[int, T] | None:
-        """Return the newest number by listing, and its batch; None in an empty log.
-
-        Raises FormatError as `get`: an older batch is never returned instead.
-        """
+        """Return the newest number by listing, and its batch; None for an empty log; as `get`."""
         number = -1
         for _ in range(LISTINGS):
             newest = self.newest_listed()

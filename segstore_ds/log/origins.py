@@ -52,10 +52,7 @@ class PinCheck:
 
 
 def share_origins(storage: Storage, root: Root) -> None:
-    """Make storage read what is missing in its folder from its origins; sends no request.
-
-    Raises CorruptionError when an origin is on another filesystem.
-    """
+    """Make storage read what is missing here from its origins, on this filesystem; no request."""
     for origin in origins_of(root):
         if not same_filesystem(storage.url, origin.url):
             raise CorruptionError(

@@ -37,10 +37,6 @@ def may_begin(files: MetadataLog[Root], *, resumed: str | None = None) -> int | 
     request each shows that the folders above it hold no stream. Folders above that the caller may
     not list are skipped. With `resumed`, segments whose paths begin with it are allowed, because an
     earlier attempt may have left them.
-
-    Raises:
-        InvalidInputError: The folder is a file, holds foreign files, or lies in a stream.
-        CorruptionError: It holds segments, but no log.
     """
     storage, first = files.storage, 0
     if storage.peek("", 1):

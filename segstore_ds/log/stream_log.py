@@ -182,12 +182,7 @@ class StreamLog:
         return self.refresh()
 
     def read_version(self, version: int) -> Root:
-        """Return the root as of a version.
-
-        Raises:
-            NotFoundError: The stream has no such version yet.
-            SnapshotExpiredError: The version was forgotten.
-        """
+        """Return the root of a version: NotFoundError before it, SnapshotExpiredError after."""
         newest = self.root
         if version > newest.version:
             newest = self.refresh()
@@ -325,12 +320,7 @@ class StreamLog:
             )
 
     def acknowledged(self) -> Root:
-        """Return the newest root seen that no mirror lacks; what is acknowledged is in it.
-
-        Raises:
-            FencedError: A mirror was promoted.
-            StorageError: A mirror can't be asked.
-        """
+        """Return the newest root seen that no mirror lacks; what is acknowledged is in it."""
         return self.read_version(self.seams.acknowledged(self.root))
 
     def new_transaction(self) -> str:

@@ -168,11 +168,6 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = Fal
 
     A time resolves to the end of everything committed at or before it. The time of an event
     resolves to the first event at or after it or, as an `end`, behind the last one before it.
-
-    Raises:
-        NotFoundError: The version, tag or reader does not exist.
-        SnapshotExpiredError: The version, or the versions of that time, were forgotten.
-        PositionError: The position is of another stream or generation.
     """
     match cut.kind:
         case "head" | "tail":
@@ -239,10 +234,6 @@ def check_held(context: StreamContext, position: Position) -> None:
     """Check that the log still holds the commits that a position has seen.
 
     Takes one request, except for positions of the two newest versions and those without a version.
-
-    Raises:
-        PositionError: Commits were lost, and their offsets may be assigned again.
-        MissingObjectError: This handle has seen commits that are gone.
     """
     newest, seen = context.log.root, Seen.by(position)
     if seen is None or not seen.is_same_history(newest):
@@ -283,13 +274,7 @@ def check_position(root: Root, position: Position) -> None:
 def check_range(
     root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str = "", remedy: str = GO_ON
 ) -> tuple[int, int]:
-    """Return the range to read; clamped to the head, with a warning, if data loss is accepted.
-
-    Raises:
-        InvalidInputError: Start is greater than end.
-        PositionError: A cut is beyond the tail.
-        TruncatedError: Start is below the head; names the lost events, and `remedy`.
-    """
+    """Return the range to read; clamped to the head, with a warning, if data loss is accepted."""
     if start > end and start <= root.tail:
         raise InvalidInputError(
             "start is after end",
@@ -337,11 +322,6 @@ def root_as_of(context: StreamContext, as_of: AsOf, *, replicated: bool = False)
     Of None it is the newest seen.
 
     With `replicated` it is the newest seen that is replicated everywhere.
-
-    Raises:
-        InvalidInputError: Both are given, or neither a number nor a time with a zone.
-        NotFoundError: The stream has no such version yet, or was created later.
-        SnapshotExpiredError: The version was forgotten.
     """
     if as_of is None:
         return context.log.acknowledged() if replicated else context.log.root

@@ -139,9 +139,6 @@ class Reading:
 
         A column stays the same under its stored name, in its type or a wider one. New ones of a
         reader of all columns do not matter here.
-
-        Raises:
-            SchemaMismatchError: A column was renamed, dropped or replaced; names them.
         """
         now = later.needed_schema
         if self.stored == later.stored and self.needed_schema.equals(now, check_metadata=True):
@@ -189,11 +186,7 @@ class Reading:
 
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
-    """Return the slices of segments to read, in offset order; statistics skip whole segments.
-
-    Raises:
-        SnapshotExpiredError: Parts of the version were deleted after its grace.
-    """
+    """Return the slices of segments to read, in offset order; statistics skip whole segments."""
     try:
         return _plan_range(status, root, reading)
     except MissingObjectError:
@@ -209,11 +202,7 @@ def check_kept(reading: Reading) -> None:
 
 
 def reopen(reading: Reading) -> tuple[StreamContext, Root]:
-    """Open the stream of a plan whose task has no handle; return its newest root, too.
-
-    Raises:
-        NotFoundError: The stream was dropped.
-    """
+    """Open the stream of a plan whose task has no handle; return its newest root, too."""
     log = StreamLog(reading.storage)
     newest = log.reopen()
     if newest.stream_id != reading.stream_id:

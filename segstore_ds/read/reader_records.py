@@ -131,12 +131,7 @@ def live_readers(context: StreamContext, now_us: int) -> list[SeenReader]:
 
 
 def newest_record(context: StreamContext, name: str) -> SeenReader | None:
-    """Return a reader's newest record, even a released one, or None.
-
-    Raises:
-        MissingObjectError: Records that the reader's hint proves are gone.
-        CorruptionError: The record is another reader's, or was written under another number.
-    """
+    """Return a reader's newest record, even a released one, or None."""
     folder = names.reader_folder(name)
     for _ in range(_ATTEMPTS):
         seen_s = context.clock.boot_s()
@@ -171,11 +166,6 @@ def add_record(
     """Write a reader's next record, made from its newest one; a lost race is tried again.
 
     If `make` returns None, nothing is written.
-
-    Raises:
-        ConflictError: Every race was lost.
-        CommitUnknownError: The storage did not say whether the record was written.
-        NotFoundError: The stream was dropped.
     """
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):

@@ -38,12 +38,6 @@ def plan_reading(
     """Check what is asked against a version, and return the plan that all tasks share.
 
     `Stream.scan` describes the arguments.
-
-    Raises:
-        InvalidInputError: A cut, a column or a filter is not valid, or two columns have one name;
-            or there is no time column to read an interval of.
-        PositionError: A cut beyond the tail, or a position of another stream or generation.
-        TruncatedError: The start is below the head.
     """
     first = resolve_cut(context, root, parse_cut(start))
     last = resolve_end(context, root, parse_cut(end), first)

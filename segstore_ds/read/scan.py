@@ -96,11 +96,6 @@ def run_tasks(
     No batch is empty. With several threads, up to ``2 * threads`` units are held beside the one in
     use; fewer if they would exceed `AHEAD_BYTES`, at least one. An `engine` may decode and filter
     some of the events itself; then no other folder stands in for a damaged one.
-
-    Raises:
-        SnapshotExpiredError: The version's segments were deleted after its grace.
-        NotFoundError: A segment is missing because the stream was dropped.
-        FormatError: An object is missing, truncated or damaged; names the object and the frame.
     """
     decoder = Decoder(reading, engine)
     rest = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)

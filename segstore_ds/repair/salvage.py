@@ -102,9 +102,6 @@ class Salvager:
         """Yield the events that can be read, in offset order, in the newest schema.
 
         An empty batch comes first, so that the schema is known if there are none.
-
-        Raises:
-            CorruptionError: Something can't be read, and must not be skipped.
         """
         root = self._root
         yield pa.RecordBatch.from_pylist([], self.schema)

@@ -89,12 +89,7 @@ class FollowerChannel:
         self._sequence = self._size = 0
 
     def receive(self, buffer: FlushedBuffer) -> None:
-        """Write the next buffer.
-
-        Raises:
-            CorruptionError: It does not follow the previous one, or holds a damaged record. Nothing
-                was written.
-        """
+        """Write the next buffer, if it follows the previous one and holds no damaged record."""
         expected, found = (self._sequence, self._size), (buffer.sequence, buffer.start)
         if found != expected:
             raise CorruptionError(

@@ -51,12 +51,7 @@ class SegstoreDataSource(DataSource):
         return "segstore"
 
     def schema(self) -> StructType:
-        """Pin the newest version and return its columns.
-
-        Raises:
-            InvalidInputError: An option is not valid, or there is no path.
-            NotFoundError: There is no stream.
-        """
+        """Pin the newest version and return its columns."""
         from segstore_ds.spark.batch.planning import load
 
         schema, self._pinned, reader = load(self)
@@ -68,9 +63,6 @@ class SegstoreDataSource(DataSource):
 
         `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
         read.
-
-        Raises:
-            SchemaMismatchError: The user's schema names other columns or types.
         """
         self._handed_on = True
         if self._planned is not None and self._planned[0] == schema.json():
@@ -80,10 +72,7 @@ class SegstoreDataSource(DataSource):
         return plan(self, schema, self._pinned)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a write: create a missing stream, check the columns, fix the token.
-
-        It raises as `Stream.plan_write` does.
-        """
+        """Plan a write: create a missing stream, check the columns, fix the token."""
         from segstore_ds.options.table import WRITE, parse_options
         from segstore_ds.spark.batch.planning import storage_of
         from segstore_ds.spark.batch.writer import client_of, plan_append_writer

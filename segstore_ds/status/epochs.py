@@ -118,9 +118,6 @@ def plan_epochs(
     """Return the stream's epochs after a commit, and the number of the staged bytes' epoch.
 
     Epochs are added where `change` allows it.
-
-    Raises:
-        SchemaMismatchError: The stream's schema was replaced, so the bytes no longer fit.
     """
     epoch = root.epoch
     text, spark = status.schema_texts(epoch)
@@ -257,9 +254,6 @@ def with_epochs(
     """Return a root with newer epochs, and with the features and properties that they need.
 
     A stored name that stood for another name is not given out again. `schemas` are new ones.
-
-    Raises:
-        InvalidInputError: A setting would take another column for its own.
     """
     newest, names = epochs[-1], epochs[-1].names
     after = called_columns(status, newest)

@@ -76,12 +76,7 @@ class Commit:
 
 
 def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts | None) -> bool:
-    """Tell whether a writer's batch is committed already. Pure.
-
-    Raises:
-        WriterConflictError: The id has another owner, the batch is older than the last one, batches
-            before it are missing, or the last one held other events.
-    """
+    """Tell whether a writer's batch is committed already. Pure."""
     if key is None:
         return False
     if known is None:

@@ -130,12 +130,7 @@ class _Writer(ABC):
 
     @abstractmethod
     def commit(self) -> int:
-        """Finish the object and return its size in bytes; it is then whole and durable.
-
-        Raises:
-            StorageError: The object may be incomplete or missing.
-            InvalidInputError: Nothing was written, or the writer was closed before.
-        """
+        """Finish the object and return its size in bytes; it is then whole and durable."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -211,7 +206,8 @@ class Storage(ABC):
     """Objects under one root.
 
     Every `path` is relative to the root, with `/` between its parts. Every call raises StorageError
-    if the filesystem failed, and InvalidInputError if the path is not inside the root.
+    if the filesystem failed, InvalidInputError if the path is not inside the root, and every read
+    MissingObjectError if there is no such object.
     """
 
     url: str  # canonical, shown in errors; never holds secrets
@@ -221,12 +217,7 @@ class Storage(ABC):
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
-        """Read a whole object, which may be empty.
-
-        Raises:
-            MissingObjectError: There is no such object.
-            CorruptionError: It is larger than `limit_bytes`; not all of it was read.
-        """
+        """Read a whole object, perhaps empty; CorruptionError if it is over `limit_bytes`."""
 
     def find(self, path: str, *, limit_bytes: int | None = None) -> bytes | None:
         """Read a whole object, or return None where there is none; raises as `get`."""
@@ -244,20 +235,11 @@ class Storage(ABC):
 
     @abstractmethod
     def get_range(self, path: str, start: int, end: int) -> bytes:
-        """Read exactly the bytes `[start, end)` of an object.
-
-        Raises:
-            MissingObjectError: There is no such object.
-            TruncatedObjectError: It ends before `end`.
-        """
+        """Read exactly the bytes `[start, end)`; TruncatedObjectError if the object ends before."""
 
     @abstractmethod
     def info(self, path: str) -> ObjectInfo:
-        """Ask the store for an object's size and time; never answered from a cache.
-
-        Raises:
-            MissingObjectError: There is no such object.
-        """
+        """Ask the store for an object's size and time, never a cache."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
@@ -284,9 +266,6 @@ class Storage(ABC):
 
         An existing object with other bytes is replaced: a process ended while it wrote it, on a
         filesystem that shows an object before it is whole.
-
-        Raises:
-            ConflictError: Another writer deleted the object on every attempt.
         """
         for _ in range(_TRIES):
             if self.create(path, data):
@@ -340,9 +319,6 @@ class Storage(ABC):
         `path` and `replace` are as for `open_staged`. Returns True if the copy was made; it is then
         whole and durable. Returns False if the two storages are not in one store or the store
         cannot copy: nothing was created, and the caller has to write the bytes.
-
-        Raises:
-            MissingObjectError: There is no such object.
         """
         check_path(source_path)
         check_path(path)
@@ -383,10 +359,6 @@ class Storage(ABC):
 
         The order is undefined. Names that start with '.' are included, and folder names end with
         '/'. An empty folder gives no names, a missing one gives None.
-
-        Raises:
-            InvalidInputError: The root or a folder above it is a file, or the prefix is not inside
-                the root.
         """
         start = f"{prefix}/" if prefix else ""
         found: dict[str, None] = {}
@@ -461,12 +433,7 @@ class Storage(ABC):
 
     @abstractmethod
     def ensure_exclusive(self) -> None:
-        """Make sure that `create` has one winner here; cheap when repeated.
-
-        Raises:
-            UnsafeFilesystemError: The filesystem, its version or its endpoint does not guarantee
-                it.
-        """
+        """Make sure that `create` has one winner here, or raise; cheap when repeated."""
 
 
 def refuse_empty(path: str, size: int) -> None:

@@ -79,10 +79,7 @@ class ObjectStore(ABC):
                 )
 
     def custom_endpoint(self, fs: Any) -> str | None:
-        """Return the endpoint, without user name and query, if it is not the vendor's own.
-
-        Raises OSError if the endpoint cannot be determined.
-        """
+        """Return the endpoint, without user name and query, if it is not the vendor's own."""
         parts = urlsplit(self.endpoint(fs))
         host = (parts.hostname or "").lower()
         if parts.scheme == "https" and host.endswith(self.own_hosts):
@@ -121,18 +118,12 @@ class ObjectStore(ABC):
         return [name.removeprefix(f"{bucket}/") for name in found]
 
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
-        """Ask for an object's size in bytes and modification time, bypassing every cache.
-
-        Raises FileNotFoundError if there is no such object.
-        """
+        """Ask for an object's size in bytes and modification time, bypassing every cache."""
         fs.invalidate_cache()
         return self.size_and_time(fs.info(full))
 
     def size_and_time(self, entry: Mapping[str, Any]) -> tuple[int, datetime]:
-        """Return size in bytes and modification time of an fsspec listing entry.
-
-        Raises FileNotFoundError if the entry is a folder.
-        """
+        """Return size and time of a listing's entry; FileNotFoundError for a folder."""
         if entry["type"] != "file":
             raise FileNotFoundError(entry["name"])
         for name in ("LastModified", "last_modified", "mtime", "updated"):

@@ -77,11 +77,7 @@ class EventRows:
         return len(self._rows) >= BATCH_ROWS or self.bytes >= BATCH_BYTES
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take a copy of an event, where a missing column is null.
-
-        Raises:
-            SchemaMismatchError: A column is unknown, or a value does not fit it. Nothing was taken.
-        """
+        """Take a copy of an event, where a missing column is null; nothing of one that misfits."""
         if not event.keys() <= self._names:
             raise SchemaMismatchError(
                 "event has unknown columns",

@@ -206,10 +206,7 @@ def _exact(data: pa.Buffer) -> pa.Buffer:
 
 @cache
 def check_compression(compression: str, level: int | None) -> None:
-    """Raise InvalidInputError if a compression is unknown or its level is out of range.
-
-    Both formats use it. A level of None is the codec's own default.
-    """
+    """Raise InvalidInputError if a compression is unknown or its level is out of range."""
     if compression == "none":
         return
     if compression not in {"zstd", "lz4"}:

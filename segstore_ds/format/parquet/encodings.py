@@ -291,10 +291,7 @@ def _leaves_of(sample: pa.RecordBatch) -> Iterator[pa.Array]:
 
 
 def leaves_of(schema: pa.Schema) -> list[tuple[pa.DataType, bool]]:
-    """Return the types of the leaf columns that a schema has in Parquet, in order.
-
-    With each comes whether it lies within lists or values of maps.
-    """
+    """Return the leaf types of a schema in Parquet; with each, whether lists or maps hold it."""
     return [leaf for field in schema for leaf in _leaves(field.type, repeated=False)]
 
 

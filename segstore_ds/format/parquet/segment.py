@@ -315,10 +315,7 @@ class ParquetSegments:
         )
 
     def measure_end(self, last: bytes, *, object_bytes: int) -> int:
-        """Return the size of footer, length and magic; with the filters if `last` has the footer.
-
-        It is unchecked.
-        """
+        """Return the unchecked size of footer, length and magic; with filters if `last` has all."""
         if len(last) < _END.size:
             return 0
         size = int(_END.unpack(last[-_END.size :])[0]) + _END.size

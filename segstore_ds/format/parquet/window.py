@@ -52,10 +52,7 @@ class Window:
         self._place = 0
 
     def show(self, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]) -> None:
-        """Replace the readable ranges.
-
-        `spans` ascend and do not overlap; `data` holds their bytes.
-        """
+        """Replace the readable ranges."""
         self._starts = [start for start, _ in spans]
         self._shown = [(end, buffer) for (_, end), buffer in zip(spans, data, strict=True)]
 

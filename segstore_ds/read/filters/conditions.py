@@ -36,10 +36,7 @@ class Condition:
     type: pa.DataType  # the column's type in normal form
 
     def may_match(self, bounds: Bounds, rows: int) -> bool:
-        """Return False only if no row satisfies the condition.
-
-        `bounds` are the column's over `rows` rows, as of its type.
-        """
+        """Return False only if no row satisfies the condition."""
         low, high, nulls = bounds
         if self.op == "is null":
             return nulls > 0
@@ -152,10 +149,7 @@ class Filters:
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that pass, in order; `batch` itself if all pass.
-
-        `batch` must have at least `columns`, in normal form.
-        """
+        """Return the rows that pass, in order; `batch` itself if all pass."""
         if not self or not batch.num_rows:
             return batch
         mask = self.mask(batch)

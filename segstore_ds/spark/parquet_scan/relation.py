@@ -106,9 +106,6 @@ def open_files(
     `base` comes from `find_base`; `files` holds at least one; a file that lacks a column of
     `schema` has nulls there. Plans show `name`. No filter is pushed down on `unpushed` columns, nor
     on columns that hold floats.
-
-    Raises:
-        UnreachableError: This Spark's internals are not as expected.
     """
     try:
         frame = _open_files(spark, base, files, schema, name)

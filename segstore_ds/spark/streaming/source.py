@@ -195,14 +195,6 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark before 4.2 gives neither argument. It asks for the end of a batch only after the batch
         before, and makes a batch of each answer, with or without a call of `partitions`. When a
         query restarts, it first plans an empty batch at the newest end in its checkpoint.
-
-        Raises:
-            PositionError: The checkpoint belongs to another stream, or is beyond the tail.
-            TruncatedError: Events that are due are below the head; names them.
-            InvalidInputError: The start is after the end.
-            NotFoundError: There is no stream, or no such version.
-            SnapshotExpiredError: A version that a cut names was forgotten.
-            ReaderConflictError: The reader's name belongs to another query.
         """
         root = self._batches.follow()
         given = self._planned if start is None else parse_offset(start)
@@ -236,10 +228,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**tail, "url": self._batches.stream.url}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of a batch on the newest version; every version holds the same events.
-
-        It raises as `latestOffset` does.
-        """
+        """Plan the tasks of a batch on the newest version; every version holds the same events."""
         finish = parse_offset(end)
         if finish is None:
             return []
@@ -298,12 +287,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- inside ------------------------------------------------------------------------------
 
     def _plan(self, snapshot: Snapshot, cuts: Mapping[str, int]) -> Reading:
-        """Plan a batch in the columns that the query began with.
-
-        Raises:
-            SchemaMismatchError: They were changed since, or there are new ones and the user has not
-                said which to read; nothing of the batch is read.
-        """
+        """Plan a batch in the columns that the query began with."""
         try:
             columns = project(snapshot, self._options, self._schema)
         except SchemaMismatchError as error:

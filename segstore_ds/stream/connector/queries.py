@@ -40,13 +40,7 @@ BoundEnd = tuple[str, int]  # a cut as it was written, and the offset that it wa
 def commit_batch(
     storage: Storage, plan: BatchPlan, request: WriteRequest, tasks: Sequence[StagedTask]
 ) -> None:
-    """Commit a micro-batch by its request's writer; one that is in the stream changes nothing.
-
-    Raises:
-        WriterConflictError: The batch is older than the writer's last one, or holds other events
-            than that, or its writer id has another owner.
-        SegstoreError: As `Stream.commit`; or why the batch could not be planned.
-    """
+    """Commit a micro-batch by its request's writer; one that is in the stream changes nothing."""
     if request.writer is None:
         raise InternalError("a micro-batch without a writer")
     stream = _open_kept(storage, plan.root.stream_id)
@@ -127,11 +121,7 @@ class MicroBatches:
         return self._context.log.root if self._shown is None else self._shown
 
     def begin(self) -> int:
-        """Bind the start to an offset.
-
-        Raises:
-            InvalidInputError: The start is after the end.
-        """
+        """Bind the start to an offset."""
         root, cut = self._root, parse_cut(self._start)
         offset = resolve_cut(self._context, root, cut)
         if cut.kind == "tail" and self.target is not None:
@@ -160,9 +150,6 @@ class MicroBatches:
         """Check a position; one that a checkpoint `logged` also against the log, once.
 
         After that the handle itself notices if commits that it has seen are gone.
-
-        Raises:
-            PositionError: It is of another stream or generation, or has seen commits that are gone.
         """
         check_position(self._root, position)
         if logged and not self._held:
@@ -182,12 +169,7 @@ class MicroBatches:
         return not ends and self._waiting.holds(self._root, start, available)
 
     def end_of_batch(self, start: int, *, limited: bool) -> int:
-        """Return the end of the batch that begins at an offset, within every limit if `limited`.
-
-        Raises:
-            TruncatedError: Events that are due are below the head.
-            PositionError: The offset is beyond the tail.
-        """
+        """Return the end of the batch that begins at an offset, within every limit if `limited`."""
         root = self._root
         first, last = check_range(
             root,

@@ -48,9 +48,6 @@ def build_write(
 
     `client` is what writes, beside segstore. `query` are the id, the batch id and the claim of a
     streaming query, which owns its writer id; until they are known the request has no writer.
-
-    Raises:
-        InvalidInputError: The options of a writer don't fit together.
     """
     streaming, writer = "batchId" not in options, None
     rules: Any = {"takeover": options["takeover"], "on_repeat": options["onRepeat"]}
@@ -96,12 +93,7 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
 
 
 def plan_write(storage: Storage, request: WriteRequest, *, create: bool) -> WriteJob:
-    """Plan a write; create the stream if it is missing and `create` is true.
-
-    Raises:
-        NotFoundError: There is no stream, and `create` is false.
-        SegstoreError: As `Stream.plan_write`.
-    """
+    """Plan a write; create the stream if it is missing and `create` is true."""
     return plan_job(open_or_create(storage, request, create=create), request)
 
 
