@@ -49,15 +49,6 @@ class BufferView:
         (piece,) = self.slice(index, index + 1).pieces
         return piece[0]
 
-    def copy_to(self, destination: Any) -> int:
-        """Copy the bytes, as many as fit, to the start of a writable buffer; return how many."""
-        target, place = _writable(destination), 0
-        for piece in self.pieces:
-            part = piece[: len(target) - place]
-            target[place : place + len(part)] = part
-            place += len(part)
-        return place
-
     def __eq__(self, other: object) -> bool:
         """Compare by content, wherever the pieces begin."""
         if not isinstance(other, BufferView):
@@ -70,31 +61,6 @@ class BufferView:
     def crc32(self) -> int:
         """Return the CRC-32 of the content."""
         return reduce(lambda crc, piece: crc32(piece, crc), self.pieces, 0)
-
-
-class ViewReader:
-    """A cursor over a view; a call that fails does not move it."""
-
-    __slots__ = ("_place", "_view")
-
-    def __init__(self, view: BufferView) -> None:
-        self._view, self._place = view, 0
-
-    @property
-    def available(self) -> int:
-        """How many bytes are left."""
-        return self._view.length - self._place
-
-    def read(self, length: int) -> BufferView:
-        """Return the next bytes as a view that shares memory."""
-        found = self._view.slice(self._place, self._place + operator.index(length))
-        self._place += found.length
-        return found
-
-    def read_into(self, destination: Any) -> int:
-        """Copy the next bytes, as many as there are and fit, to a writable buffer."""
-        target = _writable(destination)
-        return self.read(min(self.available, len(target))).copy_to(target)
 
 
 class ByteArraySegment(BufferView):
@@ -153,20 +119,6 @@ def _bytes_of(data: Any) -> memoryview:
             remedy="give bytes, a contiguous memoryview, an mmap or a pyarrow.Buffer",
             type=type(data).__name__,
         ) from error
-
-
-def _writable(destination: Any) -> memoryview:
-    try:
-        found = memoryview(destination).cast("B")
-    except TypeError:
-        found = memoryview(b"")
-    if found.readonly:
-        raise InvalidInputError(
-            "a destination can't be written",
-            remedy="give a bytearray, or a contiguous memoryview of one",
-            type=type(destination).__name__,
-        )
-    return found
 
 
 EMPTY: Final = ByteArraySegment(b"")

@@ -268,7 +268,8 @@ def docs(
         run.table([[{"page": name, "title": title} for name, title in titles.items()]])
         return
     if page not in texts.keys() - {"reference"}:
-        texts["reference"] = _rendered(texts["reference"])
+        rendered = re.sub(r"^::: (\S+)$", _described, texts["reference"], flags=re.MULTILINE)
+        texts["reference"] = rendered
     text = texts.get(page) or _find_entry(texts["runbook"], page)
     if text is None and (sections := _search(texts, page.casefold().split())):
         run.table([sections[:SECTIONS_SHOWN]])
@@ -310,11 +311,6 @@ def _search(texts: Mapping[str, str], words: Sequence[str]) -> list[dict[str, st
                 row = {"page": page, "section": title.lstrip("# "), "line": next(lines, "")[:100]}
                 found.append(((-named, page in background), row))
     return [row for _, row in sorted(found, key=lambda each: each[0])]
-
-
-def _rendered(reference: str) -> str:
-    """Return the reference with what the site shows for the names in it."""
-    return re.sub(r"^::: (\S+)$", _described, reference, flags=re.MULTILINE)
 
 
 def _described(name: re.Match[str]) -> str:

@@ -214,11 +214,9 @@ def commit_groups(
     if not runs:
         discard(context.storage, done)
         return context.log.root, ()
-    return commit_runs(context, runs, _as_it_is, staged=done, attempts=attempts)
-
-
-def _as_it_is(root: Root, _kept: Sequence[Replacement], _slot: Slot) -> tuple[Root, Note]:
-    return root, Note()
+    return commit_runs(
+        context, runs, lambda root, *_: (root, Note()), staged=done, attempts=attempts
+    )
 
 
 def commit_runs(
@@ -242,7 +240,8 @@ def commit_runs(
     """
 
     def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
-        check_outputs(root, runs)
+        for output in (output for run in runs for output in run.outputs):
+            check_floor(root, names.segment_token(output.path))
         kept, landed = listed_runs(context.status, root, runs)
         if landed:
             # Called again after the commit landed: the objects it lists must not be deleted.
@@ -298,12 +297,6 @@ def _apart(done: Sequence[Replacement]) -> list[Replacement]:
         if not kept or run.start >= kept[-1].start + kept[-1].rows:
             kept.append(run)
     return kept
-
-
-def check_outputs(root: Root, runs: Sequence[Replacement]) -> None:
-    """Raise StagedExpiredError where outputs were staged below the staging floor."""
-    for path in (output.path for run in runs for output in run.outputs):
-        check_floor(root, names.segment_token(path))
 
 
 def summarise(

@@ -8,49 +8,35 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from segstore_ds.observe.description import LANES, MIXED, Bar, Description, Step
+from segstore_ds.observe.description import LANES, MIXED, Bar, Description
 from segstore_ds.observe.figures import FORMATS, ReaderFigures
 from segstore_ds.options.printable import printable_html as escape
 from segstore_ds.options.quantities import with_unit
 
-# Colours by name: light, dark, and as notebooks choose one.
-_LIGHT: Mapping[str, str] = {
-    "ground": "#ffffff",
-    "ink": "#1f2328",
-    "muted": "#59636e",
-    "line": "#d1d9e0",
-    "arrow": "#d97706",
-    "parquet": "#2563eb",
-    "both": "#7a6a9d",
-    "hidden": "#8b949e",
-    "reader": "#1a7f5a",
-    "alarm": "#c0362c",
+# Colours by name, light and dark; notebooks say which of the two they show.
+_COLOURS: Mapping[str, tuple[str, str]] = {
+    "ground": ("#ffffff", "#0d1117"),
+    "ink": ("#1f2328", "#e6edf3"),
+    "muted": ("#59636e", "#9ba5b0"),
+    "line": ("#d1d9e0", "#343b44"),
+    "arrow": ("#d97706", "#f0a44b"),
+    "parquet": ("#2563eb", "#6ea8fe"),
+    "both": ("#7a6a9d", "#b3a5d3"),
+    "hidden": ("#8b949e", "#7d8590"),
+    "reader": ("#1a7f5a", "#4cc38a"),
+    "alarm": ("#c0362c", "#ff8a80"),
 }
-_DARK: Mapping[str, str] = {
-    "ground": "#0d1117",
-    "ink": "#e6edf3",
-    "muted": "#9ba5b0",
-    "line": "#343b44",
-    "arrow": "#f0a44b",
-    "parquet": "#6ea8fe",
-    "both": "#b3a5d3",
-    "hidden": "#7d8590",
-    "reader": "#4cc38a",
-    "alarm": "#ff8a80",
-}
-# JupyterLab and VS Code say on the body which of the two they show.
+_LIGHT, _DARK = (
+    "".join(f"--{name}:{pair[dark]};" for name, pair in _COLOURS.items()) for dark in (0, 1)
+)
 _DARK_NOTEBOOKS = '[data-jp-theme-light="false"] .segstore,.vscode-dark .segstore'
 _LIGHT_NOTEBOOKS = '[data-jp-theme-light="true"] .segstore,.vscode-light .segstore'
 
 
-def _variables(colours: Mapping[str, str]) -> str:
-    return "".join(f"--{name}:{colour};" for name, colour in colours.items())
-
-
 STYLE = (
-    f".segstore{{{_variables(_LIGHT)}color:var(--ink)}}"
-    f"@media (prefers-color-scheme:dark){{.segstore{{{_variables(_DARK)}}}}}"
-    f"{_DARK_NOTEBOOKS}{{{_variables(_DARK)}}}{_LIGHT_NOTEBOOKS}{{{_variables(_LIGHT)}}}"
+    f".segstore{{{_LIGHT}color:var(--ink)}}"
+    f"@media (prefers-color-scheme:dark){{.segstore{{{_DARK}}}}}"
+    f"{_DARK_NOTEBOOKS}{{{_DARK}}}{_LIGHT_NOTEBOOKS}{{{_LIGHT}}}"
     ".segstore .row{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 16px;"
     "margin-top:8px;font-size:12px;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}"
     ".segstore .muted{color:var(--muted)}.segstore .alarm{color:var(--alarm)}"
@@ -120,18 +106,15 @@ def draw_history(found: Description) -> str:
         _box((at(step.end), after), events / most_held, "parquet", f"{events:,} events held")
         for step, after, events in zip(steps, until, held, strict=True)
     )
+    said = "{0.commits:,} commits, versions {0.first:,} to {0.last:,}".format
     commits = (
-        _box((at(step.start), at(step.end)), step.commits / most_commits, "both", _said(step))
+        _box((at(step.start), at(step.end)), step.commits / most_commits, "both", said(step))
         for step in steps
     )
     ends = [moment(first), moment(last)]
     return _chart("events held", f"at most {most_held:,}", growth, ends) + _chart(
         "commits", f"at most {most_commits:,} in a 120th of the time", commits, ends
     )
-
-
-def _said(step: Step) -> str:
-    return f"{step.commits:,} commits, versions {step.first:,} to {step.last:,}"
 
 
 def moment(time: dt.datetime) -> str:

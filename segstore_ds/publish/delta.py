@@ -418,7 +418,7 @@ def read_checkpoint(storage: Storage, version: int) -> list[dict[str, Any]]:
     digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST)
     if digest is None:
         adds = [row["add"] for row in rows if row.get("add")]
-        _check_files(adds, _read_note(storage, version), where)
+        _check_files(adds, _first_line(storage, storage.info(commit_path(version)))[1], where)
     else:
         check_digest(build_json(rows), digest.decode("ascii", "replace"), where=where)
     actions = []
@@ -434,10 +434,6 @@ def read_checkpoint(storage: Storage, version: int) -> list[dict[str, Any]]:
                 known["partitionValues"] = {}
             actions.append({kind: known})
     return actions
-
-
-def _read_note(storage: Storage, version: int) -> Note | None:
-    return _first_line(storage, storage.info(commit_path(version)))[1]
 
 
 def _check_files(adds: Iterable[Mapping[str, Any]], note: Note | None, where: str) -> None:

@@ -78,19 +78,6 @@ def codec_of(name: str) -> Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """How to publish; afterwards the table names no snapshot of a version below `since`.
-
-    The table shows all events below offset `upto`.
-    """
-
-    settle: bool = False
-    strict: bool = False
-    since: int = 0
-    upto: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """A table as this handle left it, and the version of the stream that it published last."""
 
@@ -113,8 +100,37 @@ def run_publish(
     With `settle` all events are published, and with `strict` no column may be left out. Versions
     below `since` had values that the stream no longer has. Events below `upto` are published, too.
     """
-    order = _Order(settle=settle, strict=strict, since=since, upto=upto)
-    return _publish(context, codec_of(kind), order)
+    codec = codec_of(kind)
+    known: _Known | None = context.memory.get(codec.KIND)
+    if known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S:
+        known = None
+    missed = False
+    for _ in range(_ATTEMPTS):
+        if settle:
+            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
+        began_s = context.clock.boot_s()
+        try:
+            root, table = _newest(context, codec, known)
+            known = None
+            least = root.tail if settle else min(upto, root.tail)
+            done = _bring_up(context, codec, table, root, strict=strict, since=since, least=least)
+        except MissingObjectError:
+            if missed:
+                raise
+            known, missed = None, True  # the table was removed meanwhile, or is damaged
+            continue
+        if done is None:
+            continue
+        if context.clock.boot_s() - began_s < _FRESH_S:
+            return done
+        # After a pause, what was planned may have been purged and deleted before the put.
+        if context.log.refresh().log_start <= root.version:
+            return done
+    raise ConflictError(
+        "other publishers committed first on every attempt",
+        remedy="publish again",
+        attempts=_ATTEMPTS,
+    )
 
 
 def run_unpublish(context: StreamContext, kind: str) -> int:
@@ -140,39 +156,6 @@ def published(context: StreamContext, kind: str) -> Published | None:
     return _describe(context, codec, table) if table.note is not None else None
 
 
-def _publish(context: StreamContext, codec: Codec, order: _Order) -> Published:
-    """Publish the newest version, and again while the one shown was purged meanwhile."""
-    known: _Known | None = context.memory.get(codec.KIND)
-    if known is not None and context.clock.boot_s() - known.time_s > _KNOWN_S:
-        known = None
-    missed = False
-    for _ in range(_ATTEMPTS):
-        if order.settle:
-            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
-        began_s = context.clock.boot_s()
-        try:
-            root, table = _newest(context, codec, known)
-            known = None
-            done = _bring_up(context, codec, table, root, order)
-        except MissingObjectError:
-            if missed:
-                raise
-            known, missed = None, True  # the table was removed meanwhile, or is damaged
-            continue
-        if done is None:
-            continue
-        if context.clock.boot_s() - began_s < _FRESH_S:
-            return done
-        # After a pause, what was planned may have been purged and deleted before the put.
-        if context.log.refresh().log_start <= root.version:
-            return done
-    raise ConflictError(
-        "other publishers committed first on every attempt",
-        remedy="publish again",
-        attempts=_ATTEMPTS,
-    )
-
-
 def _newest(context: StreamContext, codec: Codec, known: _Known | None) -> tuple[Root, Table]:
     """Return the newest version, and the table as it is, or as this handle left it.
 
@@ -189,7 +172,14 @@ def _newest(context: StreamContext, codec: Codec, known: _Known | None) -> tuple
 
 
 def _bring_up(
-    context: StreamContext, codec: Codec, table: Table, root: Root, order: _Order
+    context: StreamContext,
+    codec: Codec,
+    table: Table,
+    root: Root,
+    *,
+    strict: bool,
+    since: int,
+    least: int,
 ) -> Published | None:
     """Bring a table up to a version; None if another publisher came first."""
     storage = context.storage
@@ -201,7 +191,7 @@ def _bring_up(
             url=storage.url,
         )
     check_shown(context, codec, table.note, root)
-    columns = _columns_of(context, codec, root, strict=order.strict)
+    columns = _columns_of(context, codec, root, strict=strict)
     recalled = _recall(context, codec, table, root)
     if recalled is None:
         table, files = codec.read_files(storage, table)
@@ -209,12 +199,16 @@ def _bring_up(
     else:
         known, files = recalled
     # What a table has shown stays in it: readers of changes would take its rows for deleted.
-    shown = table.note.tail if table.note else 0
-    least = root.tail if order.settle else max(shown, min(order.upto, root.tail))
+    least = max(least, table.note.tail if table.note else 0)
     listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
-    since = max(order.since, clean_since(root))
+    since = max(since, clean_since(root))
     # Older metadata has bounds of values from before.
-    fresh = since > 0 and table.note is not None and _is_older(table.note, root, since)
+    shown = table.note
+    fresh = (
+        since > 0
+        and shown is not None
+        and (shown.generation != root.generation or shown.version < since)
+    )
     if not fresh and not table.moved and not _is_due(table.note, root, listing):
         if not table.hinted:
             announce(storage, codec, table)
@@ -276,9 +270,9 @@ def _recall(
         return None
     known: _Known | None = context.memory.get(codec.KIND)
     try:
-        if known is not None and _is_of(known.root, note):
-            old = known.root
-        else:
+        shown = note.stream_id, note.generation, note.version
+        old = known.root if known is not None else root
+        if (old.stream_id, old.generation, old.version) != shown:
             old = context.log.read_version(note.version)
     except (SnapshotExpiredError, NotFoundError):
         return None
@@ -287,16 +281,6 @@ def _recall(
     shared = shared_parts(context.status, old, root, (note.head, note.tail))
     listing = plan_listing(context.status, old, folder=codec.KIND, known=shared, end=note.tail)
     return shared, {file.key: file for file in listing.files}
-
-
-def _is_of(root: Root, note: Note) -> bool:
-    shown = note.stream_id, note.generation, note.version
-    return (root.stream_id, root.generation, root.version) == shown
-
-
-def _is_older(note: Note, root: Root, version: int) -> bool:
-    """Tell whether what a commit shows may have values from before a version of the stream."""
-    return note.generation != root.generation or note.version < version
 
 
 def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
@@ -471,7 +455,7 @@ def forget_tables(context: StreamContext, record: Redaction) -> Iterator[tuple[s
         try:
             if codec.newest(storage).note is None:
                 raise _not_published(storage)
-            _publish(context, codec, _Order(since=record.version))
+            run_publish(context, kind, since=record.version)
             table = codec.newest(storage)
             codec.checkpoint(storage, table)
             made = _clean(context, codec, table, now_us=context.log.store_now_us(), at_once=True)

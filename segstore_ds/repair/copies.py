@@ -164,18 +164,16 @@ def _damaged(context: StreamContext) -> set[str]:
 # --- inline frames -------------------------------------------------------------------------------
 
 
-def restore_frames(context: StreamContext, root: Root) -> Findings:
-    """Restore the inline frames of `root`, and of the versions before it; safe to repeat."""
-    return _FrameRepair(context, root).run()
-
-
 @dataclass(slots=True)
-class _FrameRepair:
+class FrameRepair:
+    """Restores the inline frames of `root`, and of the versions before it; safe to repeat."""
+
     context: StreamContext
     root: Root
     findings: Findings = field(default_factory=Findings)
 
     def run(self) -> Findings:
+        """Return what was put back, and what could not be."""
         kept = KeptVersions(self.context, self.root)
         inline = takewhile(attrgetter("inline_bytes"), chain([self.root], kept.older()))
         for root in inline:

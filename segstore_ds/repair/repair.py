@@ -41,8 +41,8 @@ from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise, mend_tables
 from segstore_ds.publish.latest import latest_storage
 from segstore_ds.repair.copies import (
+    FrameRepair,
     restore_commits,
-    restore_frames,
     restore_log,
     restore_objects,
 )
@@ -125,7 +125,7 @@ def run_repair(
         if not known.done
     ]
     report.repaired += _forget_before_gaps(context) if allow_loss and taken is None else []
-    frames = restore_frames(context, context.log.reopen())
+    frames = FrameRepair(context, context.log.reopen()).run()
     report.repaired += frames.repaired
     root = context.log.reopen()
     report.repaired += restore_objects(context, root)

@@ -72,11 +72,27 @@ class CheckedStorage(Storage):
         self._options = dict(options or {})
         self._opener = opener
         self._mask: Mask | None = None
+        self._connected: tuple[tuple[object, ...], Any] | None = None
         self._shared: dict[str, SharedRoot] = {}
 
-    def _session(self) -> tuple[object, ...]:
-        """Return what a connection is good for: this process, and what `env:NAME` options say."""
-        return os.getpid(), *read_variables(self._options)
+    def connected(self, open_: Callable[[Mapping[str, Any]], Any], remedy: str = "") -> Any:
+        """Return what resolved options open; again in a forked child, and with other variables."""
+        session = os.getpid(), *read_variables(self._options)
+        if self._connected is not None and self._connected[0] == session:
+            return self._connected[1]
+        options = resolve_storage_options(self._options, self.location)
+        refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
+        try:
+            found = open_(options)
+        except InvalidInputError:
+            raise
+        except refusals + self._foreign() as cause:
+            text, chained = self.mask.describe(cause), self.mask.cause(cause)
+        else:
+            self._connected, self._mask = (session, found), None
+            return found
+        fact = "storage options are not accepted"
+        raise InvalidInputError(fact, remedy=remedy, storage=self.url, cause=text) from chained
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

@@ -18,7 +18,6 @@ from fsspec.registry import known_implementations, registry
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage.base import ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.credentials import resolve_storage_options
 
 
 class Gate:
@@ -104,39 +103,22 @@ class GatheredWriter(StagedWriter, ScatteredWriter):
 class SingleWriterStorage(GatheringStorage):
     """Objects of a filesystem without exclusive create."""
 
-    _connected: tuple[tuple[object, ...], Any, str] | None = None
-
     @property
     def fs(self) -> Any:
         """The filesystem of this process; connects again in a forked child and with other keys."""
-        return self._connect()[1]
+        return self.connected(self._open_fs)[0]
 
-    def _connect(self) -> tuple[tuple[object, ...], Any, str]:
-        session = self._session()
-        if self._connected is None or self._connected[0] != session:
-            options = resolve_storage_options(self._options, self.location)
-            refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
-            try:
-                fs, root = url_to_fs(self.url, **options)
-            except ImportError as cause:
-                raise InvalidInputError(
-                    "a package for this location is not installed",
-                    remedy=str(cause),
-                    storage=self.url,
-                ) from cause
-            except refusals + self._foreign() as cause:
-                text = self.mask.describe(cause)
-                chained = self.mask.cause(cause)
-            else:
-                self._connected, self._mask = (session, fs, root), None
-                return self._connected
+    def _open_fs(self, options: Mapping[str, Any]) -> tuple[Any, str]:
+        try:
+            fs, root = url_to_fs(self.url, **options)
+        except ImportError as cause:
             raise InvalidInputError(
-                "storage options are not accepted", storage=self.url, cause=text
-            ) from chained
-        return self._connected
+                "a package for this location is not installed", remedy=str(cause), storage=self.url
+            ) from cause
+        return fs, root
 
     def _name(self, full: str) -> str:
-        _, _, root = self._connect()
+        _, root = self.connected(self._open_fs)
         relative = full.removeprefix(self.location.path.rstrip("/")).lstrip("/")
         return f"{root.rstrip('/')}/{relative}" if relative else root
 

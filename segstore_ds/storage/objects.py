@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
@@ -43,18 +44,13 @@ _LOG = logging.getLogger(__name__)
 NOTICE_S = 2.0
 PATIENCE_S = 10.0
 _AGAIN_S = 0.25  # between two attempts, and two addresses of one host
-_answered: set[str] = set()
+_answered: set[str] = set()  # endpoints that have, in this process
 _gave_up: dict[str, float] = {}  # endpoint -> when
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
 _ANSWERED = ("get", "get_range", "info", "create", "put")
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def has_answered(endpoint: str) -> bool:
-    """Tell whether an endpoint has answered in this process."""
-    return endpoint in _answered
 
 
 class FirstContact:
@@ -133,40 +129,20 @@ class ObjectStorage(CheckedStorage):
     def __init__(self, location: Location, *options: Any, **how: Any) -> None:
         super().__init__(location, *options, **how)
         self._store = STORES[location.scheme]
-        self._connected: tuple[tuple[object, ...], Any] | None = None
         self._bucket_found = False
 
     @property
     def fs(self) -> Any:
         """The filesystem of this process; connects again in a forked child and with other keys."""
-        session = self._session()
-        if self._connected is None or self._connected[0] != session:
-            options = resolve_storage_options(self._options, self.location)
-            refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
-            try:
-                fs = self._store.connect(self.location, options)
-            except InvalidInputError:
-                raise
-            except refusals + self._foreign() as cause:
-                text = self.mask.describe(cause)
-                chained = self.mask.cause(cause)
-            else:
-                self._connected, self._mask = (session, fs), None
-                return fs
-            raise InvalidInputError(
-                "storage options are not accepted",
-                remedy=f"see the options of {self._store.class_name}",
-                storage=self.url,
-                cause=text,
-            ) from chained
-        return self._connected[1]
+        remedy = f"see the options of {self._store.class_name}"
+        return self.connected(partial(self._store.connect, self.location), remedy)
 
     def _foreign(self) -> tuple[type[BaseException], ...]:
         return self._store.foreign()
 
     def run(self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:  # noqa: D102
         endpoint = self.resume(verb, path, self._store.endpoint, self.fs)
-        if has_answered(endpoint):
+        if endpoint in _answered:
             result = super().run(verb, path, work, *args, **kw)
         else:
             with FirstContact(endpoint, answers=verb in _ANSWERED) as contact:

@@ -14,7 +14,6 @@ from segstore_ds.cache.views import (
     EMPTY,
     BufferView,
     ByteArraySegment,
-    ViewReader,
     as_view,
     join,
 )
@@ -51,24 +50,6 @@ class ViewSuite(ABC):
         for place in (-1, 487):
             with pytest.raises(InvalidInputError, match="out of bounds"):
                 view[place]
-        for room in (0, 100, 487, 900):
-            target = bytearray(room)
-            assert view.copy_to(target) == min(room, 487)
-            assert target == CONTENT[:room].ljust(room, b"\0")
-        with pytest.raises(InvalidInputError, match="can't be written"):
-            view.copy_to(CONTENT)
-
-    def test_a_reader_copies_into_other_memory(self):
-        reader, target, found = ViewReader(self.make(CONTENT)), bytearray(50), b""
-        assert reader.read(7).copy() == CONTENT[:7]
-        while reader.available:
-            found += target[: reader.read_into(target)]
-        assert found == CONTENT[7:]
-        assert reader.read_into(target) == 0
-        reader = ViewReader(self.make(CONTENT))
-        with pytest.raises(InvalidInputError, match="out of bounds"):
-            reader.read(488)
-        assert reader.available == 487
 
     def test_equal_content_is_equal(self):
         view, same = self.make(CONTENT), join(map(as_view, (CONTENT[:100], CONTENT[100:])))
