@@ -16,6 +16,7 @@ from segstore_ds.stream.opening import create, drop, exists, list_streams, open,
 from segstore_ds.stream.rescue import repair, salvage, verify
 from segstore_ds.stream.scan import Scan, ScanTask
 from segstore_ds.stream.stream import Stream
+from segstore_ds.stream.stream_set import StreamSet
 from segstore_ds.write.layout import Layout
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ScanTask",
     "SegstoreError",
     "Stream",
+    "StreamSet",
     "UpkeepPolicy",
     "create",
     "drop",

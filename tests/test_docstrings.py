@@ -19,7 +19,7 @@ from segstore_ds.write.appender import LiveAppender
 # Classes whose methods users call; of other values, only the class has an example, if any.
 _CALLED = (segstore.Stream, segstore.Scan, segstore.ScanTask, segstore.NamedReader, LiveAppender)
 _CALLED += tuple(getattr(namespaces, name) for name in ("Tags", "Readers", "Followers", "Pins"))
-_CALLED += (namespaces.PublishedTables, namespaces.Settings)
+_CALLED += (namespaces.PublishedTables, namespaces.Settings, segstore.StreamSet)
 # Shown by the example of another name, or inherited from a dict or a tuple.
 _WITHOUT = {"commit", "close", "of", "between", "plan_part", "at_root", "count", "index"}
 _WITHOUT |= {*dir(dict), *dir(tuple)} - {"count", "index"}

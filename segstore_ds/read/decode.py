@@ -303,6 +303,9 @@ class SliceDecoder:
         if reading.commit_time_column is not None and self.times is not None:
             times = self.times.column(start, rows)
             batch = batch.append_column(reading.commit_time_column, times)
+        if reading.stream is not None:
+            column, name = reading.stream
+            batch = batch.append_column(column, pa.repeat(pa.scalar(name, pa.string()), rows))
         if reading.filters:
             batch = reading.filters.apply(batch)
         names = self.decoder.names

@@ -46,6 +46,15 @@ def plan_batch_end(
     return cursor
 
 
+def bytes_between(segments: Iterable[PlacedSegment], start: int, end: int) -> int:
+    """Return how many encoded bytes the events ``[start, end)`` count, as `plan_batch_end` does."""
+    return sum(
+        _encoded(each, min(end, each.end) - each.start)
+        - _encoded(each, max(start, each.start) - each.start)
+        for each in segments
+    )
+
+
 def _take_bytes(placed: PlacedSegment, first: int, last: int, size: int) -> int:
     """Return the end of the longest run of rows from `first` that stays within `size` bytes."""
     budget = size + _encoded(placed, first)

@@ -84,7 +84,8 @@ class Reading:
     by its number, `schema` is that of the version, and `mirrors` are other folders, which are read
     if a segment is damaged here. Parquet segments of `native_epochs` are left out, because another
     engine reads them. By the values of `key_columns` segments are looked up. `stored` has the
-    stored names of columns that the schema, the columns and the filters call otherwise.
+    stored names of columns that the schema, the columns and the filters call otherwise. Where
+    streams are read together, `stream` is the column of their names, and this one's.
     """
 
     storage: Storage = field(repr=False)
@@ -104,6 +105,7 @@ class Reading:
     read_cache_bytes: int = 0
     key_columns: tuple[str, ...] = ()
     stored: Mapping[str, str] = field(default_factory=dict)
+    stream: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, context: StreamContext, root: Root, **how: Any) -> Self:
@@ -126,7 +128,9 @@ class Reading:
     @property
     def pruning(self) -> Filters:
         """The filters by stored names, as statistics and keys of segments go by."""
-        return self.filters.renamed(self.stored) if self.stored else self.filters
+        # Of streams that are read together, an expression may ask for the column of their names.
+        filters = replace(self.filters, expressions=()) if self.stream else self.filters
+        return filters.renamed(self.stored) if self.stored else filters
 
     def as_stored(self, schema: pa.Schema) -> pa.Schema:
         """Return some of the columns as segments have them."""
@@ -169,6 +173,8 @@ class Reading:
         ]
         if self.commit_time_column is not None:
             fields.append(pa.field(self.commit_time_column, TIME_TYPE))
+        if self.stream is not None:
+            fields.append(pa.field(self.stream[0], pa.string()))
         return pa.schema(fields)
 
     @property
@@ -180,6 +186,8 @@ class Reading:
     def needed_schema(self) -> pa.Schema:
         """The schema of the columns to decode: requested columns and filtered ones."""
         wanted = dict.fromkeys((*self.columns, *self.filters.columns))
+        if self.stream is not None:
+            wanted.pop(self.stream[0], None)
         # Spark reads one column of a Parquet file, to count rows, if none is requested.
         found = [self.schema.field(name) for name in wanted] or [self.schema.field(0)]
         return pa.schema(found)

@@ -1,23 +1,35 @@
 """A read is checked against one version, and becomes the plan that its tasks share."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.indexed_columns import time_field
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.column_names import named_schema, stored_names
+from segstore_ds.format.schema.column_names import named_schema, store_columns, stored_names
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options import table as options
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut, resolve_end
 from segstore_ds.read.event_time import EventTime, time_conditions
-from segstore_ds.read.filters.conditions import Filters
+from segstore_ds.read.filters.conditions import Condition, Filters
 from segstore_ds.read.filters.given import FilterLike, parse_filters
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.epochs import epoch_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """The other streams with which one is read: all columns together, and how this one is named.
+
+    `schema` is what the stream's next epoch could be; `column` and `name` are as in `Reading`.
+    """
+
+    schema: pa.Schema
+    column: str
+    name: str
 
 
 def plan_reading(
@@ -34,6 +46,7 @@ def plan_reading(
     commit_time_column: str | None = None,
     fail_on_data_loss: bool = True,
     read_cache_bytes: int = options.default("readCacheBytes"),
+    among: Among | None = None,
 ) -> Reading:
     """Check what is asked against a version, and return the plan that all tasks share.
 
@@ -45,12 +58,25 @@ def plan_reading(
     first, last = check_range(root, first, last, fail_on_data_loss=fail_on_data_loss, url=url)
     stored = epoch_schema(context.status, root.epoch)
     schema = named_schema(stored, root.epoch.names)
-    filters = Filters() if filters is None else parse_filters(filters, schema)
+    within: tuple[Condition, ...] = ()
     if event_time is not None:
         field = time_field(root, stored)
         within = time_conditions(schema.field(stored.get_field_index(field.name)), event_time)
-        filters = replace(filters, conditions=(*within, *filters.conditions))
-    extra = (offset_column, segment_column, commit_time_column)
+    extra: tuple[str | None, ...] = (offset_column, segment_column, commit_time_column)
+    other_names, stream, known = stored_names(stored, root.epoch.names), None, schema
+    if among is not None:
+        # As if an epoch with all columns had just begun.
+        schema, stream = among.schema, (among.column, among.name)
+        kept = store_columns(schema, stored, root.epoch.names).names
+        pairs = zip(schema.names, kept, strict=True)
+        other_names = {name: one for name, one in pairs if one != name}
+        extra, known = (*extra, among.column), schema.append(pa.field(among.column, pa.string()))
+    parsed = Filters() if filters is None else parse_filters(filters, known)
+    if among is not None:
+        left = parsed.where(among.column, pa.array([among.name]))
+        parsed, last = (parsed, first) if left is None else (left, last)
+    if within:
+        parsed = replace(parsed, conditions=(*within, *parsed.conditions))
     return Reading.of(
         context,
         root,
@@ -58,12 +84,13 @@ def plan_reading(
         end=last,
         schema=schema,
         columns=_check_columns(columns, extra, schema),
-        filters=filters,
+        filters=parsed,
         offset_column=offset_column,
         segment_column=segment_column,
         commit_time_column=commit_time_column,
         read_cache_bytes=check_option("read_cache_bytes", read_cache_bytes),
-        stored=stored_names(stored, root.epoch.names),
+        stored=other_names,
+        stream=stream,
     )
 
 

@@ -29,6 +29,7 @@ from segstore_ds.storage.locations import (
     find_inner,
     load_fsspec,
     resolve_location,
+    split_pattern,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "refuse_overlap",
     "resolve_location",
     "resolve_storage_options",
+    "split_pattern",
 ]
 
 UrlLike = str | os.PathLike[str] | Storage  # a location, or the storage that is open there

@@ -129,6 +129,25 @@ def find_outer(location: Location) -> str | None:
     return f"{scheme}://{outer}"
 
 
+def split_pattern(url: str | os.PathLike[str]) -> tuple[str, str] | None:
+    """Return folder and pattern of a location whose last part holds a *; None of any other one.
+
+    >>> split_pattern("s3://b/streams/eu-*"), split_pattern("s3://b/streams")
+    (('s3://b/streams', 'eu-*'), None)
+    """
+    location = resolve_location(url)
+    folder, name = find_outer(location), location.path.rpartition("/")[2]
+    if folder is None or "*" not in name:
+        return None
+    if "*" in folder:
+        raise InvalidInputError(
+            "only the last part of a location can be a pattern",
+            remedy="name the folder that holds the streams, and read several one by one",
+            location=location.url,
+        )
+    return folder, name
+
+
 def shown(text: str) -> str:
     """Remove possible secrets from a location for an error: user, password, query, fragment.
 

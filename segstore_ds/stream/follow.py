@@ -40,7 +40,7 @@ from segstore_ds.storage import UrlLike
 from segstore_ds.stream.dead_letters import DeadLetters, check_reason, check_rows
 
 POLL_S = 0.05
-_FIRST_WAIT_S = 0.005
+FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
 _AGAIN = "start again: it goes on with the first event that was not returned, in the new columns"
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Follow(Iterator[pa.RecordBatch]):
         self._heard_s = context.clock.boot_s()  # when the last batch was returned
         self._waiting = Waiting(context, least_rows, delay_s)
         self._replicated, self._most_rows = replicated, most_rows
-        self._wait_s = _FIRST_WAIT_S
+        self._wait_s = FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._ended = False
         root = self._seen = context.log.refresh()  # the newest root that continues what was read
@@ -319,7 +319,7 @@ class Follow(Iterator[pa.RecordBatch]):
                 if not batch.num_rows:
                     continue
             if batch is not None:
-                self._wait_s, self._heard_s = _FIRST_WAIT_S, self._context.clock.boot_s()
+                self._wait_s, self._heard_s = FIRST_WAIT_S, self._context.clock.boot_s()
                 return self._give_out(batch)
             self._batches, self._next = None, self._upto
             self.publish()

@@ -137,6 +137,22 @@ class Filters:
             tuple([_RenamedTest(each, names) for each in self.expressions]),
         )
 
+    def where(self, column: str, value: pa.Array) -> "Filters | None":
+        """Return what is left to ask where a column has one value; None if no row passes there."""
+        left, groups = [], []
+        for condition in self.conditions:
+            if condition.column != column:
+                left.append(condition)
+            elif not condition.mask(value)[0].as_py():
+                return None
+        for group in self.any_of:
+            found = [one for each in group if (one := each.where(column, value)) is not None]
+            if not found:
+                return None
+            if all(found):  # an empty one keeps every row
+                groups.append(tuple(found))
+        return Filters(tuple(left), tuple(groups), self.expressions)
+
     def may_match(self, known: Mapping[str, Bounds], rows: int) -> bool:
         """Return False only if none of some rows passes, by the bounds of some columns."""
         return (

@@ -1,0 +1,254 @@
+"""Streams of a folder that are read together: which there are, what is new, all their columns.
+
+A folder is listed, and a stream in it is asked for news, after a sixteenth of the time for which it
+had none, at most after `LATE_S` seconds. So requests go by what happens: n streams that are idle
+for long take n / 22 of them a second, however often one looks, and the folder a listing each 30
+seconds, one request for 1,000 names. A first look takes the few requests of an open per stream.
+
+A folder without a stream, which may get one, is asked as one that is idle. The names of a listing
+may be old: a stream is gone only when its own log says so.
+"""
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import pyarrow as pa
+
+from segstore_ds.errors import InvalidInputError, NotFoundError, SchemaMismatchError
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema.widening import plan_schema
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.context import StreamContext, new_context
+from segstore_ds.log.stream_log import StreamLog
+from segstore_ds.read.cuts import Cut, CutLike, parse_cut
+from segstore_ds.read.plan import Reading
+from segstore_ds.read.request import Among, plan_reading
+from segstore_ds.status.epochs import stream_schema
+from segstore_ds.storage import Storage, find_inner, open_storage, split_pattern
+
+LATE_S = 30.0  # an event, or a stream, is seen so late at most
+IDLE_SHARE = 16
+AT_ONCE = 16
+STREAM_COLUMN = "stream"
+_CUTS = ("head", "tail", "time", "ago", "eventtime")
+
+Plan = tuple[StreamContext, Root, Reading]
+
+
+def parse_common_cut(given: CutLike) -> Cut:
+    """Parse a cut that has a meaning in every stream."""
+    cut = parse_cut(given)
+    if cut.kind not in _CUTS:
+        raise InvalidInputError(
+            "this cut is a place in one stream",
+            remedy="give 'head', 'tail', a time, or 'eventtime:TIME'",
+            cut=given,
+        )
+    return cut
+
+
+class _Pace:
+    """When to look again: the longer there was no news, the later."""
+
+    def __init__(self) -> None:
+        self.news_s = self.due_s = float("-inf")
+
+    def looked(self, now_s: float, *, news: bool) -> None:
+        """Count a look that has found news, or none."""
+        if news or self.news_s < 0:
+            self.news_s = now_s
+        self.due_s = now_s + min((now_s - self.news_s) / IDLE_SHARE, LATE_S)
+
+
+class _Member:
+    """A folder in the folder: its stream as it was seen last, if it holds one."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage, self._clock = storage, clock
+        self.pace = _Pace()
+        self.root: Root | None = None
+        self.context = new_context(StreamLog(storage, clock=clock))
+
+    def ask(self, *, acknowledged: bool) -> None:
+        """Look for news; a stream that was dropped is gone, and one in its place comes next."""
+        before, now_s = self.root, self._clock.boot_s()
+        try:
+            self.root = self._find(acknowledged=acknowledged)
+        except NotFoundError:
+            self.root, self.context = None, new_context(StreamLog(self._storage, clock=self._clock))
+        self.pace.looked(now_s, news=self.root is not before)
+
+    def _find(self, *, acknowledged: bool) -> Root:
+        newest, shown = self.context.log.follow(), self.root
+        if shown is not None and shown.transaction == newest.transaction:
+            return shown
+        found = self.context.log.acknowledged() if acknowledged else newest
+        same = shown is not None and shown.transaction == found.transaction
+        return shown if same and shown is not None else found
+
+
+class StreamFolder:
+    """The streams in a folder whose names fit a pattern; sends no request before `look`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        pattern: str,
+        *,
+        acknowledged: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.url, self.clock = f"{storage.url}/{pattern}", clock
+        self._storage, self._pattern, self._acknowledged = storage, pattern, acknowledged
+        self._fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
+        self._pace, self._listed = _Pace(), frozenset[str]()
+        self._members: dict[str, _Member] = {}
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        single_writer: bool,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Self:
+        """Open the folder that a location names, with a pattern; sends no request."""
+        found = split_pattern(url)
+        if found is None:
+            raise InvalidInputError(
+                "location names one stream, not several",
+                remedy="end it with a pattern, such as /*, or open the stream",
+                url=url,
+            )
+        storage = open_storage(found[0], storage_options, single_writer=single_writer)
+        return cls(storage, found[1], clock=clock)
+
+    def apart(self, *, acknowledged: bool) -> Self:
+        """Return the same folder as nobody has looked at it."""
+        return type(self)(self._storage, self._pattern, acknowledged=acknowledged, clock=self.clock)
+
+    def look(self, *, whole: bool = False) -> None:
+        """Look for streams and events that are new where it is time to, or everywhere."""
+        now_s = self.clock.boot_s()
+        if whole or self._pace.due_s <= now_s:
+            names = frozenset(filter(self._fits, self._storage.folders("")))
+            self._pace.looked(now_s, news=names != self._listed)
+            self._listed = names
+            for name in names - self._members.keys():
+                url = find_inner(self._storage.url, name)
+                if url is not None:
+                    self._members[name] = _Member(self._storage.sibling(url), self.clock)
+        due = [one for one in self._members.values() if whole or one.pace.due_s <= now_s]
+
+        def ask(member: _Member) -> None:
+            member.ask(acknowledged=self._acknowledged)
+
+        if len(due) > 1 and self._storage.profile.is_far:
+            with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="segstore-look") as threads:
+                list(threads.map(ask, due))
+        else:
+            for member in due:
+                ask(member)
+        for name in self._members.keys() - self._listed:
+            if self._members[name].root is None:
+                del self._members[name]
+
+    @property
+    def streams(self) -> dict[str, tuple[StreamContext, Root]]:
+        """The streams that there are, by their names, as `look` has seen them."""
+        members = sorted(self._members.items())
+        return {name: (one.context, one.root) for name, one in members if one.root is not None}
+
+    def whole(self) -> dict[str, tuple[StreamContext, Root]]:
+        """Look everywhere and return the streams.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        self.look(whole=True)
+        if not (found := self.streams):
+            raise NotFoundError("no streams", remedy="check folder and pattern", url=self.url)
+        return found
+
+
+@dataclass(frozen=True)
+class Together:
+    """One version of each of some streams; `column` is the one of their names."""
+
+    streams: Mapping[str, tuple[StreamContext, Root]]
+    column: str = STREAM_COLUMN
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of all streams: by name, with the types that hold those of each.
+
+        Raises:
+            SchemaMismatchError: Two streams have a column whose types no type holds.
+            InvalidInputError: A stream has a column named as that of the names.
+        """
+        return _merged(self._own, self.column)
+
+    @cached_property
+    def _own(self) -> dict[str, pa.Schema]:
+        """The columns of the streams; of those that have the same only the first."""
+        seen, found = set(), {}
+        for name, (context, root) in self.streams.items():
+            key = (context.status.schema_texts(root.epoch)[0], *root.epoch.names.items())
+            if key not in seen:
+                seen.add(key)
+                found[name] = stream_schema(context.status, root)
+        return found
+
+    def plan(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        spans: Mapping[str, tuple[int, int]] | None = None,
+        **how: Any,
+    ) -> list[Plan]:
+        """Plan to read each stream between the same cuts, or some between their own offsets.
+
+        `how` is as `plan_reading` takes it. A stream whose name the filters rule out has no events.
+        """
+        for cut in (start, end):
+            parse_common_cut(cut)
+        found = []
+        for name in self.streams if spans is None else spans:
+            context, root = self.streams[name]
+            bounds = (start, end) if spans is None else spans[name]
+            among = Among(self.schema, self.column, name)
+            found.append((context, root, plan_reading(context, root, *bounds, among=among, **how)))
+        return found
+
+
+def _merged(schemas: Mapping[str, pa.Schema], column: str) -> pa.Schema:
+    merged, owners = pa.schema([]), dict[str, str]()
+    for name, schema in schemas.items():
+        if column in schema.names:
+            raise InvalidInputError(
+                "a stream has a column with the name of the column of streams' names",
+                remedy="choose another name as stream_column",
+                column=column,
+                stream=name,
+            )
+        try:
+            merged = plan_schema(merged, schema, merge=True)
+        except SchemaMismatchError as error:
+            place = str(error.fields.get("stream_column", error.fields["column"]))
+            others = [own for one, own in owners.items() if f"{place}.".startswith(f"{one}.")]
+            raise SchemaMismatchError(
+                f"two streams do not go together: {error.fact}",
+                remedy="rename or replace the column in one of them, or read them one by one",
+                **error.fields,
+                stream=name,
+                other_stream=others[0],
+            ) from error
+        for one in schema.names:
+            owners.setdefault(one, name)
+    return merged
