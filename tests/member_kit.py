@@ -4,6 +4,9 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pyarrow as pa
+from stream_kit import numbers
+
 from segstore_ds.errors import LeaseLostError
 from segstore_ds.stream.opening import open as open_on
 
@@ -55,13 +58,19 @@ def work(  # noqa: PLR0917 - a process gets them in order
                 return
 
 
-def work_and_reject(
-    reply: Connection, url: str, member: str, lease: str, options: Options = None
+def work_and_reject(  # noqa: PLR0917 - a process gets them in order
+    reply: Connection,
+    url: str,
+    member: str,
+    lease: str,
+    options: Options = None,
+    key: list[str] | None = None,
 ) -> None:
     """As `work`, but reject each tenth number, and die of those that end in 55."""
     stream = open_on(url, storage_options=options)
     poll_s = 0.02 if options is None else 0.2
     how = {"dead_letters": f"{url}-dead", "max_deliveries": 2, "max_rows": 10, "poll_s": poll_s}
+    how |= {"key": key}
     with stream.follow("billing", member=member, lease=lease, columns=["n"], **how) as follow:
         for batch in follow:
             found = batch["n"].to_pylist()
@@ -71,6 +80,20 @@ def work_and_reject(
             bad = [row for row, n in enumerate(found) if n % 10 == 0]
             if bad:
                 follow.reject("a tenth", rows=bad)
+
+
+def keyed(start: int, end: int) -> pa.Table:
+    """Return events of seven keys."""
+    table = numbers(start, end)
+    return table.set_column(1, "s", [[f"k{n % 7}" for n in range(start, end)]])
+
+
+def in_order(batches: list[list[int]]) -> bool:
+    """Tell whether a member got the events of each key of `keyed` in order, and none twice."""
+    got = [n for batch in batches for n in batch]
+    return all(
+        own == sorted({*own}) for key in range(7) if (own := [n for n in got if n % 7 == key])
+    )
 
 
 def work_when_told(reply: Connection, url: str, member: str, lease: str) -> None:

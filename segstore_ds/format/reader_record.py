@@ -63,7 +63,8 @@ class Delivery:
 
     A member gave them back in the record `since`: others wait `delay_s` from when they see it.
     With a `letter`, the number of the record that says so, they go to the dead letters, for a
-    `reason`; if it has `rows`, only the events at these offsets do.
+    `reason`; if it has `rows`, only the events at these offsets do. By key it is of the events of
+    some `buckets`, from their positions on, and no two have the same.
     """
 
     start: int
@@ -75,6 +76,12 @@ class Delivery:
     letter: Annotated[int | None, ABSENT] = None
     reason: Annotated[str | None, ABSENT] = None
     rows: Annotated[list[int], ABSENT] = field(default_factory=list)
+    buckets: Annotated[list[int], ABSENT] = field(default_factory=list)
+
+    @property
+    def mark(self) -> int:
+        """What no other delivery of the record has."""
+        return self.buckets[0] if self.buckets else self.start
 
     def check_stored(self, where: str) -> None:
         """Refuse a range that has no events."""
@@ -133,6 +140,17 @@ class ReaderRecord:
     deliveries: Annotated[list[Delivery], ABSENT] = field(default_factory=list)
     by_key: Annotated[KeyShare | None, ABSENT] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_stored(self, where: str) -> None:
+        """Refuse deliveries of buckets that are not there, or of none where there are some."""
+        buckets = range(0 if self.by_key is None else len(self.by_key.positions))
+        for each in self.deliveries:
+            if bool(each.buckets) != bool(buckets) or not {*each.buckets} <= {*buckets}:
+                raise CorruptionError(
+                    "delivery is of other buckets than the reader's",
+                    where=where,
+                    buckets=each.buckets,
+                )
 
 
 def encode_record(record: ReaderRecord) -> bytes:

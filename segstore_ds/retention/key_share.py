@@ -2,13 +2,14 @@
 
 All events of a key are in one bucket, and only its holder reads them, from the bucket's position
 on. A bucket changes hands by a record, which says up to where its events are done. So the events
-of a key are given out in order, one holder after the other.
+of a key are given out in order, one holder after the other. What is named as a delivery holds up
+the events of its buckets until it is done, or written to the dead letters.
 
 Each member reads all that is committed and leaves out what is in the buckets of others.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 from zlib import crc32
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, ReaderConflictError
 from segstore_ds.format.bloom import has_filter
-from segstore_ds.format.reader_record import NO_END, KeyShare, ReaderRecord
+from segstore_ds.format.reader_record import NO_END, Delivery, KeyShare, ReaderRecord
 
 BUCKETS = 64  # of a new share: more members than these have nothing to read
 _MIX = np.uint32(0x9E3779B1)
@@ -92,11 +93,54 @@ def shared_by(record: ReaderRecord, key: list[str], *, name: str) -> ReaderRecor
     return replace(record, by_key=by_key, done=[], deliveries=[])
 
 
-def bucket_starts(record: ReaderRecord, member: str) -> npt.NDArray[np.int64]:
-    """Return from which offset on a member reads each bucket; `NO_END` for those of others."""
-    share = record.by_key
-    held = [] if share is None else zip(share.holders, share.positions, strict=True)
-    return np.array([at if holder == member else NO_END for holder, at in held], np.int64)
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a member reads next, of some buckets: one delivery alone, or what is in none."""
+
+    buckets: frozenset[int] = frozenset()
+    start: int = 0
+    end: int = 0
+    delivery: Delivery | None = None
+
+
+def turn_of(
+    record: ReaderRecord, share: KeyShare, member: str, barred: Collection[int], *, new_to: int = 0
+) -> Turn:
+    """Return what a member reads next; of a letter all, whoever holds its buckets.
+
+    A delivery comes first, but for one whose `mark` is `barred`, and unless there are new events
+    below `new_to`.
+
+    >>> from segstore_ds.format.reader_record import Delivery, Lease
+    >>> share = KeyShare(["user"], [0, 0, 4, 4], ["a", "a", "a", "b"])
+    >>> lost = [Delivery(0, 9, 1, "c", buckets=[1, 3])]
+    >>> record = ReaderRecord("s", 0, 0, "", 60, by_key=share, deliveries=lost)
+    >>> sorted(turn_of(record, share, "a", []).buckets)
+    [1]
+    >>> turn = turn_of(record, share, "a", [], new_to=9)
+    >>> sorted(turn.buckets), turn.start
+    ([0, 2], 0)
+    """
+    held = {bucket for bucket, holder in enumerate(share.holders) if holder == member}
+    new = held.difference(*(each.buckets for each in record.deliveries))
+    start = min((share.positions[bucket] for bucket in new), default=NO_END)
+    if start >= new_to:
+        for each in sorted(record.deliveries, key=lambda each: (each.since or 0, each.start)):
+            own = {*each.buckets} if each.letter is not None else held & {*each.buckets}
+            if own and each.mark not in barred:
+                delivery = replace(each, buckets=sorted(own))
+                return Turn(frozenset(own), each.start, each.end, delivery)
+    if not new:
+        return Turn(frozenset(), record.offset, record.offset)
+    return Turn(frozenset(new), start, NO_END)
+
+
+def bucket_starts(share: KeyShare, buckets: Collection[int]) -> npt.NDArray[np.int64]:
+    """Return from which offset on each of these buckets is read; `NO_END` for others."""
+    starts = np.full(len(share.positions), NO_END, np.int64)
+    for bucket in buckets:
+        starts[bucket] = share.positions[bucket]
+    return starts
 
 
 def part_of(record: ReaderRecord) -> int:
@@ -105,23 +149,50 @@ def part_of(record: ReaderRecord) -> int:
     return 0 if share is None else -(-len(share.holders) // max(len(record.members), 1))
 
 
-def advanced_by_key(
-    record: ReaderRecord, share: KeyShare, member: str, done: int, number: int, *, moves: bool
+def done_by_key(
+    record: ReaderRecord, share: KeyShare, buckets: Collection[int], done: int
 ) -> ReaderRecord:
-    """Commit what a member has done; where buckets may change hands, give it its part of them.
+    """Commit that the events of some buckets are done up to an offset."""
+    positions = [
+        max(at, done) if bucket in buckets else at for bucket, at in enumerate(share.positions)
+    ]
+    return replace(
+        record,
+        offset=max(record.offset, min(positions)),
+        by_key=replace(share, positions=positions),
+        deliveries=without(record.deliveries, buckets, done),
+    )
+
+
+def without(deliveries: list[Delivery], buckets: Collection[int], done: int) -> list[Delivery]:
+    """Return the deliveries; of those that end by an offset, what is not in some buckets.
+
+    >>> [each.buckets for each in without([Delivery(0, 9, 1, "a", buckets=[1, 2])], [2], 9)]
+    [[1]]
+    """
+    cut = [
+        replace(each, buckets=[*filter(lambda one: one not in buckets, each.buckets)])
+        if each.end <= done
+        else each
+        for each in deliveries
+    ]
+    return [each for each in cut if each.buckets]
+
+
+def advanced_by_key(
+    record: ReaderRecord, share: KeyShare, member: str, number: int, *, moves: bool
+) -> ReaderRecord:
+    """Renew a member's lease; where buckets may change hands, give it its part of them.
 
     >>> from segstore_ds.format.reader_record import Lease
-    >>> share = KeyShare(["user"], [0, 0, 4, 4], ["a", "a", "a", ""])
+    >>> share = KeyShare(["user"], [3, 3, 4, 4], ["a", "a", "a", ""])
     >>> pair = {"a": Lease(0, NO_END, "t", 30, 0), "b": Lease(0, 0, "u", 30, 0)}
     >>> record = ReaderRecord("s", 0, 0, "", 60, members=pair, by_key=share)
-    >>> record = advanced_by_key(record, share, "a", 3, 1, moves=True)
-    >>> record.offset, record.by_key.positions, record.by_key.holders
-    (3, [3, 3, 4, 4], ['a', 'a', '', ''])
+    >>> advanced_by_key(record, share, "a", 1, moves=True).by_key.holders
+    ['a', 'a', '', '']
     """
-    positions, holders = [*share.positions], [*share.holders]
+    holders = [*share.holders]
     held = [bucket for bucket, holder in enumerate(holders) if holder == member]
-    for bucket in held:
-        positions[bucket] = max(positions[bucket], done)
     if moves:
         part = part_of(record)
         for bucket in held[part:]:
@@ -129,15 +200,13 @@ def advanced_by_key(
         free = [bucket for bucket, holder in enumerate(holders) if not holder]
         for bucket in free[: max(part - len(held), 0)]:
             holders[bucket] = member
-    own = [at for at, holder in zip(positions, holders, strict=True) if holder == member]
-    lease = record.members[member]
-    span = (min(own), NO_END) if own else (done, done)
-    lease = replace(lease, start=span[0], end=span[1], renewed=number)
+    own = [at for at, holder in zip(share.positions, holders, strict=True) if holder == member]
+    span = (min(own), NO_END) if own else (record.offset, record.offset)
+    lease = replace(record.members[member], start=span[0], end=span[1], renewed=number)
     return replace(
         record,
-        offset=max(record.offset, min(positions)),
         members={**record.members, member: lease},
-        by_key=replace(share, positions=positions, holders=holders),
+        by_key=replace(share, holders=holders),
     )
 
 

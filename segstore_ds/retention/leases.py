@@ -23,7 +23,7 @@ from segstore_ds.format.reader_record import (
     Span,
     encode_record,
 )
-from segstore_ds.retention.key_share import advanced_by_key, freed
+from segstore_ds.retention.key_share import advanced_by_key, done_by_key, freed, without
 
 RANGE_ROWS = 1 << 18
 _NAMED_BYTES = (
@@ -35,8 +35,9 @@ _NAMED_BYTES = (
 class Progress:
     """What a member has read: below `done` it is done, below `read` it has been given out.
 
-    What begins at an offset in `barred` is not for this member now. Where deliveries are `counted`,
-    what is between `done` and `read` is one.
+    A delivery whose mark is in `barred` is not for this member now. Where deliveries are `counted`,
+    what is between `done` and `read` is one. By key it is of the buckets in `given`, and `done`
+    counts for those in `turn`.
     """
 
     done: int
@@ -44,6 +45,8 @@ class Progress:
     tail: int
     barred: frozenset[int] = frozenset()
     counted: bool = False
+    turn: frozenset[int] = frozenset()
+    given: frozenset[int] = frozenset()
 
 
 def joined(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:
@@ -73,18 +76,20 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
     >>> shared.offset, shared.members["w1"]
     (8, Lease(start=8, end=13, token='t', lease_s=30, renewed=2))
     """
+    if (share := record.by_key) is not None:
+        record = done_by_key(record, share, at.turn, at.done)
+        idle = at.read <= at.done  # events in its hands stay its own
+        record = advanced_by_key(record, record.by_key or share, member, number, moves=idle)
+        return _given(record, member, at) if at.counted and at.given else record
     lease = record.members[member]
     done = at.done if lease.start <= at.done <= lease.end else lease.start
-    if record.by_key is not None:
-        idle = at.read <= done  # events in its hands stay its own
-        return advanced_by_key(record, record.by_key, member, done, number, moves=idle)
     record = add_done(record, Span(lease.start, done))
     lease = replace(lease, start=done, renewed=number)
     if (len(record.members) > 1 and lease.end - done > RANGE_ROWS) or waiting(record, at.barred):
         lease = replace(lease, end=max(done, min(at.read, lease.end)))
     record = _with(record, member, lease)
     if at.counted:
-        record = _given(record, member, Span(done, min(at.read, lease.end)))
+        record = _given(record, member, replace(at, done=done, read=min(at.read, lease.end)))
     if lease.start < lease.end:
         return record
     free = free_range(record, at.tail, at.barred)
@@ -134,15 +139,22 @@ def barred_letters(record: ReaderRecord, *, buries: bool) -> frozenset[int]:
     They are written one after another, in the order of their numbers, by a member that `buries`.
     """
     letters = sorted(
-        (each.letter, each.start) for each in record.deliveries if each.letter is not None
+        (each.letter, each.mark) for each in record.deliveries if each.letter is not None
     )
-    return frozenset(start for _, start in letters[1 if buries else 0 :])
+    return frozenset(mark for _, mark in letters[1 if buries else 0 :])
 
 
-def returned(record: ReaderRecord, member: str, back: Delivery, number: int) -> ReaderRecord:
+def returned(
+    record: ReaderRecord,
+    member: str,
+    back: Delivery,
+    number: int,
+    turn: frozenset[int] = frozenset(),
+) -> ReaderRecord:
     """Return the record after a member gave back what it was given: its lease goes on behind it.
 
-    Without room in the record, it is free without a name: no count, delay or letter.
+    By key the other buckets of its `turn` do. Without room in the record, it is free without a
+    name: no count, delay or letter.
 
     >>> held = {"w1": Lease(0, 9, "t", 30, 0)}
     >>> record = ReaderRecord("s", 0, 0, "", 60, members=held)
@@ -150,6 +162,10 @@ def returned(record: ReaderRecord, member: str, back: Delivery, number: int) -> 
     >>> later.offset, later.members["w1"].start, free_range(later, 9)
     (0, 4, Span(start=0, end=4))
     """
+    if (share := record.by_key) is not None:
+        record = done_by_key(record, share, turn.difference(back.buckets), back.end)
+        record = advanced_by_key(record, record.by_key or share, member, number, moves=False)
+        return _named(record, back)
     lease = record.members[member]
     lease = replace(lease, start=min(back.end, lease.end), renewed=number)
     return _named(_with(record, member, lease), back)
@@ -160,17 +176,28 @@ def deliveries_in(record: ReaderRecord, span: Span) -> list[Delivery]:
     return [each for each in record.deliveries if each.start < span.end and span.start < each.end]
 
 
-def _given(record: ReaderRecord, member: str, span: Span) -> ReaderRecord:
+def named_before(record: ReaderRecord, batch: Delivery) -> list[Delivery]:
+    """Return the deliveries that have an event of a batch."""
+    if batch.buckets:
+        return [each for each in record.deliveries if {*each.buckets} & {*batch.buckets}]
+    return deliveries_in(record, Span(batch.start, batch.end))
+
+
+def _given(record: ReaderRecord, member: str, at: Progress) -> ReaderRecord:
     """Name a batch that a member is about to be given, and count how often it was."""
-    if span.start >= span.end:
+    if at.done >= at.read:
         return record
-    count = 1 + max((each.count for each in deliveries_in(record, span)), default=0)
-    return _named(record, Delivery(span.start, span.end, count, member))
+    batch = Delivery(at.done, at.read, 1, member, buckets=sorted(at.given))
+    count = 1 + max((each.count for each in named_before(record, batch)), default=0)
+    return _named(record, replace(batch, count=count))
 
 
 def _named(record: ReaderRecord, delivery: Delivery) -> ReaderRecord:
     """Name a delivery instead of what was named in its range, if the record has room."""
-    others = _outside(record.deliveries, Span(delivery.start, delivery.end))
+    if delivery.buckets:
+        others = without(record.deliveries, delivery.buckets, NO_END)
+    else:
+        others = _outside(record.deliveries, Span(delivery.start, delivery.end))
     made = sorted((*others, delivery), key=lambda each: each.start)
     named = replace(record, deliveries=made)
     if len(encode_record(named)) > _NAMED_BYTES:

@@ -17,12 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
     MEMBERS_LIMIT,
-    NO_END,
     Delivery,
     Lease,
     ReaderRecord,
@@ -33,7 +33,14 @@ from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration
 from segstore_ds.read.cuts import Cut
 from segstore_ds.read.reader_records import SeenReader, newest_record
-from segstore_ds.retention.key_share import bucket_starts, part_of, shared_by
+from segstore_ds.retention.key_share import (
+    Turn,
+    bucket_of,
+    bucket_starts,
+    part_of,
+    shared_by,
+    turn_of,
+)
 from segstore_ds.retention.leases import (
     Progress,
     advanced,
@@ -42,6 +49,7 @@ from segstore_ds.retention.leases import (
     free_range,
     joined,
     left,
+    named_before,
     returned,
     waiting,
 )
@@ -54,7 +62,8 @@ _LOOKS = 30  # in that time, for what others give back
 class MemberReader(NamedReader):
     """A named reader's handle of one member; `offset` and `end` are those of its own range.
 
-    Below `offset` the member has done its range. Attributes `member` and `settled` say who it is,
+    Below `offset` the member has done its range; by key it is that of its `turn`, and of these
+    buckets. Attributes `member` and `settled` say who it is,
     and up to where everything was done when it last looked; `left` whether it has no lease.
     """
 
@@ -71,10 +80,15 @@ class MemberReader(NamedReader):
         self.member = member
         self._buries = buries  # counts deliveries, and writes dead letters
         self._lease = seen.record.members[member]
+        self.turn = Turn()
+        self._picked = self._given = frozenset[int]()  # buckets of a batch, and of the one in hand
+        self._new_first = False  # whether its last batch had been given out before
+        self._starts = np.zeros(0, np.int64)  # of all buckets, in this turn
         self._watched: dict[str, tuple[tuple[str, int], float]] = {}
         self._delayed: dict[tuple[int, int], float] = {}
         self._looked_s = confirmed_s
         self.left = False
+        self._settle(Progress(0, 0, seen.record.offset))
 
     @property
     def offset(self) -> int:
@@ -94,6 +108,8 @@ class MemberReader(NamedReader):
     @property
     def delivery(self) -> Delivery | None:
         """The delivery at the start of this member's range; None if it was not given out before."""
+        if self._seen.record.by_key is not None:
+            return self.turn.delivery
         start = Span(self.offset, min(self.offset + 1, self.end))
         return next(iter(deliveries_in(self._seen.record, start)), None)
 
@@ -102,15 +118,19 @@ class MemberReader(NamedReader):
         """Whether the lease should be renewed."""
         return self._passed_s() > self._lease.lease_s / _RENEWALS
 
-    @property
-    def bucket_starts(self) -> npt.NDArray[np.int64]:
-        """From which offset on this member reads each bucket of keys; `NO_END` for others'."""
-        return bucket_starts(self._seen.record, self.member)
+    def pick(self, batch: pa.RecordBatch, offset_column: str) -> npt.NDArray[np.bool_]:
+        """Return which events of a batch are for this member in its turn."""
+        share, offsets = self._seen.record.by_key, batch.column(offset_column).to_numpy()
+        columns = [] if share is None else share.columns
+        buckets = bucket_of(batch, columns, len(self._starts))
+        own: npt.NDArray[np.bool_] = offsets >= self._starts[buckets]
+        if own.any():
+            self._picked = frozenset(np.unique(buckets[own]).tolist())
+        return own
 
-    @property
-    def held(self) -> frozenset[int]:
-        """The buckets of keys that this member reads."""
-        return frozenset(np.flatnonzero(self.bucket_starts < NO_END).tolist())
+    def hand(self) -> None:
+        """Count the events that were picked last as in this member's hands."""
+        self._given = self._picked
 
     @property
     def may_tell(self) -> bool:
@@ -146,19 +166,21 @@ class MemberReader(NamedReader):
         def make(seen: SeenReader | None) -> ReaderRecord:
             record = self._own_record(seen, Progress(self.offset, end, end))
             number = record.number + 1
-            before = deliveries_in(record, Span(self.offset, end))
+            buckets = sorted(self._given or self.turn.buckets)
+            back = Delivery(self.offset, end, 1, self.member, since=number, buckets=buckets)
+            before = named_before(record, back)
             count = max((each.count for each in before), default=0) + (not self._buries)
-            back = Delivery(self.offset, end, max(count, 1), self.member, since=number)
+            back = replace(back, count=max(count, 1))
             if reason is not None:
                 back = replace(back, letter=number, reason=reason, rows=[*rows])
             elif before and before[0].letter is not None:
                 back = before[0]  # this member writes no letters
             elif delay_s:
                 back = replace(back, delay_s=delay_s)
-            return returned(record, self.member, back, number)
+            return returned(record, self.member, back, number, self.turn.buckets)
 
         self._write(make)
-        self._lease = self._seen.record.members[self.member]
+        self._settle(Progress(end, end, self._context.log.root.tail))
 
     def renew(self, read: int) -> None:
         """Renew the lease while events below `read` are given out and not done; as `publish`."""
@@ -185,8 +207,11 @@ class MemberReader(NamedReader):
         record = self._seen.record
         record = left(record, self._given_up(record))
         holders = [] if record.by_key is None else record.by_key.holders
+        at = Progress(self.offset, self.offset, tail)
         if "" in holders and holders.count(self.member) < part_of(record):
-            self._step(Progress(self.offset, self.offset, tail))
+            self._step(at)
+        elif not self.left:
+            self._settle(at)
 
     def _look(self, tail: int) -> None:
         """See what others have done, now and then while something is not done."""
@@ -213,14 +238,43 @@ class MemberReader(NamedReader):
 
         def make(seen: SeenReader | None) -> ReaderRecord | None:
             record = self._own_record(seen, at)
-            now = replace(at, barred=self._barred(record))
+            barred = self._barred(record)
+            now = replace(at, barred=barred, turn=self.turn.buckets, given=self._given)
             record = advanced(record, self.member, now, record.number + 1)
             mine = record.members[self.member]
             return None if idle and mine.start == mine.end else record
 
         self._write(make)
-        if (mine := self._seen.record.members.get(self.member)) is not None:
-            self._lease, self.left = mine, False
+        self._settle(at)
+
+    def _settle(self, at: Progress) -> None:
+        """Go on with what the newest record gives this member; by key it is given a turn of that.
+
+        A turn lasts for as long as the member has something in its hands. It ends there if others
+        wait for its keys, or a delivery waits for it.
+        """
+        record = self._seen.record
+        mine = record.members.get(self.member)
+        if mine is None or mine.token != self._lease.token:
+            return
+        self.left = False
+        share, barred, held = record.by_key, self._barred(record), at.done < at.read
+        if share is None:
+            self._lease = mine
+        elif held:
+            deliveries = [each for each in record.deliveries if not self._given & {*each.buckets}]
+            others = turn_of(replace(record, deliveries=deliveries), share, self.member, barred)
+            waits = others.delivery or share.holders.count(self.member) > part_of(record)
+            end = at.read if waits else self.turn.end
+            self._lease = replace(mine, start=at.done, end=end)
+        else:
+            if self._given:
+                self._new_first = self.turn.delivery is not None  # they are given out in turns
+            new_to = at.tail if self._new_first else 0
+            turn = turn_of(record, share, self.member, barred, new_to=new_to)
+            self.turn, self._given = turn, frozenset()
+            self._starts = bucket_starts(share, turn.buckets)
+            self._lease = replace(mine, start=turn.start, end=turn.end)
 
     def _own_record(self, seen: SeenReader | None, at: Progress) -> ReaderRecord:
         """Return the record with this member in it, if it has lost nothing that it has read."""
@@ -270,9 +324,9 @@ class MemberReader(NamedReader):
             return frozenset()
         now_s, before = self._context.clock.boot_s(), self._delayed
         marks = {
-            (each.start, each.since): each.delay_s
+            (each.mark, each.since): delay_s
             for each in record.deliveries
-            if each.delay_s and each.since is not None
+            if (delay_s := self._delay_of(record, each)) and each.since is not None
         }
         self._delayed = {mark: before.get(mark, now_s) for mark in marks}
         delayed = {
@@ -280,7 +334,15 @@ class MemberReader(NamedReader):
         }
         return barred_letters(record, buries=self._buries) | delayed
 
+    def _delay_of(self, record: ReaderRecord, delivery: Delivery) -> int:
+        """Return for how long this member waits for a delivery: it writes others' letters late."""
+        others = record.members.keys() - {self.member}
+        if delivery.buckets and delivery.letter is not None and delivery.member in others:
+            return self._lease.lease_s
+        return delivery.delay_s or 0
+
     def _give_up(self, offset: int) -> None:
+        self.turn = Turn()
         self._lease, self.left = replace(self._lease, start=offset, end=offset), True
 
 

@@ -5,10 +5,12 @@ numbers. So the number is the batch id of one idempotent writer: who writes a le
 crash or because its member was taken for dead, changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
@@ -74,12 +76,25 @@ class DeadLetters:
             self._target.log.open()
         self._commits = Commits(self._target)
 
-    def write(self, letter: Delivery, seen: Root) -> None:
-        """Append the events of a letter; `seen` is a root that the reader went on from."""
+    def write(
+        self,
+        letter: Delivery,
+        seen: Root,
+        pick: Callable[[pa.RecordBatch, str], npt.NDArray[np.bool_]],
+    ) -> None:
+        """Append the events of a letter; `seen` is a root that the reader went on from.
+
+        If it is of buckets of keys, `pick` tells which events are in these.
+        """
         context, root = self._context, self._context.log.root
         start = Position.of(seen, letter.start)
         reading = plan_reading(context, root, start, letter.end, **self._how)
         events = open_reader(reading, whole_reading(context, reading, root=root)).read_all()
+        if letter.buckets:
+            batches = [
+                batch.filter(pa.array(pick(batch, _OFFSET))) for batch in events.to_batches()
+            ]
+            events = pa.Table.from_batches(batches, events.schema)
         if letter.rows:
             offsets, kept = events.column(_OFFSET).to_pylist(), {*letter.rows}
             events = events.take([row for row, offset in enumerate(offsets) if offset in kept])

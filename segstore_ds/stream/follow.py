@@ -32,7 +32,7 @@ from segstore_ds.read.micro_batch import Waiting
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader
-from segstore_ds.retention.key_share import bucket_of, check_key
+from segstore_ds.retention.key_share import check_key
 from segstore_ds.retention.members import MemberReader, join_reader
 from segstore_ds.retention.readers import NamedReader, register_reader
 from segstore_ds.status.epochs import stream_schema
@@ -82,7 +82,7 @@ class Follow(Iterator[pa.RecordBatch]):
         dead_letters: UrlLike | None,
         most_deliveries: int,
     ) -> None:
-        _check_sharing(name, member, key=key, dead_letters=dead_letters)
+        _check_sharing(name, member, is_asked=key is not None or dead_letters is not None)
         self._key = [*(key or ())]
         self._handed = False  # whether a batch was returned since the last publication
         how, self._hidden = _with_hidden(how, self._key)
@@ -127,7 +127,7 @@ class Follow(Iterator[pa.RecordBatch]):
         else:
             offset = root.tail if cut is None else resolve_cut(context, root, cut)
         self._next = self._upto = self.offset = offset
-        self._held = None if self._member is None else self._member.held
+        self._turn = None if self._member is None else self._member.turn
 
     def __iter__(self) -> Self:
         """Return this object."""
@@ -227,16 +227,16 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def _given(self) -> MemberReader:
         """Return the member, if it has a batch that is not done."""
-        if self._member is None or self._key or self._next == self.offset:
+        if self._member is None or not self._handed or self._next == self.offset:
             raise InvalidInputError(
                 "there is no batch to give back",
-                remedy="follow as a member, without a key, and give back what came last",
+                remedy="follow as a member, and give back what came last",
             )
         return self._member
 
     def _turn_down(self, give_back: Callable[[], None]) -> None:
         _retry(give_back)
-        self.offset = self._next
+        self.offset, self._handed = self._next, False
         self._go_on()
 
     def __del__(self) -> None:
@@ -259,9 +259,17 @@ class Follow(Iterator[pa.RecordBatch]):
         own = self._member
         if own is None:
             return
-        if own.offset != self.offset or own.end < self._upto or own.held != self._held:
-            self._batches, self._held = None, own.held
+        if own.offset != self.offset or own.end < self._upto or not self._is_turn(own):
+            self._batches, self._turn = None, own.turn
             self._next = self._upto = self.offset = own.offset
+
+    def _is_turn(self, own: MemberReader) -> bool:
+        """Tell whether the member's turn is of what is being read: other keys begin elsewhere."""
+        before, now = self._turn, own.turn
+        return before is not None and (before.buckets, before.delivery) == (
+            now.buckets,
+            now.delivery,
+        )
 
     def _readable(self, root: Root) -> int:
         """Return up to where events may be read."""
@@ -295,7 +303,7 @@ class Follow(Iterator[pa.RecordBatch]):
     def _bury(self, own: MemberReader, delivery: Delivery, letters: DeadLetters) -> None:
         """Write a dead letter, and count it as done, if others have not done so meanwhile."""
         try:
-            letters.write(delivery, self._seen)
+            letters.write(delivery, self._seen, own.pick)
         except WriterConflictError:
             _retry(partial(own.renew, own.offset))
             if own.delivery == delivery:
@@ -330,6 +338,8 @@ class Follow(Iterator[pa.RecordBatch]):
         start = self._next
         batch = self._without_offsets(batch)
         own, self._handed = self._member, True
+        if own is not None:
+            own.hand()
         if self._letters is None or own is None:
             return batch
         self.offset = start
@@ -370,7 +380,11 @@ class Follow(Iterator[pa.RecordBatch]):
         self._reading.check_goes_on(reading, remedy=_AGAIN)
         self._reading = reading
         tasks = whole_reading(self._context, reading, root=root)
-        self._batches, self._upto = _pieces(open_reader(reading, tasks), self._most_rows), end
+        found, self._upto = open_reader(reading, tasks), end
+        if self._turn is None or self._turn.delivery is None:
+            self._batches = _pieces(found, self._most_rows)
+        else:  # it is given out as one batch, as it was before
+            self._batches = iter(found.read_all().combine_chunks().to_batches())
         return self._batches
 
     def _own_events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -378,10 +392,9 @@ class Follow(Iterator[pa.RecordBatch]):
         own = self._member
         if own is None:
             return batch
-        offsets, starts = batch.column(self._how["offset_column"]).to_numpy(), own.bucket_starts
-        mine = offsets >= starts[bucket_of(batch, self._key, len(starts))]
+        mine = own.pick(batch, self._how["offset_column"])
         if not mine.any():
-            self._next = int(offsets[-1]) + 1
+            self._next = batch.column(self._how["offset_column"])[-1].as_py() + 1
         return batch if mine.all() else batch.filter(pa.array(mine))
 
     def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -408,22 +421,16 @@ def _check_sharing(
     name: str | None,
     member: str | None,
     *,
-    key: Sequence[str] | None,
-    dead_letters: UrlLike | None,
+    is_asked: bool,
 ) -> None:
     if member is not None and name is None:
         raise InvalidInputError(
             "a member needs a reader to share", remedy="give the reader's name as well"
         )
-    if member is None and not (key is None and dead_letters is None):
+    if member is None and is_asked:
         raise InvalidInputError(
             "only members of a reader share by key, or write dead letters",
             remedy="give the reader's name and a member as well",
-        )
-    if key is not None and dead_letters is not None:
-        raise InvalidInputError(
-            "members that share by key write no dead letters",
-            remedy="leave out key, or dead_letters",
         )
 
 

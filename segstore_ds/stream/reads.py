@@ -447,7 +447,8 @@ class Reads:
             replicated: Wait with each event until every follower has it, as for `scan`.
             dead_letters: Location of a stream, made if it is not there, for batches that members
                 reject or were given `max_deliveries` times without getting them done. It has the
-                events' columns and what happened to them. For members only.
+                events' columns and what happened to them. With a `key` later events of the same
+                keys wait for that. For members only.
             max_deliveries: How often a batch is given out.
 
         Returns:

@@ -4,8 +4,9 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
+import pytest
 from fixtures_servers import FETCHES
-from member_kit import work, work_and_reject
+from member_kit import in_order, keyed, work, work_and_reject
 from process_kit import messages, running
 from stream_kit import SCHEMA, numbers
 
@@ -48,7 +49,8 @@ def test_eight_processes_share_a_reader(minio) -> None:
     assert left <= {"w1", "w2"}  # killed with nothing in hand: nobody waited for their leases
 
 
-def test_eight_processes_write_dead_letters_once(minio) -> None:
+@pytest.mark.parametrize("key", [None, pytest.param(["s"], marks=pytest.mark.sweep)])
+def test_eight_processes_write_dead_letters_once(minio, key) -> None:
     """What they reject and what two die of is there once; all else is done, though two are killed.
 
     A batch that a member has rejected a row of comes back if the member dies before it says so.
@@ -56,7 +58,7 @@ def test_eight_processes_write_dead_letters_once(minio) -> None:
     url = f"{minio.new_bucket()}/s"
     stream = create_on(open_storage(url, minio.options), SCHEMA, upkeep=None)
     for n in range(6):
-        stream.append(numbers(50 * n, 50 * n + 50))
+        stream.append(keyed(50 * n, 50 * n + 50))
     stream.seal()
     got, life = Counter[int](), 0
     while life == 0 or _offset(stream) < 300:
@@ -64,7 +66,7 @@ def test_eight_processes_write_dead_letters_once(minio) -> None:
         with ExitStack() as stack:
             members = [
                 stack.enter_context(
-                    running(work_and_reject, url, f"w{life}.{n}", "4s", minio.options)
+                    running(work_and_reject, url, f"w{life}.{n}", "4s", minio.options, key)
                 )
                 for n in range(8)
             ]
@@ -73,8 +75,9 @@ def test_eight_processes_write_dead_letters_once(minio) -> None:
                 members[0][0].kill()
                 members[1][0].kill()
             for _, pipe in members:
-                for batch in messages(pipe):
-                    got.update(batch)
+                batches = [*messages(pipe)]
+                got.update(n for batch in batches for n in batch)
+                assert key is None or in_order(batches)
         life += 1
     dead = open_on(f"{url}-dead", storage_options=minio.options).read().read_all().to_pylist()
     counts = Counter(row["n"] for row in dead)

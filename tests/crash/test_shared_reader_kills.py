@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from crash_kit import quick_folder
-from member_kit import work, work_and_reject, work_when_told
+from member_kit import in_order, keyed, work, work_and_reject, work_when_told
 from process_kit import messages, running
 from stream_kit import SCHEMA, numbers
 
@@ -64,19 +64,22 @@ def test_no_event_is_lost_however_often_members_are_killed(
     assert stream.position("reader:billing").offset == tail
 
 
-def test_dead_letters_are_written_once_however_often_members_are_killed(folder: Path) -> None:
+@pytest.mark.parametrize(("key", "tail"), [(None, 400), (["s"], 200)])
+def test_dead_letters_are_written_once_however_often_members_are_killed(
+    folder: Path, key: list[str] | None, tail: int
+) -> None:
     """A member dies at any moment of rejecting, writing and committing; the next goes on."""
     url, chance = str(folder / "stream"), random.Random(11)
     stream = create_on(open_storage(url), SCHEMA, upkeep=None)
-    for n in range(20):
-        stream.append(numbers(20 * n, 20 * n + 20))
+    for start in range(0, tail, 20):
+        stream.append(keyed(start, start + 20))
     stream.seal()
     got, lives = Counter[int](), 0
-    while lives == 0 or stream.position("reader:billing").offset < 400:
+    while lives == 0 or stream.position("reader:billing").offset < tail:
         assert lives < 60, "they do not get on"
         with ExitStack() as stack:
             members = [
-                stack.enter_context(running(work_and_reject, url, name, "1s"))
+                stack.enter_context(running(work_and_reject, url, name, "1s", None, key))
                 for name in (f"w{lives}", "w")
             ]
             if lives < 12:
@@ -85,13 +88,14 @@ def test_dead_letters_are_written_once_however_often_members_are_killed(folder: 
                     time.sleep(chance.random() * 0.05)
                     child.kill()
             for _, pipe in members:
-                for batch in messages(pipe):
-                    got.update(batch)
+                batches = [*messages(pipe)]
+                got.update(n for batch in batches for n in batch)
+                assert key is None or in_order(batches)
         lives += 1
     dead = Counter(open_on(f"{url}-dead").read().read_all()["n"].to_pylist())
     assert set(dead.values()) == {1}
-    assert dead.keys() >= {n for n in range(400) if n % 10 == 0 or n % 100 == 55}
-    assert dead.keys() | got.keys() == set(range(400))
+    assert dead.keys() >= {n for n in range(tail) if n % 10 == 0 or n % 100 == 55}
+    assert dead.keys() | got.keys() == set(range(tail))
 
 
 def test_a_frozen_member_is_fenced_and_its_events_go_to_another(folder: Path) -> None:

@@ -234,9 +234,10 @@ class ByKey(SharedReaderMachine):
         return n if n < 10 else f"k{n % 6}"
 
     def _take_in(self, name, found):
+        done = self.settled() | set(found)
         for n in found:
             before = {each for each in range(n) if self.key_of(each) == self.key_of(n)}
-            assert before <= self.done | set(found)
+            assert before <= done
         ours = {self.key_of(n) for n in found}
         theirs = [n for other, held in self.hands.items() for n in held if other != name]
         assert self._slept() or not ours & {self.key_of(n) for n in theirs}
@@ -256,8 +257,12 @@ class ByKey(SharedReaderMachine):
                 *bucket_of(batch, ["s"], len(share.positions))[10:],
             ]
             done = {n for n, bucket in enumerate(buckets) if n < share.positions[bucket]}
-            assert done == self.done
+            assert done == self.settled()
             assert seen.record.offset == min(share.positions)
+
+
+class ByKeyCounted(CountedDeliveries, ByKey):
+    """Both: what is rejected or given back holds up the events of its keys, and no others."""
 
 
 SETTINGS = settings(settings.default, stateful_step_count=40)
@@ -267,5 +272,7 @@ TestSmallRanges = SmallRanges.TestCase
 TestSmallRanges.settings = SETTINGS
 TestByKey = ByKey.TestCase
 TestByKey.settings = SETTINGS
+TestByKeyCounted = ByKeyCounted.TestCase
+TestByKeyCounted.settings = SETTINGS
 TestCountedDeliveries = CountedDeliveries.TestCase
 TestCountedDeliveries.settings = SETTINGS

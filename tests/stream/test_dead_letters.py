@@ -245,7 +245,7 @@ def test_a_late_letter_changes_nothing():
     write = follow._letters.write
     slept = []
 
-    def sleep(letter, seen):
+    def sleep(letter, seen, pick):
         if not slept:
             slept.append(letter)
             wait(pool.storage, LEASE_S + 1)
@@ -255,7 +255,7 @@ def test_a_late_letter_changes_nothing():
                     other.reject("second")
                 wait(pool.storage, 11)
             assert pool.numbers() == [*range(5), *range(10, 15)]
-        write(letter, seen)
+        write(letter, seen, pick)
 
     follow._letters.write = sleep
     assert rest(follow) == list(range(5, 10))

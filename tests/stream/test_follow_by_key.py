@@ -170,8 +170,6 @@ def test_members_agree_on_the_key():
             join(stream, "b", key=key)
     with pytest.raises(InvalidInputError, match="only members"):
         stream.follow("other", key=["s"])
-    with pytest.raises(InvalidInputError, match="no dead letters"):
-        join(stream, "b", dead_letters="memory://nowhere")
 
 
 def test_the_way_of_sharing_may_change_without_members():
