@@ -7,9 +7,10 @@ What a publisher remembers of a table is a hint: the create fails if others came
 the commit before must still be in place, or the table was removed meanwhile.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -42,6 +43,7 @@ from segstore_ds.publish.listing import (
     Listing,
     plan_changes,
     plan_listing,
+    plan_step,
     shared_parts,
 )
 from segstore_ds.publish.snapshot import (
@@ -181,7 +183,10 @@ def _bring_up(
     since: int,
     least: int,
 ) -> Published | None:
-    """Bring a table up to a version; None if another publisher came first."""
+    """Bring a table up to a version, in as many commits as readers of changes need.
+
+    None if another publisher came first.
+    """
     storage = context.storage
     context.log.check_open(root)
     if root.origins:
@@ -200,7 +205,8 @@ def _bring_up(
         known, files = recalled
     # What a table has shown stays in it: readers of changes would take its rows for deleted.
     least = max(least, table.note.tail if table.note else 0)
-    listing = plan_listing(context.status, root, folder=codec.KIND, least=least, known=known)
+    plan = partial(plan_listing, context.status, root, folder=codec.KIND, least=least, known=known)
+    wanted = listing = plan()
     since = max(since, clean_since(root))
     # Older metadata has bounds of values from before.
     shown = table.note
@@ -209,12 +215,12 @@ def _bring_up(
         and shown is not None
         and (shown.generation != root.generation or shown.version < since)
     )
-    if not fresh and not table.moved and not _is_due(table.note, root, listing):
+    if not fresh and not table.moved and not _is_due(table.note, root, wanted):
         if not table.hinted:
             announce(storage, codec, table)
     else:
-        change = _plan(
-            context, table, root, columns=columns, listing=listing, files=files, fresh=fresh
+        listing, change = _plan(
+            context, table, root, columns, plan, wanted=wanted, files=files, fresh=fresh
         )
         committed = _commit(context, codec, table, change)
         if committed is None:
@@ -223,12 +229,14 @@ def _bring_up(
         nth = table.version > codec.FIRST and table.version % CLEAN_EVERY == 0
         if fresh or nth or size > codec.LARGE_BYTES:
             codec.checkpoint(storage, table)
-            own = {file.key for file in listing.files if file.is_wanted}
-            delete_unused(storage, codec, table, own, log_grace_s=context.log.grace_s)
+            used = {file.key for file in listing.files}
+            delete_unused(storage, codec, table, used, log_grace_s=context.log.grace_s)
     # Its state may be large, and the next commit reads what it can't recall.
     state = table.state if codec.TRAVELS else None
     kept = replace(table, state=state, hinted=True)
     context.memory[codec.KIND] = _Known(kept, root, context.clock.boot_s())
+    if listing is not wanted:
+        return _bring_up(context, codec, kept, root, strict=strict, since=since, least=least)
     return _describe(context, codec, table)
 
 
@@ -287,8 +295,8 @@ def _is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
     """Tell whether a table shows less than a version: another publisher may be ahead."""
     if shown is None or shown.generation != root.generation:
         return shown is None or shown.generation < root.generation
-    if shown.version == root.version:
-        return shown.tail < listing.end
+    if shown.version == root.version:  # or a step on the way to it
+        return shown.tail < listing.end or (shown.tail == listing.end and shown.own != listing.own)
     return shown.version < root.version
 
 
@@ -296,23 +304,24 @@ def _plan(
     context: StreamContext,
     table: Table,
     root: Root,
-    *,
     columns: Columns,
-    listing: Listing,
+    plan: Callable[..., Listing],
+    *,
+    wanted: Listing,
     files: Mapping[str, File],
     fresh: bool,
-) -> Change:
-    """Return what brings a table to a version; writes its new files of its own."""
-    shown = table.note
-    # Whether an offset stands for the same event in the table and in the version.
-    same = (
-        shown is not None
-        and shown.generation == root.generation
-        and shown.version >= clean_since(root)
-    )
+) -> tuple[Listing, Change]:
+    """Return what brings a table to a version, or nearer to it; writes its new files of its own."""
+    shown, listing, same = table.note, wanted, False
+    if shown is not None and shown.generation == root.generation:
+        # Whether an offset stands for the same event in the table and in the version.
+        same = shown.version >= clean_since(root)
+        if not table.moved:
+            divide = partial(plan, cut=shown.tail)
+            listing = plan_step(shown.tail, files, wanted, divide, same_events=same)
     span = (shown.head, shown.tail) if shown else (0, 0)
     added, removed = plan_changes(span, files, listing, same_events=same)
-    return Change(
+    change = Change(
         table.version + 1,
         Note(
             root.stream_id,
@@ -321,7 +330,7 @@ def _plan(
             listing.start,
             listing.end,
             shown.created_ms if shown else root.time_us // 1000,
-            sum(file.is_wanted for file in listing.files),
+            listing.own,
         ),
         root.time_us // 1000,
         epoch_schema(context.status, root.epoch),
@@ -332,6 +341,7 @@ def _plan(
         fresh,
         context.client,
     )
+    return listing, change
 
 
 def _written(context: StreamContext, root: Root, columns: Columns, wanted: File) -> File:

@@ -3,10 +3,14 @@
 The files tile the offsets from the head to the published tail, the first event that is in no
 Parquet file yet, or a later one that the table has shown. A segment that another engine could not
 read as the stream does gets a file of its own in the table's folder.
+
+Readers of changes take an append for new events, and nothing else. So a commit that adds events
+which the table has not shown changes nothing else: `plan_step` says what comes before.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -28,6 +32,8 @@ class Listing:
     start: int
     end: int
     files: tuple[File, ...]
+    own: int = 0  # how many of them are no whole segments of the version
+    recast: bool = False  # whether segments of some epochs need files of the table's own
 
 
 def plan_listing(
@@ -38,12 +44,13 @@ def plan_listing(
     least: int = 0,
     known: Collection[PartRef] = (),
     end: int | None = None,
+    cut: int = 0,
 ) -> Listing:
     """Return what a version publishes: to the first event that is in no Parquet file, or further.
 
     Below offset `least` it publishes what is in no Parquet file, too. The files of `known` parts,
     all of them published, are left out and not read. Nothing from `end` on is published. Files of
-    the table's own lie in `folder`.
+    the table's own lie in `folder`; a segment with events on both sides of offset `cut` has two.
     """
     recast = _recast_epochs(status, root)
     files: list[File] = []
@@ -56,10 +63,15 @@ def plan_listing(
         upto = last if part is None else min(part.end, last)
         for placed in status.segments(root, place, upto):
             if placed.entry.format != PARQUET and place >= least:
-                return Listing(root.head, place, tuple(files))
-            files.append(_wanted(placed, root, recast, folder))
+                return _listing(root, place, files, recast)
+            files.extend(_wanted(placed, root, recast, folder, cut))
             place = placed.end
-    return Listing(root.head, place, tuple(files))
+    return _listing(root, place, files, recast)
+
+
+def _listing(root: Root, end: int, files: Sequence[File], recast: Mapping[int, bool]) -> Listing:
+    own = sum(file.is_wanted for file in files)
+    return Listing(root.head, end, tuple(files), own, any(recast.values()))
 
 
 def shared_parts(
@@ -71,15 +83,19 @@ def shared_parts(
     return frozenset(part for part in both if part.start >= start and part.end <= end)
 
 
-def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str) -> File:
+def _wanted(
+    placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str, cut: int
+) -> Iterator[File]:
     entry, start = placed.entry, max(placed.start, root.head)
-    divided = start > placed.start
-    if entry.format == PARQUET and not divided and not recast[entry.epoch]:
+    cuts = [start, cut, placed.end] if start < cut < placed.end else [start, placed.end]
+    whole = start == placed.start and len(cuts) == 2
+    if entry.format == PARQUET and whole and not recast[entry.epoch]:
         path = names.segment_object(entry.path)
-        return File(path, start, placed.end, entry.bytes, entry.stats)
+        yield File(path, start, placed.end, entry.bytes, entry.stats)
+        return
     epoch = root.epoch.number if recast[entry.epoch] else entry.epoch
-    key = paths.own_file_key(folder, start, entry.segment_id, epoch)
-    return File(key, start, placed.end)
+    for low, high in pairwise(cuts):
+        yield File(paths.own_file_key(folder, low, entry.segment_id, epoch), low, high)
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:
@@ -110,6 +126,45 @@ def _fields(kind: pa.Schema | pa.DataType) -> list[pa.Field]:
     return list(kind) if isinstance(kind, pa.Schema) else children_of(kind)
 
 
+def plan_step(
+    tail: int,
+    listed: Mapping[str, File],
+    wanted: Listing,
+    divide: Callable[[], Listing],
+    *,
+    same_events: bool,
+) -> Listing:
+    """Return what the next commit lists of a table that shows the events below `tail`.
+
+    It first brings those in the form that is wanted, then adds the new ones and nothing else. Where
+    a segment has events of both, a file of the new ones, which `divide` lists, is added first, and
+    the segment takes its place then. A table that keeps no event is replaced in one commit.
+    """
+    if not wanted.start < tail < wanted.end:
+        return wanted
+    added, removed = _differences(listed, wanted)
+    if not removed and all(file.start >= tail for file in added):
+        return wanted
+    files, own = wanted.files, wanted.own
+    across = next((file for file in added if file.start < tail < file.end), None)
+    if across is not None:
+        parts = divide()
+        files, own = parts.files, parts.own
+        old = sorted(
+            (file for file in listed.values() if file.start >= across.start),
+            key=lambda file: file.start,
+        )
+        if same_events and not parts.recast and old and old[0].start == across.start:
+            rest = [file for file in files if not across.start <= file.start < tail]
+            files = tuple(sorted((*rest, *old), key=lambda file: file.start))
+            own += len(old) - 1  # they are no segments of this version
+    shown = tuple(file for file in files if file.end <= tail)
+    first = Listing(wanted.start, tail, shown, own - sum(f.is_wanted for f in files[len(shown) :]))
+    if any(_differences(listed, first)):
+        return first
+    return Listing(wanted.start, wanted.end, files, own)
+
+
 def plan_changes(
     span: tuple[int, int], listed: Mapping[str, File], wanted: Listing, *, same_events: bool = True
 ) -> tuple[Moves, Moves]:
@@ -117,7 +172,8 @@ def plan_changes(
 
     The table lists files, by their keys, of the events of a span. Files that both have may be left
     out on both sides. `same_events` says that an offset stands for the same event in both. A file
-    that is listed again at other offsets is added, which replaces it in the table.
+    that is listed again at other offsets is added, which replaces it in the table. Rows are changed
+    by a file with events that the table did not show, or that it shows no more.
 
     >>> listed = {"a": File("a", 0, 10, 5), "b": File("b", 10, 20, 5)}
     >>> merged = Listing(0, 20, (File("c", 0, 20, 5),))
@@ -125,28 +181,26 @@ def plan_changes(
     >>> [(file.key, changes) for file, changes in (*added, *removed)]
     [('c', False), ('a', False), ('b', False)]
     """
-    spans = {key: (file.start, file.end) for key, file in listed.items()}
-    kept = {file.key for file in wanted.files}
-    added = [file for file in wanted.files if spans.get(file.key) != (file.start, file.end)]
-    removed = [file for key, file in listed.items() if key not in kept]
-    touched = [(file.start, file.end) for file in (*added, *removed)]
-    low, high = max(span[0], wanted.start), min(span[1], wanted.end)
-    low, high = _moved_range(low, high, touched) if same_events else (0, 0)
+    added, removed = _differences(listed, wanted)
+    kept = wanted.start, wanted.end
 
-    def moves(files: Iterable[File]) -> Moves:
+    def moves(files: Iterable[File], within: tuple[int, int]) -> Moves:
+        low, high = within if same_events else (0, 0)
         return tuple((file, not (low <= file.start and file.end <= high)) for file in files)
 
-    return moves(added), moves(removed)
+    return moves(added, span), moves(removed, kept)
 
 
-def _moved_range(low: int, high: int, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the range of offsets whose events the table keeps, and only files move.
-
-    A file that holds other events as well is no moved one, and what it overlaps is none either.
-    """
-    while True:
-        next_low = max((end for start, end in spans if start < low < end), default=low)
-        next_high = min((start for start, end in spans if start < high < end), default=high)
-        if (next_low, next_high) == (low, high):
-            return low, high
-        low, high = next_low, next_high
+def _differences(listed: Mapping[str, File], wanted: Listing) -> tuple[list[File], list[File]]:
+    """Return the files that a table lacks, and those that it lists in vain."""
+    spans = {key: (file.start, file.end) for key, file in listed.items()}
+    kept = {file.key: (file.start, file.end) for file in wanted.files}
+    added = [file for file in wanted.files if spans.get(file.key) != kept[file.key]]
+    # One of the table's own that is listed with other events is another file.
+    own = {key for key, file in listed.items() if file.path != key}
+    removed = [
+        file
+        for key, file in listed.items()
+        if key not in kept or (key in own and kept[key] != spans[key])
+    ]
+    return added, removed

@@ -71,7 +71,7 @@ class Note:
     head: int  # offset of the table's first event
     tail: int  # offset after its last one
     created_ms: int  # when the table was made
-    own: int = 0  # how many files of its own it lists
+    own: int = 0  # how many files it lists that are no whole segments of the version
 
 
 def table_uuid(stream_id: str) -> str:

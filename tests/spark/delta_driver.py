@@ -1,8 +1,9 @@
-"""A session of the Spark that delta-spark knows, in its own process: TABLE TARGET NEWEST [S3...].
+"""A session of the Spark that delta-spark knows, in its own process: TABLE TARGET NEWEST REST.
 
-Writes all rows of each version of a table and their row ids as an Arrow file. That is all with the
-endpoint, key and secret of an S3 server. Else counts the rows of the newest through a Hive
-metastore, then tries to change the table in every way, and prints what was not refused.
+Writes all rows of each version of a table and their row ids as an Arrow file. That is all if
+the rest is the endpoint, key and secret of an S3 server. If it is another table, counts the rows of
+the newest through a Hive metastore, then tries to change the table in every way, prints what was
+not refused, and then what a streaming query finds new in the other one.
 """
 
 import sys
@@ -76,6 +77,16 @@ def try_changes(spark: SparkSession, table: str) -> list[str]:
     return done
 
 
+def stream_news(spark: SparkSession, table: str, target: Path) -> list[int]:
+    """Return what a streaming query finds in a table from its first version on."""
+    source = spark.readStream.format("delta").option("startingVersion", 0)
+    news = source.option("skipChangeCommits", "true").load(table)
+    sink = news.writeStream.format("parquet").option("path", f"{target}/news")
+    sink = sink.option("checkpointLocation", f"{target}/checkpoint")
+    sink.trigger(availableNow=True).start().awaitTermination()
+    return sorted(row.n for row in spark.read.parquet(f"{target}/news").collect())
+
+
 def of_s3(endpoint: str, key: str, secret: str) -> dict[str, str]:
     """Return the configuration of Hadoop's S3A for a server."""
     settings = {
@@ -95,17 +106,18 @@ def of_s3(endpoint: str, key: str, secret: str) -> dict[str, str]:
     }
 
 
-def main(table: str, target: str, newest: str, *server: str) -> None:
+def main(table: str, target: str, newest: str, *rest: str) -> None:
     """Read the table into its target, then try to change it."""
     installed = INSTALLATIONS["delta"]
-    more = of_s3(*server) if server else of_hive(Path(target))
+    more = of_s3(*rest) if rest[1:] else of_hive(Path(target))
     conf = {**installed.conf, **Delta.tuned, **more}
     spark = start_session(replace(installed, conf=conf), Path(target), "tuned")
     write_versions(spark, table, Path(target), int(newest))
-    if server:
+    if rest[1:]:
         return
     sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
     sys.stdout.write(f"changed: {try_changes(spark, table)}\n")
+    sys.stdout.write(f"streamed: {stream_news(spark, rest[0], Path(target))}\n")
     spark.stop()
 
 

@@ -1,8 +1,9 @@
-"""A session of the Spark that Iceberg's runtime knows, in a process of its own: TABLE TARGET OLDER.
+"""A Spark that Iceberg's runtime knows, in its own process: TABLE TARGET OLDER OTHER.
 
 Writes all rows of each snapshot of the table, and their row ids, as an Arrow file; also of those
 that only an older metadata file names. Then tries to
-delete files that the table does not name, as are the stream's own, and prints what was not refused.
+delete files that the table does not name, as are the stream's own, and prints what was not refused,
+and what a streaming query finds new in another table.
 """
 
 import datetime as dt
@@ -46,11 +47,23 @@ def try_deletions(spark: SparkSession, table: str) -> list[str]:
     return done
 
 
-def main(table: str, target: str, older: str) -> None:
+def stream_news(spark: SparkSession, table: str, target: str) -> list[int]:
+    """Return what a streaming query finds in a table from its oldest snapshot on."""
+    source = spark.readStream.format("iceberg").option("stream-from-timestamp", "0")
+    for kind in ("overwrite", "delete"):
+        source = source.option(f"streaming-skip-{kind}-snapshots", "true")
+    sink = source.load(table).writeStream.format("parquet").option("path", f"{target}/news")
+    sink = sink.option("checkpointLocation", f"{target}/checkpoint")
+    sink.trigger(availableNow=True).start().awaitTermination()
+    return sorted(row.n for row in spark.read.parquet(f"{target}/news").collect())
+
+
+def main(table: str, target: str, older: str, other: str) -> None:
     """Read the table into its target."""
     spark = start_session(INSTALLATIONS["iceberg"], Path(table).parent, "tuned")
     for place in (table, older):
         write_snapshots(spark, place, Path(target))
+    sys.stdout.write(f"streamed: {stream_news(spark, other, target)}\n")
     done = try_deletions(spark, Path(table).name)
     sys.stdout.write(f"deleted: {done}\n")
     spark.stop()

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
 from process_kit import plain_environment
-from test_published_iceberg import ROOT, SCHEMA, SETTLED, change, events
+from publish_kit import DELTA
+from test_published_iceberg import ROOT, SCHEMA, SETTLED, change, changes_of, events
 
 import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
@@ -34,31 +35,34 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     stream.settings.update(upkeep=None)
     target = tmp_path / "rows"
     target.mkdir()
-    wanted: list[list[dict[str, Any]]] = []
+    wanted: dict[int, list[dict[str, Any]]] = {}
     for _ in change(stream):
         found = stream.publish("delta")
-        assert found.table_version == len(wanted)
         shown = stream.read(found.head, found.tail, offset_column="row_id").read_all()
-        wanted.append(shown.drop_columns([*found.left_out]).sort_by("n").to_pylist())
+        rows = shown.drop_columns([*found.left_out]).sort_by("n").to_pylist()
+        wanted[found.table_version] = rows
     stream.append(events(80, 90), layout=SETTLED, merge_schema=True)  # two files to optimize
-    assert stream.publish("delta").table_version == len(wanted)
+    newest = stream.publish("delta").table_version
+    changed = changes_of(tmp_path, DELTA)
     folder = Path(stream.url.removeprefix("file://"))
     before = {path for path in folder.rglob("*") if path.is_file()}
     driver = str(Path(__file__).with_name("delta_driver.py"))
-    command = [str(python), driver, str(folder), str(target), str(len(wanted) - 1)]
+    command = [str(python), driver, str(folder), str(target), str(newest)]
+    command += [changed.url.removeprefix("file://")]
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     if done.returncode and "unresolved dependency" in done.stderr:
         pytest.skip("delta-spark can't be fetched here: see spark.jars.packages")
     assert done.returncode == 0, done.stderr[-3000:]
-    for version, rows in enumerate(wanted):
+    for version, rows in wanted.items():
         with pa.OSFile(str(target / f"{version}.arrow")) as file:
             assert pa.ipc.open_file(file).read_all().to_pylist() == rows, version
     assert f"registered: {stream.published.get('delta').tail - stream.head}" in done.stdout
     assert "changed: []" in done.stdout, done.stdout
+    assert f"streamed: {list(range(changed.tail))}" in done.stdout, done.stdout
     # A refused append leaves the file that it wrote in the table's folder, which lists it nowhere.
     assert before <= {path for path in folder.rglob("*") if path.is_file()}
-    assert len([*(folder / "_delta_log").glob("*.json")]) == len(wanted) + 1
+    assert len([*(folder / "_delta_log").glob("*.json")]) == newest + 1
     stream.verify().check()
 
 

@@ -8,9 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import publish_kit
 import pyarrow as pa
 import pytest
 from process_kit import plain_environment
+from publish_kit import ICEBERG, Mixture, Table
 
 import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
@@ -94,6 +96,15 @@ def change(stream: Stream) -> Iterator[None]:
     yield
 
 
+def changes_of(folder: Path, table: Table) -> Stream:
+    """Return a published stream with every mixture of changes between publications."""
+    stream = segstore.create(folder / "changes", publish_kit.SCHEMA, upkeep=None)
+    for _ in Mixture(stream).rounds():
+        table.publish(stream)
+    table.publish(stream, settle=True)
+    return stream
+
+
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The Python of an environment with that Spark, which is made once and kept."""
@@ -115,15 +126,23 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
         left = shown.drop_columns([*found.left_out])
         snapshot = newest(stream._log.storage).state.snapshot["snapshot-id"]
         wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
-    # The redaction has taken the four before it out of the table; readers of then may go on.
-    assert len(newest(stream._log.storage).state.metadata["snapshots"]) == 5
+        if len(wanted) == 4:
+            before = found.metadata
+    # The redaction has taken what was before it out of the table; readers of then may go on.
+    assert len(newest(stream._log.storage).state.metadata["snapshots"]) >= 5
+    changed = changes_of(tmp_path, ICEBERG)
+    kept = newest(changed._log.storage).version - 10
+    news = [n for span in ICEBERG.appended(changed._log.storage, kept) for n in range(*span)]
     place = stream.url.removeprefix("file://")
-    places = [place, str(target), f"{place}/metadata/v4.metadata.json"]
+    assert before is not None
+    places = [place, str(target), before, changed.url.removeprefix("file://")]
     command = [str(python), str(Path(__file__).with_name("iceberg_driver.py")), *places]
     inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "deleted: []" in done.stdout, done.stdout
+    assert len(news) > 50
+    assert f"streamed: {news}" in done.stdout, done.stdout
     assert segstore.verify(tmp_path / "stream").ok
     assert len(wanted) == 9
     for path, rows in wanted.items():

@@ -163,7 +163,7 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     """Before the redaction they can be read as of; after forgetting they can't."""
     stream, storage = make_stream(0)
     _publish_often(stream, storage, ICEBERG)
-    assert len(iceberg.newest(storage).state.metadata["snapshots"]) == 5
+    assert len(iceberg.newest(storage).state.metadata["snapshots"]) == 9
     _forget(stream)
     found = iceberg.newest(storage)
     (snapshot,) = found.state.metadata["snapshots"]
