@@ -27,12 +27,7 @@ from segstore_ds.cache.buffer import Buffer, BufferPool, Record
 from segstore_ds.cache.channel import Copies, CopyChannel, Dense, FlushedBuffer, Scattered
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
-from segstore_ds.errors import (
-    ClosedError,
-    InternalError,
-    InvalidInputError,
-    SegstoreError,
-)
+from segstore_ds.errors import ClosedError, InternalError, InvalidInputError, SegstoreError
 
 
 class FirstError:

@@ -14,12 +14,7 @@ from operator import add
 from typing import TypeVar
 
 from segstore_ds.compact.plan import Group
-from segstore_ds.errors import (
-    MAYBE_COMMITTED,
-    ConflictError,
-    InternalError,
-    SegstoreError,
-)
+from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, InternalError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.record import build_json
@@ -201,10 +196,7 @@ class Compaction:
 
 
 def commit_groups(
-    context: StreamContext,
-    done: Sequence[Replacement],
-    *,
-    attempts: int = COMMIT_ATTEMPTS,
+    context: StreamContext, done: Sequence[Replacement], *, attempts: int = COMMIT_ATTEMPTS
 ) -> tuple[Root, tuple[Replacement, ...]]:
     """Replace all groups that are a gain in one commit, as `commit_runs`; none may be in it.
 
@@ -300,10 +292,7 @@ def _apart(done: Sequence[Replacement]) -> list[Replacement]:
 
 
 def summarise(
-    root: Root,
-    groups: Sequence[Group],
-    done: Sequence[Replacement],
-    kept: Sequence[Replacement],
+    root: Root, groups: Sequence[Group], done: Sequence[Replacement], kept: Sequence[Replacement]
 ) -> Compaction:
     """Return what one commit of groups did; zero commits if it kept none. Pure."""
     return Compaction(

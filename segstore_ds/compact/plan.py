@@ -354,9 +354,7 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> Group:
     """Return the group that a row plans; InvalidInputError unless it is unchanged."""
     if row["digest"] != _digest(row):
         raise InvalidInputError(
-            "a row of the compaction plan was changed",
-            remedy=_UNCHANGED,
-            number=row["number"],
+            "a row of the compaction plan was changed", remedy=_UNCHANGED, number=row["number"]
         )
     if row["stream"] != stream_id:
         raise InvalidInputError(

@@ -116,11 +116,7 @@ class CompactJob:
 
 
 def plan_job(
-    context: StreamContext,
-    root: Root,
-    layout: Layout,
-    *,
-    stages: bool = False,
+    context: StreamContext, root: Root, layout: Layout, *, stages: bool = False
 ) -> CompactJob:
     """Return what all groups of a compaction share; `stages` says that they write to the stream."""
     epochs = {epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs}
@@ -162,11 +158,7 @@ def _lifts(older: pa.Schema, target: pa.Schema, dropped: frozenset[str]) -> bool
 
 
 def plan_range_groups(
-    status: TableStatus,
-    root: Root,
-    job: CompactJob,
-    rules: CompactRules,
-    bounds: tuple[int, int],
+    status: TableStatus, root: Root, job: CompactJob, rules: CompactRules, bounds: tuple[int, int]
 ) -> list[Group]:
     """Choose the groups among the segments that hold events of a range."""
     return plan_groups(

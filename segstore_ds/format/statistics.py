@@ -20,14 +20,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.bounds import (
-    Bound,
-    Bounds,
-    Piece,
-    as_floats,
-    label_of,
-    labels_of,
-)
+from segstore_ds.format.bounds import Bound, Bounds, Piece, as_floats, label_of, labels_of
 from segstore_ds.format.parts.rows import Ints, decode_rows, encode_rows
 from segstore_ds.format.record import build_json, parse_json
 

@@ -20,13 +20,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.record import build_json, from_json, parse_json
 from segstore_ds.publish import paths
-from segstore_ds.publish.columns import (
-    MAPPED_ID,
-    NTZ,
-    as_delta,
-    as_delta_stats,
-    bounded_columns,
-)
+from segstore_ds.publish.columns import MAPPED_ID, NTZ, as_delta, as_delta_stats, bounded_columns
 from segstore_ds.publish.snapshot import (
     UNSEALED,
     Change,

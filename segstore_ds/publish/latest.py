@@ -170,9 +170,7 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
         if owner:
             return
     raise ConflictError(
-        "other rounds committed first on every attempt",
-        remedy="publish again",
-        attempts=_ATTEMPTS,
+        "other rounds committed first on every attempt", remedy="publish again", attempts=_ATTEMPTS
     )
 
 
@@ -195,11 +193,7 @@ def _find_shown(context: StreamContext, beside: StreamContext, rule: LatestRule)
 
 
 def _events(
-    context: StreamContext,
-    root: Root,
-    beside: StreamContext,
-    held: Root,
-    shown: Writer | None,
+    context: StreamContext, root: Root, beside: StreamContext, held: Root, shown: Writer | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield what decides about the newest events of a version, in order, with offsets."""
     covered = None

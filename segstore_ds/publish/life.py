@@ -39,22 +39,8 @@ from segstore_ds.publish.folder import (
     refuse_foreign,
     remove_table,
 )
-from segstore_ds.publish.listing import (
-    Listing,
-    plan_changes,
-    plan_listing,
-    plan_step,
-    shared_parts,
-)
-from segstore_ds.publish.snapshot import (
-    Change,
-    Codec,
-    Columns,
-    File,
-    Note,
-    Published,
-    Table,
-)
+from segstore_ds.publish.listing import Listing, plan_changes, plan_listing, plan_step, shared_parts
+from segstore_ds.publish.snapshot import Change, Codec, Columns, File, Note, Published, Table
 from segstore_ds.read.plan import whole_reading
 from segstore_ds.read.request import plan_reading
 from segstore_ds.read.scan import open_reader

@@ -40,12 +40,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.publish.check import advise, mend_tables
 from segstore_ds.publish.latest import latest_storage
-from segstore_ds.repair.copies import (
-    FrameRepair,
-    restore_commits,
-    restore_log,
-    restore_objects,
-)
+from segstore_ds.repair.copies import FrameRepair, restore_commits, restore_log, restore_objects
 from segstore_ds.repair.verify import MISSING, Problem, run_verify
 from segstore_ds.repair.witnesses import find_witnesses
 from segstore_ds.status.history import NO_NOTE, NUMBERS_SKIPPED, describe_commit

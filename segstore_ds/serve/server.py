@@ -20,12 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from segstore_ds.errors import (
-    InvalidInputError,
-    NotFoundError,
-    SchemaMismatchError,
-    SegstoreError,
-)
+from segstore_ds.errors import InvalidInputError, NotFoundError, SchemaMismatchError, SegstoreError
 from segstore_ds.format.arrow.offsets import check_offsets
 from segstore_ds.format.schema.unpacking import unpacked_sizes
 from segstore_ds.options.arguments import check_timeout

@@ -56,10 +56,7 @@ _LONGEST = 1000  # object stores accept no longer names; links of local folders 
 
 
 def open_storage(
-    url: UrlLike,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    single_writer: bool = False,
+    url: UrlLike, storage_options: Mapping[str, Any] | None = None, *, single_writer: bool = False
 ) -> Storage:
     """Open the storage at a location; sends no request. One that is open stays as it is.
 

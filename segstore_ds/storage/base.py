@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from segstore_ds.errors import (
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    MissingObjectError,
-)
+from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, MissingObjectError
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from segstore_ds.errors import (
-    InvalidInputError,
-    SegstoreError,
-    StorageError,
-)
+from segstore_ds.errors import InvalidInputError, SegstoreError, StorageError
 from segstore_ds.storage import local_files
 from segstore_ds.storage.base import NEAR, PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage

@@ -289,11 +289,7 @@ class AzureStore(ObjectStore):
     module = "adlfs.spec"
     class_name = "AzureBlobFileSystem"
     least_versions: ClassVar[Mapping[str, str]] = {"adlfs": "2024.12.0"}
-    own_hosts = (
-        ".core.windows.net",
-        ".core.chinacloudapi.cn",
-        ".core.usgovcloudapi.net",
-    )
+    own_hosts = (".core.windows.net", ".core.chinacloudapi.cn", ".core.usgovcloudapi.net")
     other_names: ClassVar[Mapping[str, str]] = {
         "azure_storage_account_name": "write account_name",
         "azure_storage_account_key": "write account_key",

@@ -18,12 +18,7 @@ import pyarrow as pa
 from segstore_ds.checksum import crc32
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.offsets import check_offsets, is_sound
-from segstore_ds.format.bloom import (
-    Filters,
-    build_filters,
-    distinct_values,
-    keys_of,
-)
+from segstore_ds.format.bloom import Filters, build_filters, distinct_values, keys_of
 from segstore_ds.format.bounds import Piece, compute, label_of
 from segstore_ds.format.rows import rows_pool, with_types
 from segstore_ds.format.schema.codec import fingerprint

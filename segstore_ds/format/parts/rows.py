@@ -78,11 +78,7 @@ def _width(values: Ints) -> pa.DataType:
 
 
 def decode_rows(
-    body: bytes,
-    schema: pa.Schema | None,
-    *,
-    where: str,
-    optional: Collection[str] = (),
+    body: bytes, schema: pa.Schema | None, *, where: str, optional: Collection[str] = ()
 ) -> pa.RecordBatch:
     """Return the columns of `schema` of a frame of at most `ROWS_LIMIT` rows; None for all.
 

@@ -234,11 +234,7 @@ def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Arr
     )
 
 
-_NESTED = (
-    (t.is_struct, _convert_struct),
-    (t.is_map, _convert_map),
-    (t.is_list, _convert_list),
-)
+_NESTED = ((t.is_struct, _convert_struct), (t.is_map, _convert_map), (t.is_list, _convert_list))
 
 
 @lru_cache(maxsize=64)
