@@ -1,17 +1,21 @@
-"""Status parts: segments as columns, with their statistics and filters behind them.
+"""The tables of segments, of writers and of retired objects, by their parts.
 
-Parts are kept in memory as columns; an entry becomes an object only where a caller asks for it.
+Segments are kept in memory as columns, with their statistics and filters behind them; an entry
+becomes an object only where a caller asks for it. The parts of the others are read whole. A writer
+that has committed again is in the root or in a newer part, too: the newest row counts. Retired
+objects leave their table when they are deleted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format.parts.columns import SegmentColumns, concat
-from segstore_ds.format.parts.kinds import SEGMENTS
+from segstore_ds.format.parts.kinds import RETIRED, SEGMENTS, WRITERS
 from segstore_ds.format.parts.segments import (
     Part,
     SegmentFilters,
@@ -19,12 +23,12 @@ from segstore_ds.format.parts.segments import (
     read_filters,
     read_stats,
 )
-from segstore_ds.format.root import PartRef, SegmentEntry
+from segstore_ds.format.root import PartRef, Retired, Root, SegmentEntry, Writer
 from segstore_ds.format.statistics import Stats
 from segstore_ds.format.statistics import concat as concat_stats
+from segstore_ds.status import table
 from segstore_ds.status.store import ObjectStore, RowCache
-from segstore_ds.status.table import SEGMENTS as LIMITS
-from segstore_ds.status.table import Fields, Table
+from segstore_ds.status.table import Fields, RowsTable, Slot, Table
 
 WHOLE_SEGMENTS = 4096  # up to so many, one request for a whole part beats three for pieces of it
 
@@ -32,7 +36,7 @@ WHOLE_SEGMENTS = 4096  # up to so many, one request for a whole part beats three
 class SegmentsTable(Table):
     """The segments of one stream, in parts of adjacent ranges."""
 
-    limits = LIMITS
+    limits = table.SEGMENTS
     fields = Fields("entries", "parts", "lists")
 
     def __init__(self, store: ObjectStore) -> None:
@@ -170,3 +174,101 @@ def _events(columns: SegmentColumns) -> int:
     # Each value is below 2^63, but the sum may not be: an overflow would produce a false range.
     low = int(np.sum(columns.rows & 0xFFFFFFFF, dtype=np.uint64))
     return low + (int(np.sum(columns.rows >> 32, dtype=np.uint64)) << 32)
+
+
+class RetiredTable(RowsTable[tuple[Retired, ...]]):
+    """The objects that commits dropped, in the order in which they did."""
+
+    kind, limits, tiled = RETIRED, table.RETIRED, False
+    fields = Fields("retired", "retired_parts", "retired_lists")
+
+    def groups(self, root: Root) -> Iterator[tuple[PartRef | None, tuple[Retired, ...]]]:
+        """Yield the retired objects, oldest first, with their part; None for those in the root."""
+        for ref in self.parts(root):
+            yield ref, self.part(ref)
+        if root.retired:
+            yield None, root.retired
+
+    def all(self, root: Root) -> Iterator[Retired]:
+        """Yield the retired objects, oldest first."""
+        return chain.from_iterable(items for _, items in self.groups(root))
+
+    def tidy(self, root: Root, slot: Slot) -> Root:
+        """Move the rows of a root to a part if there are too many."""
+        size = sum([len(item.path) for item in root.retired])
+        if root.retired and self.limits.are_passed(slot, rows=len(root.retired), text_bytes=size):
+            part = self.put(root.version, root.retired)
+            root = replace(root, retired=(), retired_parts=(*root.retired_parts, part))
+        return self.spill(root, slot)
+
+    def ref_of(self, path: str, size: int, rows: tuple[Retired, ...]) -> PartRef:
+        """Return the reference to a part. Pure."""
+        versions, times = [item.version for item in rows], [item.time_us for item in rows]
+        ends = (min(versions), max(versions) + 1)
+        return PartRef(path, *ends, len(rows), size, min(times), max(times))
+
+    def join(self, parts: Sequence[tuple[Retired, ...]]) -> tuple[Retired, ...]:
+        """Return the rows of several parts as those of one. Pure."""
+        return tuple(chain.from_iterable(parts))
+
+
+class WritersTable(RowsTable[Mapping[str, Writer]]):
+    """The last batch of each writer id."""
+
+    kind, limits, tiled = WRITERS, table.WRITERS, False
+    fields = Fields("writers", "writers_parts", "writers_lists")
+
+    def find(self, root: Root, name: str) -> Writer | None:
+        """Return what a writer id committed last, wherever it is stored."""
+        if (found := root.writers.get(name)) is not None:
+            return found
+        refs = reversed([*self.parts(root)])
+        return next((each for ref in refs if (each := self.part(ref).get(name))), None)
+
+    def all(self, root: Root) -> dict[str, Writer]:
+        """Return the last batch of every writer id."""
+        found: dict[str, Writer] = {}
+        for ref in self.parts(root):
+            found.update(self.part(ref))
+        found.update(root.writers)
+        return found
+
+    def tidy(self, root: Root, slot: Slot) -> Root:
+        """Move the writers that committed longest ago to a part if there are too many."""
+        passed = partial(self.limits.are_passed, slot)
+        if root.writers and passed(rows=len(root.writers), text_bytes=text_bytes(root.writers)):
+            by_age = sorted(root.writers.items(), key=_age)
+            first = max(0, len(by_age) - self.limits.rows // 4)
+            while text_bytes(dict(by_age[first:])) > self.limits.text_bytes // 4:
+                first += 1
+            # This commit's writers stay inline, so all that moves is also in the parent root.
+            own = sum(1 for _, writer in by_age if writer.version == slot.version)
+            first = min(first, len(by_age) - own)
+            if first:
+                part = self.put(root.version, dict(by_age[:first]))
+                parts = (*root.writers_parts, part)
+                root = replace(root, writers=dict(by_age[first:]), writers_parts=parts)
+        return self.spill(root, slot)
+
+    def ref_of(self, path: str, size: int, rows: Mapping[str, Writer]) -> PartRef:
+        """Return the reference to a part. Pure."""
+        versions = [writer.version for writer in rows.values()]
+        return PartRef(path, min(versions), max(versions) + 1, len(rows), size)
+
+    def join(self, parts: Sequence[Mapping[str, Writer]]) -> Mapping[str, Writer]:
+        """Return the rows of several parts as those of one, the newer ones of a name. Pure."""
+        found: dict[str, Writer] = {}
+        for part in parts:
+            found.update(part)
+        return dict(sorted(found.items(), key=_age))
+
+
+def _age(item: tuple[str, Writer]) -> tuple[int, str]:
+    return item[1].version, item[0]
+
+
+def text_bytes(writers: Mapping[str, Writer]) -> int:
+    """Return about how many bytes the names, owners and fingerprints of writers take. Pure."""
+    texts = [text for name, each in writers.items() for text in (name, each.owner)]
+    size = len("".join(texts).encode("utf-8", "surrogatepass"))
+    return size + sum([len(each.fingerprint) for each in writers.values()])

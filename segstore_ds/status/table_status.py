@@ -40,8 +40,14 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.statistics import Stats, absent_in, build_text
 from segstore_ds.status.epochs import SchemaTexts
 from segstore_ds.status.inline import join_inline, put_inline
-from segstore_ds.status.parts import WHOLE_SEGMENTS, SegmentsTable, stats_of
-from segstore_ds.status.record_tables import RetiredTable, WritersTable, text_bytes
+from segstore_ds.status.parts import (
+    WHOLE_SEGMENTS,
+    RetiredTable,
+    SegmentsTable,
+    WritersTable,
+    stats_of,
+    text_bytes,
+)
 from segstore_ds.status.table import SEGMENTS, Slot, Table, Wanted, readable_parts
 from segstore_ds.storage import Storage
 
