@@ -198,10 +198,7 @@ def _prepare_spark(*, install_jdk: bool) -> bool:
 
 @contextmanager
 def _quiet_spark(place: Path) -> Iterator[None]:
-    """Make a Spark that starts here use the installed pyspark, and write its log to a file.
-
-    Its JVM and Python workers inherit the error output. A failure prints the end of the log.
-    """
+    """Make a Spark that starts here use the installed pyspark, and write its log to a file."""
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON"):
         os.environ.pop(name, None)
     settings = {**_SPARK_SETTINGS, "spark.sql.warehouse.dir": str(place / "warehouse")}

@@ -237,10 +237,7 @@ def _csv_cells(rows: Any) -> Any:
 
 
 def _prefix_formulas(rows: Any) -> Any:
-    """Return a table or batch with `'` before each name and text that a spreadsheet would run.
-
-    Texts that are numbers stay: they mean the same to it.
-    """
+    """Return a table or batch with `'` before each name and text that a spreadsheet would run."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

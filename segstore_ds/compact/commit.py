@@ -198,10 +198,7 @@ class Compaction:
 def commit_groups(
     context: StreamContext, done: Sequence[Replacement], *, attempts: int = COMMIT_ATTEMPTS
 ) -> tuple[Root, tuple[Replacement, ...]]:
-    """Replace all groups that are a gain in one commit, as `commit_runs`; none may be in it.
-
-    Of two groups that overlap, only the first counts.
-    """
+    """Replace all groups that are a gain in one commit, as `commit_runs`; none may be in it."""
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
         discard(context.storage, done)

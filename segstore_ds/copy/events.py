@@ -100,10 +100,7 @@ class EventsCopy:
         )
 
     def run(self, rows: Iterable[Range]) -> Generator[int, None, None]:
-        """Stage ranges of the source's events and yield in how many segments, one for each.
-
-        The first attempt at a range counts.
-        """
+        """Stage ranges of the source's events and yield in how many segments, one for each."""
         context = StreamContext.of(StreamLog(self.source))
         context.log.adopt(self.to.source)
         for bounds in rows:

@@ -122,10 +122,7 @@ class CopiedObject:
 
 
 class Transfer:
-    """The threads and buffers of a copy; used by several threads, each with an object of its own.
-
-    As a context manager it ends its threads.
-    """
+    """The threads and buffers of a copy; several threads use it, each with an object of its own."""
 
     def __init__(self) -> None:
         self._requests = ThreadPoolExecutor(REQUESTS, thread_name_prefix="segstore-copy")

@@ -146,10 +146,7 @@ def _unused(
 
 
 def mark_table(storage: Storage, codec: Codec, commit: str) -> None:
-    """Leave a sign of a table after its first commit: without metadata it is damaged from now on.
-
-    If the table was removed meanwhile, the sign goes as well.
-    """
+    """Leave a sign of a table after its first commit: without metadata it is damaged then."""
     storage.create(paths.build_marks_path(codec.KIND), b"{}")
     try:
         storage.info(commit)

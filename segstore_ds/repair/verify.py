@@ -112,10 +112,7 @@ class Report:
 
 
 def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Report:
-    """Read all that any read of a kept version, a reader or a published table can need.
-
-    Damage is reported, not raised.
-    """
+    """Read all that any read of a kept version, a reader or a published table can need."""
     return _Verifier(context.fresh(), progress).run()
 
 

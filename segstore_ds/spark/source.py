@@ -27,10 +27,7 @@ from segstore_ds.spark.workers import commits_here
 
 @at_boundary
 class SegstoreDataSource(DataSource):
-    """Batch and streaming reads and writes of segstore streams.
-
-    The options are those of the tables in docs/options.md (`segstore_ds.options.table.TABLE`).
-    """
+    """Batch and streaming reads and writes of segstore streams."""
 
     bound_storage_options: ClassVar[Mapping[str, Any] | None] = None
     bound_application: ClassVar[str | None] = None  # Spark does not tell planners and tasks its id

@@ -94,10 +94,7 @@ class History(RowsTable[pa.RecordBatch]):
         return None
 
     def latest(self, root: Root, time_us: int) -> Moment | None:
-        """Return the newest version committed at or before a time; None where it has no row.
-
-        At most one part is read.
-        """
+        """Return the newest version committed at or before a time; None where it has no row."""
         if root.history and root.history[0].time_us <= time_us:
             row = [row for row in root.history if row.time_us <= time_us][-1]
             return Moment(row.version, row.time_us, row.tail)

@@ -132,10 +132,7 @@ class SegmentsTable(Table):
         find: Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]],
         most: int,
     ) -> PartRef | None:
-        """Write a part again, with the filters that `find` returns of `most` of its segments.
-
-        None if it returns none.
-        """
+        """Write a part again, with the filters that `find` returns of `most` of its segments."""
         columns = self._part(ref).columns
         filters = self.filters(ref)
         rows = list(islice((n for n, found in enumerate(filters) if found is None), most))

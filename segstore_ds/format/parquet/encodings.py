@@ -79,10 +79,7 @@ class Encodings:
         return [path for path, (own, _) in self.ways.items() if own == encoding]
 
     def suits(self, batch: pa.RecordBatch, compression: str) -> bool:
-        """Tell whether each column looks like the one of the choice, for a tenth of its cost.
-
-        Few rows suit everything.
-        """
+        """Tell whether each column looks like the one of the choice, for a tenth of its cost."""
         if batch.num_rows < _LEAST_ROWS:
             return True
         codec = _codec(compression)
