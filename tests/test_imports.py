@@ -254,14 +254,13 @@ _SEAMS = """
 import sys, tempfile
 from types import SimpleNamespace
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.rooms import COMMIT_SEAMS
+from segstore_ds.rooms import SEAM_MODULE, SEAM_PROPERTY
 from segstore_ds.storage import open_storage
 seams = StreamLog(open_storage(tempfile.mkdtemp())).seams
-plain, full = (SimpleNamespace(properties=names) for names in ({}, COMMIT_SEAMS))
-assert not [*seams._of(plain)] and sys.modules.keys().isdisjoint(COMMIT_SEAMS.values())
-found = [type(seam).__module__ for seam in seams._of(plain, full)]
-assert found == [*COMMIT_SEAMS.values()], found
-assert [sys.modules[name].PROPERTY for name in found] == [*COMMIT_SEAMS]
+plain, full = (SimpleNamespace(properties=names) for names in ({}, {SEAM_PROPERTY}))
+assert type(seams.of(plain)).__name__ == "Seam" and SEAM_MODULE not in sys.modules
+assert type(seams.of(plain, full)).__module__ == SEAM_MODULE
+assert sys.modules[SEAM_MODULE].PROPERTY == SEAM_PROPERTY
 """
 
 

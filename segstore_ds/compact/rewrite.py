@@ -129,7 +129,7 @@ def plan_job(
         layout,
         key_columns_of(root),
         time_column_of(root),
-        seams.mirrors(root),
+        seams.of(root).mirrors(root),
         frozenset(stored for stored, name in root.epoch.names.items() if name is None),
         context.clock,
     )

@@ -68,7 +68,7 @@ def find_outcome(log: StreamLog, transaction: str, version: int | None = None) -
     newest = log.reopen()
     found = log.history.find_transaction(newest, transaction, version)
     if found is not None:
-        log.seams.before_ack(log.root)
+        log.seams.of(log.root).before_ack(log.root)
         return Outcome(OutcomeState.COMMITTED, found)
     decided = version is not None and log.history.moment(newest, version)
     return Outcome(OutcomeState.NOT_COMMITTED if decided else OutcomeState.UNKNOWN)

@@ -1,12 +1,12 @@
-"""The seams of a commit: where other rooms take part in it.
+"""The seams of a commit: where another room takes part in it.
 
-Each seam of `rooms.COMMIT_SEAMS` runs before the put and before the acknowledgement, and may raise
-to refuse. After the acknowledgement nothing can fail any more: the log writes its hint, and what a
+The room that `rooms.py` names runs before the put and before the acknowledgement, and may raise to
+refuse. After the acknowledgement nothing can fail any more: the log writes its hint, and what a
 write is followed by is the list in `stream/commits.py`, which `best_effort` runs.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import TracebackType
 
@@ -14,7 +14,7 @@ from segstore_ds.errors import SegstoreError, StorageError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
-from segstore_ds.rooms import COMMIT_SEAMS
+from segstore_ds.rooms import SEAM_MODULE, SEAM_PROPERTY
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import Mirrors
 
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Seam:
-    """A room's part in the commits of one stream.
+    """A room's part in the commits of one stream; this class does nothing.
 
     A *mirror* is another folder that holds the same stream, byte for byte. A room takes part where
     a root has its property, before the put also where the base has it.
@@ -73,43 +73,44 @@ class Seam:
         return base, []
 
 
+_NO_ROOM = Seam()
+
+
 class Seams:
-    """The seams of one handle's log: the rooms that take part, in order."""
+    """The seams of one handle's log: the room that takes part, and the mirrors that it knows."""
 
     def __init__(self, files: MetadataLog[Root], clock: Clock) -> None:
         self._files, self._clock = files, clock
-        self._rooms: dict[str, Seam] = {}
+        self._room: Seam | None = None
 
-    def room(self, name: str) -> Seam:
-        """Return the room that takes part where a root has the property `name`."""
-        if name not in self._rooms:
-            make = import_module(COMMIT_SEAMS[name]).SEAM
-            self._rooms[name] = make(self._files, self._clock)
-        return self._rooms[name]
+    def room(self) -> Seam:
+        """Return the room that takes part."""
+        if self._room is None:
+            self._room = import_module(SEAM_MODULE).SEAM(self._files, self._clock)
+        return self._room
 
-    def _of(self, *roots: Root) -> list[Seam]:
-        """Return the rooms that take part in a commit on one of some roots, in order."""
-        found = []
-        for name in COMMIT_SEAMS:  # one call, because every commit asks four times
-            for root in roots:
-                if name in root.properties:
-                    found.append(self.room(name))
-                    break
-        return found
+    def of(self, *roots: Root) -> Seam:
+        """Return what takes part in a commit on one of some roots; where no room does, nothing."""
+        for root in roots:  # a loop, because every commit asks four times
+            if SEAM_PROPERTY in root.properties:
+                return self.room()
+        return _NO_ROOM
 
-    def mirrors(self, root: Root) -> Mirrors | None:
-        """Return other folders with the same objects, to read what is damaged here."""
-        return next((found for room in self._of(root) if (found := room.mirrors(root))), None)
+    def staging(self, root: Root) -> Storage:
+        """Return the folder to stage in for a commit on a root."""
+        storage = self._files.storage
+        seam = self.of(root) if storage.mirrors is None else self.room()
+        return seam.staging(storage, root)
 
     def copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
         """Yield the logs in all mirrors; sends no request."""
-        mirrors, files = self.mirrors(root), self._files
+        mirrors, files = self.of(root).mirrors(root), self._files
         for url in mirrors.urls if mirrors else ():
             yield files.at(files.storage.sibling(url))
 
     def sound_copies(self, root: Root) -> Iterator[MetadataLog[Root]]:
         """Yield the logs of mirrors that say themselves that they are, each asked in its turn."""
-        mirrors = self.mirrors(root)
+        mirrors = self.of(root).mirrors(root)
         yield from map(self._files.at, mirrors.folders(self._files.storage) if mirrors else ())
 
     def in_copies(self, root: Root, what: str, work: Callable[[MetadataLog[Root]], object]) -> bool:
@@ -119,65 +120,9 @@ class Seams:
             try:
                 work(files)
             except StorageError as error:
-                _LOG.warning(
-                    "%s still holds %s: %s",
-                    files.storage.url,
-                    what,
-                    error,
-                )
+                _LOG.warning("%s still holds %s: %s", files.storage.url, what, error)
                 done = False
         return done
-
-    def before_staging(self, root: Root) -> None:
-        """Refuse to stage for a commit on a root that this folder could not take."""
-        for room in self._of(root):
-            room.before_staging(root)
-
-    def staging(self, root: Root) -> Storage:
-        """Return the folder to stage in for a commit on a root."""
-        storage = self._files.storage
-        rooms: Iterable[Seam] = (
-            self._of(root) if storage.mirrors is None else map(self.room, COMMIT_SEAMS)
-        )
-        for room in rooms:
-            storage = room.staging(storage, root)
-        return storage
-
-    def before_put(self, base: Root, planned: Root) -> None:
-        """Make sure that a root may be put; a failure here commits nothing."""
-        for room in self._of(base, planned):
-            room.before_put(base, planned)
-
-    def before_ack(self, root: Root) -> None:
-        """Let a commit that is in the log be acknowledged, perhaps not for the first time."""
-        for room in self._of(root):
-            room.before_ack(root)
-
-    def acknowledged(self, root: Root) -> int:
-        """Return the newest version, up to a root, that no mirror lacks."""
-        return min([root.version, *(room.acknowledged(root) for room in self._of(root))])
-
-    def catch_up(self, base: Root, *, allow_promoted: bool) -> list[str] | None:
-        """Take commits from the folder that this one follows; see `Seam.catch_up`."""
-        rooms = (room.catch_up(base, allow_promoted=allow_promoted) for room in self._of(base))
-        return next((found for found in rooms if found is not None), None)
-
-    def is_mirrored(self, theirs: Root) -> bool:
-        """Tell whether a root of another folder says that it mirrors this one."""
-        return any(room.is_mirrored(theirs) for room in self._of(theirs))
-
-    def mend(self, root: Root, url: str, *, allow_promoted: bool) -> list[str]:
-        """Give a mirror the commits that it lacks; see `Seam.mend`."""
-        found = [room.mend(root, url, allow_promoted=allow_promoted) for room in self._of(root)]
-        return [path for paths in found for path in paths]
-
-    def alone(self, base: Root, *, allow_promoted: bool) -> tuple[Root, list[str]]:
-        """Return a root without mirrors, and what to tell; raises as `Seam.alone`."""
-        told: list[str] = []
-        for room in self._of(base):
-            base, more = room.alone(base, allow_promoted=allow_promoted)
-            told += more
-        return base, told
 
 
 class best_effort:  # noqa: N801 - a context manager, without a generator for every commit

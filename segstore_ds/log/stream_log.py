@@ -295,17 +295,17 @@ class StreamLog:
                     continue
                 if change.root is None:
                     self.follow()  # raises if the stream was dropped since
-                    self.seams.before_ack(base.root)  # an earlier commit, again
+                    self.seams.of(base.root).before_ack(base.root)  # an earlier commit, again
                     return Committed(base.root, change.result, written=False, attempts=attempt)
                 # Complete the root, and refuse it if the step from its base breaks a rule.
                 root = complete_root(
                     self.history, base.root, change, slot, transaction=transaction, meter=meter
                 )
                 # Before the put: a failure here commits nothing.
-                self.seams.before_put(base.root, root)
+                self.seams.of(base.root, root).before_put(base.root, root)
                 # Put the root under the next version, if absent: this decides the race.
                 if self._try(base, root, meter):
-                    self.seams.before_ack(root)
+                    self.seams.of(root).before_ack(root)
                     # Acknowledged. The hint only makes the next open cheaper.
                     self._hint(root)
                     log_commit(self.storage.url, root.history[-1])
@@ -321,7 +321,7 @@ class StreamLog:
 
     def acknowledged(self) -> Root:
         """Return the newest root seen that no mirror lacks; what is acknowledged is in it."""
-        return self.read_version(self.seams.acknowledged(self.root))
+        return self.read_version(self.seams.of(self.root).acknowledged(self.root))
 
     def new_transaction(self) -> str:
         """Return the id of a new transaction, which also tells writers of one stream apart."""

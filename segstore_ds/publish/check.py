@@ -54,7 +54,7 @@ def _beside(context: StreamContext) -> tuple[StreamContext | None, FormatError |
     if rule_of(root) is None or root.dropped:
         return None, None
     try:
-        context.log.seams.before_staging(root)
+        context.log.seams.of(root).before_staging(root)
         found = find_latest(context)
     except FormatError as error:
         return None, error

@@ -115,7 +115,7 @@ class Reading:
             stream_id=root.stream_id,
             version=root.version,
             epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
-            mirrors=context.log.seams.mirrors(root),
+            mirrors=context.log.seams.of(root).mirrors(root),
             key_columns=key_columns_of(root),
             **how,
         )

@@ -112,7 +112,7 @@ def _versions(url: str, numbers: Iterable[int], version: int) -> Iterator[Left]:
 
 
 def _copies(context: StreamContext, report: Maintenance, version: int) -> Iterator[Left]:
-    mirrors = context.log.seams.mirrors(context.log.root)
+    mirrors = context.log.seams.of(context.log.root).mirrors(context.log.root)
     for files in context.log.seams.copies(context.log.root):
         url = files.storage.url
         kept, numbers = report.mirrors.get(url), None

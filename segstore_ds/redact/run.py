@@ -58,7 +58,7 @@ def run_redact(context: StreamContext, request: RedactRequest) -> Redacted:
     root = context.log.refresh()
     known = redactions_of(root).get(request.redact_id)
     if known is not None and known.done:
-        context.log.seams.before_ack(root)  # this acknowledges it again
+        context.log.seams.of(root).before_ack(root)  # this acknowledges it again
         return _result(known, repeated=True)
     refuse_kept(root)
     epochs = [(epoch_schema(context.status, epoch), epoch.names) for epoch in root.epochs]

@@ -64,7 +64,7 @@ def restore_log(context: StreamContext, replica: str) -> list[str]:
     held = {n for n in shared if readable(ours, n, ours.read(n)) is not None}
     if (
         found is None
-        or not context.log.seams.is_mirrored(found[1])
+        or not context.log.seams.of(found[1]).is_mirrored(found[1])
         or any(_differ(ours, theirs, number) for number in held)
     ):
         raise InvalidInputError(

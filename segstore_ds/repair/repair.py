@@ -87,7 +87,7 @@ def run_repair(
     base, _ = newest_readable(context)
     report.repaired += _set_aside(context, base)
     _refuse_strays(context, base)
-    taken = context.log.seams.catch_up(base, allow_promoted=allow_promoted)
+    taken = context.log.seams.of(base).catch_up(base, allow_promoted=allow_promoted)
     if taken is None:
         report.repaired += restore_commits(context, base)
     else:
@@ -109,7 +109,7 @@ def run_repair(
                 last=lost[-1],
                 version=base.version,
             )
-        alone, told = context.log.seams.alone(base, allow_promoted=allow_promoted)
+        alone, told = context.log.seams.of(base).alone(base, allow_promoted=allow_promoted)
         if not allow_redacted:
             _refuse_lost_redactions(context, base)
         _go_on(context, alone, lost)
@@ -139,14 +139,15 @@ def _repair_mirrors(context: StreamContext, report: RepairReport, *, allow_promo
     """Repair the mirrors of a folder that takes commits; add what was done to the report."""
     root, seams = context.log.root, context.log.seams
     try:
-        seams.before_staging(root)
+        seams.of(root).before_staging(root)
     except FencedError:
         return
     for files in seams.copies(root):
         url, log = files.storage.url, StreamLog(files.storage, clock=context.clock, damaged=True)
         try:
             report.repaired += [
-                f"{url}/{path}" for path in seams.mend(root, url, allow_promoted=allow_promoted)
+                f"{url}/{path}"
+                for path in seams.of(root).mend(root, url, allow_promoted=allow_promoted)
             ]
             found = run_repair(StreamContext.of(log), allow_loss=False)
         except (FencedError, FormatError, NotFoundError, StorageError) as error:

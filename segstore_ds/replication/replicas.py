@@ -435,6 +435,6 @@ SEAM = Replicas
 
 def replicas_of(log: StreamLog) -> Replicas:
     """Return the followers of the stream of a log."""
-    found = log.seams.room(PROPERTY)
+    found = log.seams.room()
     assert isinstance(found, Replicas)  # noqa: S101
     return found

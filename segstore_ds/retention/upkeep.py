@@ -105,7 +105,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Maintenan
     if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
         return None
     # Delete nothing in a folder that was promoted, or that never said that it follows.
-    context.log.seams.before_ack(root)
+    context.log.seams.of(root).before_ack(root)
     now_us = context.log.store_now_us()
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.

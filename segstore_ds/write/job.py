@@ -193,7 +193,7 @@ def _admit(
         find_repeated(context.status, root, writer, batch=None) is not None
     )
     # A folder that takes no commits gets no objects, either.
-    context.log.seams.before_staging(root)
+    context.log.seams.of(root).before_staging(root)
     if not repeated:
         if root.sealed:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)

@@ -69,7 +69,7 @@ class BatchPlan:
         batch = gather_facts([task.facts for task in tasks])
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
-        context.log.seams.before_ack(root)
+        context.log.seams.of(root).before_ack(root)
         return None
 
     def _has_nothing_to_stage(self, storage: Storage, key: WriterKey | None) -> bool:
