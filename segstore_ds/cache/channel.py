@@ -24,19 +24,13 @@ _MOST_NAMED = 4
 
 
 class Channel(Protocol):
-    """Takes the bytes of one object, in order.
-
-    After a failure only `abort` may be called: the object may end in the middle of a buffer.
-    """
+    """Takes the bytes of one object, in order; after a failure only `abort` may be called."""
 
     def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Append pieces as one write; their memory may be reused once it returns."""
 
     def commit(self) -> int:
-        """Make the object whole and durable, and return its size.
-
-        After a StorageError the object may be incomplete.
-        """
+        """Make the object whole and durable, and return its size; a failure may leave half."""
 
     def abort(self) -> None:
         """Discard the object; never raises, safe to repeat."""

@@ -219,10 +219,7 @@ class WriteCacheService:
             self._write_next()
 
     def commit(self) -> int:
-        """Flush, make the object whole and durable, and return the channel's size of it.
-
-        Nothing can be written afterwards.
-        """
+        """Flush, make the object whole and durable, end it, and return the channel's size."""
         with self._append, self._changed:
             self._check_writable()
             self._placement.check_whole()

@@ -64,10 +64,7 @@ class BufferView:
 
 
 class ByteArraySegment(BufferView):
-    """The bytes `[start, end)` of an object that supports the buffer protocol.
-
-    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy.
-    """
+    """The bytes `[start, end)` of what supports the buffer protocol, used without a copy."""
 
     __slots__ = ("data",)
 

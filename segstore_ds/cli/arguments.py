@@ -219,10 +219,7 @@ class Run:
 
 
 def _parse_options(text: str, *, source: str) -> dict[str, Any]:
-    """Return the JSON object in a text, or in the file that `@NAME` names.
-
-    No message repeats the text: it may hold a secret.
-    """
+    """Return the JSON object in a text, or in the file that `@NAME` names; errors show neither."""
     try:
         if text.startswith("@"):
             text = Path(text[1:]).expanduser().read_text(encoding="utf-8")

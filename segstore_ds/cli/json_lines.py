@@ -30,10 +30,7 @@ _NO_JSON = (  # Arrow's are among them
 
 
 def open_json(source: BinaryIO, schema: Any, *, whole: bool, block_bytes: int) -> Any:
-    """Open JSON lines; columns of the schema take back what `to_json` makes of their types.
-
-    `whole` reads the source twice, for the types of other columns.
-    """
+    """Open JSON lines, typed by a schema; `whole` reads twice, for the types of other columns."""
     schema = pa.schema([]) if schema is None else schema
     if whole:
         typed = pa.schema([field for field in schema if field.type != pa.null()])

@@ -277,10 +277,7 @@ def is_gain(run: Replacement) -> bool:
 
 
 def _apart(done: Sequence[Replacement]) -> list[Replacement]:
-    """Return the groups by offset; of two that overlap, only the first.
-
-    Groups can overlap because rows of a plan may have been duplicated.
-    """
+    """Return groups by offset; of two that overlap, as rows of a plan may repeat, the first."""
     kept: list[Replacement] = []
     for run in sorted(done, key=lambda run: run.start):
         if not kept or run.start >= kept[-1].start + kept[-1].rows:

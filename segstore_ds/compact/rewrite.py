@@ -270,10 +270,7 @@ def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[PlacedSegm
 def _contents(
     job: CompactJob, epoch: int, slices: Sequence[PlacedSegment]
 ) -> Iterator[pa.RecordBatch | Frame]:
-    """Yield the events of whole segments; frames that are already large are passed on encoded.
-
-    Decoding and encoding such a frame again would change nothing for its readers.
-    """
+    """Yield the events of whole segments; frames that are already large are passed on encoded."""
 
     def has_large_frames(segment: PlacedSegment) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW

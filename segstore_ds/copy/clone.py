@@ -141,10 +141,7 @@ def _read_asked(context: StreamContext, request: CopyRequest) -> Root | None:
 def _cut(
     context: StreamContext, target: Storage, root: Root, end: int, request: CopyRequest
 ) -> Root:
-    """Return the root without the events from `end` on.
-
-    What the cut divides is written in the target: a list, a part and a segment at most.
-    """
+    """Return the root without the events from `end` on; the target gets what the cut divides."""
     if end == root.tail:
         return root
     if end == root.head:

@@ -225,10 +225,7 @@ def open_destination(source: StreamContext, target: Storage, request: CopyReques
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
-    """Return the result of a copy that is done; None if the destination may begin now.
-
-    What copies have staged there is allowed.
-    """
+    """Return the result of a copy that is done; None if the destination may begin now."""
     if may_begin(log.files, resumed=names.COPIED) is not None:
         return None
     known = log.open().copies.get(request.copy_id)

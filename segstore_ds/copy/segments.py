@@ -218,10 +218,7 @@ class SegmentsCopy:
         return found
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Range]:
-        """Return the ranges of segments by rows of the metadata table `segments`.
-
-        Of each row the `start` and `segment_id` count.
-        """
+        """Return ranges of segments by `start` and `segment_id` of rows of the table `segments`."""
         status, source = TableStatus(self.job.storage), self.to.source
         for row in rows if self.to.done is None else ():
             start, segment_id = row["start"], row["segment_id"]
@@ -291,10 +288,7 @@ class SegmentsCopy:
 def plan_copy_segments(
     context: StreamContext, target: Storage, request: CopyRequest, *, whole: bool = False
 ) -> SegmentsCopy:
-    """Fix the version that is copied and, unless rows name `whole` segments, the range.
-
-    `context` is the source's, refreshed. Finds out whether the copy was made before.
-    """
+    """Fix the version that is copied and, unless rows name `whole` segments, the range."""
     to = open_destination(context, target, request)
     job = plan_job(context, to.source, Layout(inline_bytes=0))
     return SegmentsCopy(job, to, None if whole or to.done else request.bind(context, to.source))

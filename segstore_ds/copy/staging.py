@@ -56,10 +56,7 @@ class StagedPiece:
 
 
 def open_plan(target: Storage, copy_id: str, propose: Callable[[], CopyPlan]) -> CopyPlan | None:
-    """Return the plan of a copy, after creating the proposed one if there is none.
-
-    None if another run has finished the copy in the meantime.
-    """
+    """Return the plan of a copy, the proposed one if it has none; None if the copy is finished."""
     path = names.build_copy_plan(copy_id)
     found = _read_plan(target, path)
     if found is None:

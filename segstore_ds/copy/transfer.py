@@ -176,10 +176,7 @@ class Transfer:
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy a status object by one get and one exclusive create; replace one that is not whole.
-
-    One that is damaged in the source is copied from its twin there.
-    """
+    """Copy a status object, or its twin if it is damaged, over one that is not whole."""
     data = read_sound(source, path)
     if not target.create(path, data) and not is_whole(path, target.get(path)):
         target.put(path, data)

@@ -195,10 +195,7 @@ def check_filter(data: bytes, *, where: str) -> bytes:
 
 
 def hash_values(array: pa.Array) -> Hashes | None:
-    """Return the hash of each distinct value but null; None if one is too long to hash.
-
-    The array's type is in normal form, and `has_filter` holds for it.
-    """
+    """Return the hash of each distinct value but null; None if one is too long to hash."""
     return hash_distinct(distinct(array), array.type)
 
 

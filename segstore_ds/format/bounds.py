@@ -219,10 +219,7 @@ def _binary_bounds(low: bytes, high: bytes) -> tuple[bytes, bytes | None]:
 
 
 def merge(parts: Iterable[tuple[int, Piece]]) -> dict[str, Bounds]:
-    """Merge the bounds of adjacent rows, given as pairs of row count and bounds by label.
-
-    The result has the columns that every part with rows has.
-    """
+    """Merge bounds by label of adjacent rows, with their counts: of columns that all parts have."""
     filled = [(rows, stats) for rows, stats in parts if rows]
     if len(filled) < 2:
         return dict(filled[0][1]) if filled else {}

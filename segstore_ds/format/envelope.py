@@ -45,10 +45,7 @@ def digest_of(*parts: bytes) -> str:
 
 
 def encode_envelope(body: bytes) -> bytes:
-    """Wrap a body, compressed with zstd if that makes a large body smaller.
-
-    The same body always gives the same bytes.
-    """
+    """Wrap a body, compressed if a large one gets smaller by it; equal bodies give equal bytes."""
     codec, stored = PLAIN, body
     if len(body) > COMPRESS_ABOVE_BYTES:
         compressed = _compress(body)

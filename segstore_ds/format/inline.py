@@ -48,12 +48,7 @@ def join_frames(entries: Iterable[SegmentEntry]) -> bytes:
 
 
 def attach_to(entries: Iterable[SegmentEntry], frames: bytes, *, where: str) -> None:
-    """Give entries that were just parsed the frames that `join_frames` gave.
-
-    Raises:
-        TruncatedObjectError: They declare more bytes.
-        CorruptionError: They declare fewer bytes.
-    """
+    """Give entries that were just parsed the frames that `join_frames` gave."""
     start = 0
     for frame in [entry.frame for entry in entries if entry.frame]:
         # Nobody else has it yet, and copies of each take a tenth of a poll that finds a commit.

@@ -93,10 +93,7 @@ def _load(name: str) -> SegmentFormat:
 
 
 def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes: int) -> int:
-    """Return the length of the end of an object that no entry describes; 0 if it can't be told.
-
-    `fetch` returns as many of its last bytes as it is asked for.
-    """
+    """Return the length of the end of an object that no entry describes; 0 if it can't be told."""
     length = form.measure_end(fetch(min(LAST_BYTES, object_bytes)), object_bytes=object_bytes)
     if 0 < length <= min(object_bytes, MAX_INDEX_BYTES):
         length = form.measure_end(fetch(length), object_bytes=object_bytes)

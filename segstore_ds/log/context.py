@@ -79,10 +79,7 @@ class StreamContext:
         return type(self).of(log, client=self.client)
 
     def commit(self, next_root: Callable[[Root, Slot], Root | None]) -> Committed[None]:
-        """Commit in this client's name what `next_root` makes of the newest root; None for nothing.
-
-        It is called, and it raises, as the `build` of `StreamLog.commit`.
-        """
+        """Commit in this client's name what `next_root` makes of the newest root, if not None."""
 
         def build(root: Root, slot: Slot) -> Change[None]:
             planned = next_root(root, slot)

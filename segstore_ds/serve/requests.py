@@ -80,10 +80,7 @@ class Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def read_tokens(path: Path) -> list[tuple[str, bytes]]:
-    """Return the right and the token of each line `read TOKEN` or `write TOKEN`; `#` is a comment.
-
-    Errors show no token.
-    """
+    """Return right and token of each line `read TOKEN` or `write TOKEN`; errors show no token."""
     tokens = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         words = line.split()

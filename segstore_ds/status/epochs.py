@@ -115,10 +115,7 @@ def called_columns(status: SchemaTexts, epoch: Epoch) -> dict[str, str]:
 def plan_epochs(
     root: Root, change: SchemaChange, status: SchemaTexts
 ) -> tuple[tuple[Epoch, ...], int]:
-    """Return the stream's epochs after a commit, and the number of the staged bytes' epoch.
-
-    Epochs are added where `change` allows it.
-    """
+    """Return the epochs after a commit, added where `change` may, and that of the staged bytes."""
     epoch = root.epoch
     text, spark = status.schema_texts(epoch)
     newest = decode_schema(text)

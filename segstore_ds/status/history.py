@@ -113,10 +113,7 @@ class History(RowsTable[pa.RecordBatch]):
         return _moment(batch, place)
 
     def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
-        """Return those of the versions ``[start, end)`` that a repair abandoned.
-
-        No commit has such a version number, even if a file of that name exists.
-        """
+        """Return those of the versions ``[start, end)`` that a repair abandoned."""
         found: set[int] = set()
         for batch in self.batches(root, start, end):
             rows = batch.filter(pc.equal(batch["operation"], Operation.LOST.value))

@@ -58,10 +58,7 @@ def listed_parts(status: TableStatus, root: Root) -> Iterator[str]:
 
 
 def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
-    """Yield the objects that a retirement drops, segments before the part that lists them.
-
-    A part that is gone was deleted after its segments.
-    """
+    """Yield the objects that a retirement drops, segments before the part that lists them."""
     if item.kind == "segment":
         yield names.segment_object(item.path)
         return

@@ -83,10 +83,7 @@ class Fields(NamedTuple):
 
 
 class Table(ABC):
-    """The parts of one table, and the lists of its older parts.
-
-    The parts of a table that is `tiled` adjoin.
-    """
+    """The parts of one table, adjoining if it is `tiled`, and the lists of its older parts."""
 
     fields: ClassVar[Fields]
     limits: ClassVar[Limits]
@@ -112,10 +109,7 @@ class Table(ABC):
     def parts(
         self, root: Root, start: int = 0, end: int = 1 << 63, wanted: Wanted = _all
     ) -> Iterator[PartRef]:
-        """Yield the parts that hold rows of ``[start, end)``, including those in lists.
-
-        Parts and lists that are not `wanted` are passed over.
-        """
+        """Yield the wanted parts with rows of ``[start, end)``, those in wanted lists included."""
 
         def meets(ref: PartRef) -> bool:
             return ref.start < end and ref.end > start and wanted(ref)

@@ -326,10 +326,7 @@ class TableStatus(SchemaTexts):
         return field is not None and any(_lacks(part, field) for part in root.parts)
 
     def add_bounds(self, root: Root) -> Root:
-        """Return the root with bounds of the time column where its parts lack them.
-
-        A part that can't be read stays without.
-        """
+        """Return the root with bounds of the time column where its parts lack them."""
         field, parts = _time_field(root, self.schemas_of(root)), [*root.parts]
         for place, part in enumerate(parts):
             if field is not None and _lacks(part, field):

@@ -79,11 +79,7 @@ class FirstContact:
             _answered.add(self._endpoint)
 
     def connect(self, loop: Any) -> None:
-        """Wait until the endpoint accepts a connection, unless a proxy stands before it.
-
-        Raises:
-            ConnectionError: It accepts none within ten seconds, or now, if that was so just before.
-        """
+        """Wait until the endpoint accepts a connection, unless a proxy stands before it."""
         scheme, host = self._parts.scheme, self._parts.hostname or ""
         port = self._parts.port or (80 if scheme == "http" else 443)
         if {scheme, "all"} & getproxies().keys() and not proxy_bypass(host):

@@ -121,10 +121,7 @@ def check_staged_rows(plan: AppendPlan) -> None:
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
-    """Return the root with the segments appended; the log fills in version and transaction.
-
-    Pure. Segment numbers and offsets are assigned in the order of the plan.
-    """
+    """Return the root with segments appended in the plan's order; its place is to come. Pure."""
     job = plan.job
     first = epoch << 32 | root.next_segment
     entries = [segment.numbered(first + place) for place, segment in enumerate(plan.segments)]
@@ -222,10 +219,7 @@ class Appender:
         return tuple(segments)
 
     def join_inline(self, tasks: Sequence[StagedTask], job: WriteJob) -> Frame | None:
-        """Return the frame of a write that the commit itself can hold; None for any other write.
-
-        The frames that tasks sent become one, in task order.
-        """
+        """Return the frame of a write that the commit itself can hold; None for any other write."""
         frames = [frame for task in _ordered(tasks) for frame in task.frames]
         if not frames or [task for task in tasks if task.segments]:
             return None

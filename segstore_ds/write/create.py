@@ -81,10 +81,7 @@ def first_root(
     *,
     stream_id: str | None = None,
 ) -> Root:
-    """Return the first root of a new stream, without events and without its row of history.
-
-    `schemas` are those of its epochs, which may need features.
-    """
+    """Return the first root of a new stream, without events and without its row of history."""
     first = Root(
         stream_id=stream_id or context.clock.new_id(),
         version=0,

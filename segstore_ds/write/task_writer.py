@@ -179,11 +179,7 @@ class TaskWriter:
             self._target.rules.check([conform(batch, self._given) for batch in batches])
 
     def finish(self) -> StagedTask:
-        """Write the remaining rows and make everything durable; raises as `append`.
-
-        Returns:
-            The staged task, to hand to `Stream.commit`; picklable.
-        """
+        """Write the rest, make it durable and return the staged task; raises as `append`."""
         self._check_open()
         self._encode(full=False)
         self._end_segment()

@@ -111,10 +111,7 @@ def encode_frame(
 def with_marks(
     frame: Frame, *, schema: pa.Schema, keys: Sequence[str], bounded: str | None, where: str
 ) -> Frame:
-    """Return a checked frame with filters of key columns, and bounds of a column first.
-
-    Its bytes stay as they are. Raises CorruptionError if it can't be decoded.
-    """
+    """Return a checked frame with filters of key columns, and bounds of a column first."""
     wanted = keys_of(schema, keys)
     if all(name in frame.filters for name in wanted):
         wanted = []

@@ -54,11 +54,7 @@ _TRAILER_END = struct.Struct("<I8s")  # CRC-32 of the bytes before it, magic
 
 
 class ArrowEncoder:
-    """Lays out one segment; the caller writes the returned bytes in order.
-
-    Call `start` once, `add` for every frame, `finish` once; any other order is an
-    InvalidInputError.
-    """
+    """Lays out one segment by one `start`, an `add` for every frame and one `finish`, in order."""
 
     __slots__ = ("_finished", "_frames", "_stats", "encoded_bytes", "rows", "stats")
     name = "arrow"

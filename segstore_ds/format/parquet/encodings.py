@@ -101,10 +101,7 @@ def choose_encodings(
     level: int | None = None,
     used: Encodings | None = None,
 ) -> Encodings:
-    """Choose the cheapest way of each leaf; keep the one `used` unless that is much cheaper.
-
-    `batch` has at least one row; `paths` are those of its leaves in Parquet.
-    """
+    """Choose the cheapest way of each leaf; keep the one `used` unless that is much cheaper."""
     codec, coded = _codec(compression), compression != "none"
     byte_ns = BYTE_NS * (_ARCHIVED if (level or 0) >= _ARCHIVE_LEVEL else 1)
     sample, leaves = take_sample(batch), leaves_of(batch.schema)

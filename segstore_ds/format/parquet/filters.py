@@ -69,10 +69,7 @@ def filter_options(filters: Mapping[str, int]) -> dict[str, Any]:
 def read_filter(
     column: pq.ColumnChunkMetaData, end: bytes, *, object_bytes: int, where: str
 ) -> bytes | None:
-    """Return the filter of a column chunk; None if it has none that we know.
-
-    `end` is the checked end of the object.
-    """
+    """Return the filter of a column chunk; None if it has none that we know."""
     start = getattr(column, "bloom_filter_offset", None)  # pyarrow below 24 does not tell
     length = getattr(column, "bloom_filter_length", None)
     if start is None or length is None:

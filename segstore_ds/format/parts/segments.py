@@ -142,10 +142,7 @@ def decode_part(body: bytes, *, where: str) -> Part:
 
 
 def join_frames(frames: Sequence[Filters], *, segment_bytes: int) -> Mapping[str, Sequence[bytes]]:
-    """Return the filters of a segment, of those columns of which every frame has one.
-
-    Columns that would pass the segment's share are left out.
-    """
+    """Return a segment's filters: of columns of which every frame has one, within its share."""
     left = min(max(int(segment_bytes * SHARE), LEAST_BYTES), MOST_BYTES)
     found: dict[str, Sequence[bytes]] = {}
     for name in sorted(set.intersection(*map(set, frames))) if frames else ():

@@ -94,10 +94,7 @@ def _refuse_deep(schema: pa.Schema) -> None:
 
 
 def is_variant(data_type: pa.DataType) -> bool:
-    """Tell whether a type is Spark's variant, a struct that is stored exactly as it is.
-
-    A variant is struct<value, metadata> whose metadata child is marked ``variant``.
-    """
+    """Tell whether a type is Spark's variant: struct<value, metadata>, the latter marked so."""
     if not t.is_struct(data_type) or data_type.num_fields != 2:
         return False
     children = {field.name: field for field in data_type}

@@ -54,10 +54,7 @@ def without_views(array: pa.Array) -> pa.Array:
 
 
 def plain_list(array: pa.Array, path: str) -> pa.Array:
-    """Return any kind of list with 32-bit offsets and without unreferenced elements.
-
-    More elements than such a list holds are an OversizeError.
-    """
+    """Return any kind of list with 32-bit offsets and only its own elements; or OversizeError."""
     if t.is_list(array.type) and not is_part(array):
         return array
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())

@@ -49,11 +49,7 @@ _OPTIONS = {
 
 
 class UnreachableError(Exception):
-    """Spark can't read these files itself; the text says why. Never leaves this package.
-
-    Attributes:
-        kind: The same for all files that can't be read for this reason.
-    """
+    """Spark can't read these files itself; the text says why, `kind` the same of all such files."""
 
     def __init__(self, reason: str, kind: str) -> None:
         super().__init__(reason)
