@@ -76,13 +76,7 @@ class Meter:
 
 
 def complete_root(
-    history: History,
-    base: Root,
-    change: Change[Any],
-    slot: Slot,
-    *,
-    transaction: str,
-    meter: Meter,
+    history: History, base: Root, change: Change[Any], slot: Slot, *, transaction: str, meter: Meter
 ) -> Root:
     """Return the root to put: the planned change, its place in the log and its history row."""
     planned = change.root or base

@@ -17,10 +17,7 @@ from segstore_ds.storage import Storage
 
 _SHARED_FOLDERS = tuple(f"{folder}/" for folder in OBJECT_FOLDERS)
 _WITHOUT_FRAMES: Codec[Root] = Codec(
-    encode_root,
-    decode_root,
-    ROOT_RAW_LIMIT_BYTES,
-    attach=lambda root, _frames, _where: root,
+    encode_root, decode_root, ROOT_RAW_LIMIT_BYTES, attach=lambda root, _frames, _where: root
 )
 
 

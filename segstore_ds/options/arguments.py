@@ -9,12 +9,7 @@ from datetime import timedelta
 from typing import Any, SupportsFloat
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.quantities import (
-    DURATIONS_TAKEN,
-    SIZES_TAKEN,
-    parse_duration,
-    parse_size,
-)
+from segstore_ds.options.quantities import DURATIONS_TAKEN, SIZES_TAKEN, parse_duration, parse_size
 from segstore_ds.options.table import (
     BY_NAME,
     COMPACT_MODES,

@@ -267,12 +267,7 @@ class SliceDecoder:
         return decode_steps(self.steps(storage))
 
     def _decode(
-        self,
-        segment: OpenSegment,
-        epoch: _Epoch,
-        number: int,
-        row: int,
-        data: Sequence[pa.Buffer],
+        self, segment: OpenSegment, epoch: _Epoch, number: int, row: int, data: Sequence[pa.Buffer]
     ) -> pa.RecordBatch | None:
         frame = segment.index.frames[number]
         if frame.fingerprint != epoch.fingerprint:

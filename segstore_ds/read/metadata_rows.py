@@ -175,10 +175,7 @@ def _held_row(why: str, held: list[_Held]) -> dict[str, Any]:
 
 
 _WRITERS = pa.schema(
-    [
-        *texts("writer_id", "owner"),
-        *ints("batch_id", "version", "rows", "start", "end"),
-    ]
+    [*texts("writer_id", "owner"), *ints("batch_id", "version", "rows", "start", "end")]
 )
 _MEMBER = ("start", "end", "behind", "lease_s")  # `end` is null where it is not fixed yet
 _READERS = pa.schema(
@@ -192,14 +189,7 @@ _READERS = pa.schema(
         *texts("damaged"),
     ]
 )
-_TAGS = pa.schema(
-    [
-        *texts("name"),
-        *ints("offset", "version"),
-        *times("time"),
-        *ints("kept_bytes"),
-    ]
-)
+_TAGS = pa.schema([*texts("name"), *ints("offset", "version"), *times("time"), *ints("kept_bytes")])
 
 
 def _writers(context: StreamContext, root: Root) -> RowDicts:

@@ -224,10 +224,7 @@ def _as_texts(
 
 
 def _segment_rows(
-    run: Run,
-    stats: Sequence[str | None],
-    times: Sequence[pa.Array],
-    commits: _SegmentCommits,
+    run: Run, stats: Sequence[str | None], times: Sequence[pa.Array], commits: _SegmentCommits
 ) -> Iterator[pa.RecordBatch]:
     columns, starts = run.columns, run.starts
     for first in range(0, len(columns), BATCH_ROWS):

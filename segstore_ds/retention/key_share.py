@@ -204,9 +204,7 @@ def advanced_by_key(
     span = (min(own), NO_END) if own else (record.offset, record.offset)
     lease = replace(record.members[member], start=span[0], end=span[1], renewed=number)
     return replace(
-        record,
-        members={**record.members, member: lease},
-        by_key=replace(share, holders=holders),
+        record, members={**record.members, member: lease}, by_key=replace(share, holders=holders)
     )
 
 

@@ -21,13 +21,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
 from segstore_ds.format import names
-from segstore_ds.format.reader_record import (
-    MEMBERS_LIMIT,
-    Delivery,
-    Lease,
-    ReaderRecord,
-    Span,
-)
+from segstore_ds.format.reader_record import MEMBERS_LIMIT, Delivery, Lease, ReaderRecord, Span
 from segstore_ds.log.context import StreamContext
 from segstore_ds.options.arguments import check_duration
 from segstore_ds.options.quantities import Duration

@@ -26,13 +26,7 @@ from segstore_ds.spark.option_texts import HelperNotes, as_location, as_texts
 from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, save
-from segstore_ds.stream.connector.jobs import (
-    CutLike,
-    Job,
-    cut_text,
-    open_on_engine,
-    plan_rows_copy,
-)
+from segstore_ds.stream.connector.jobs import CutLike, Job, cut_text, open_on_engine, plan_rows_copy
 from segstore_ds.stream.connector.reads import Storage
 
 JOB_PIECES = 64  # of a transformed copy: what a job that fails has done in vain

@@ -8,21 +8,11 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import (
-    Frame,
-    encode_frame,
-    with_marks,
-)
+from segstore_ds.format.arrow.frame import Frame, encode_frame, with_marks
 from segstore_ds.format.bounds import label_of, merge
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.indexed_columns import key_columns_of, time_column_of
-from segstore_ds.format.inline import (
-    encoded_entry,
-    frame_is_sound,
-    index_of,
-    lay_out,
-    stored_frame,
-)
+from segstore_ds.format.inline import encoded_entry, frame_is_sound, index_of, lay_out, stored_frame
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage

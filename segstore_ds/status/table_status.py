@@ -28,14 +28,7 @@ from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.rows import Ints
 from segstore_ds.format.parts.segments import SegmentFilters
-from segstore_ds.format.root import (
-    TIME_COLUMN,
-    PartRef,
-    Retired,
-    Root,
-    SegmentEntry,
-    encode_root,
-)
+from segstore_ds.format.root import TIME_COLUMN, PartRef, Retired, Root, SegmentEntry, encode_root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.statistics import Stats, absent_in, build_text
 from segstore_ds.status.epochs import SchemaTexts

@@ -417,12 +417,7 @@ class Follow(Iterator[pa.RecordBatch]):
         return wait_s
 
 
-def _check_sharing(
-    name: str | None,
-    member: str | None,
-    *,
-    is_asked: bool,
-) -> None:
+def _check_sharing(name: str | None, member: str | None, *, is_asked: bool) -> None:
     if member is not None and name is None:
         raise InvalidInputError(
             "a member needs a reader to share", remedy="give the reader's name as well"

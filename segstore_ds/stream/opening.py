@@ -148,10 +148,7 @@ def exists(url: UrlLike, *, storage_options: Mapping[str, Any] | None = None) ->
 
 
 def list_streams(
-    url: UrlLike,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    depth: int = DEPTH,
+    url: UrlLike, *, storage_options: Mapping[str, Any] | None = None, depth: int = DEPTH
 ) -> list[str]:
     """Return the locations of all streams in a folder, sorted.
 
@@ -176,10 +173,7 @@ def list_streams(
 
 
 def streams(
-    url: UrlLike,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    depth: int = DEPTH,
+    url: UrlLike, *, storage_options: Mapping[str, Any] | None = None, depth: int = DEPTH
 ) -> pa.Table:
     """Return the metadata table `streams`: a row for each stream in a folder, ordered by location.
 

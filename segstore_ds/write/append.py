@@ -172,9 +172,7 @@ def _ordered(tasks: Sequence[StagedTask]) -> Sequence[StagedTask]:
     return sorted(tasks, key=attrgetter("task"))
 
 
-def _runs(
-    tasks: Sequence[StagedTask],
-) -> Iterator[tuple[list[StagedTask], Sequence[SegmentEntry]]]:
+def _runs(tasks: Sequence[StagedTask]) -> Iterator[tuple[list[StagedTask], Sequence[SegmentEntry]]]:
     """Yield each run of neighbouring tasks that sent frames, and the segments staged behind it."""
     run: list[StagedTask] = []
     for task in _ordered(tasks):

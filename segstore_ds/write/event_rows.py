@@ -28,14 +28,7 @@ from segstore_ds.format.schema.widening import merge_type
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
-_ERRORS = (
-    pa.ArrowException,
-    TypeError,
-    ValueError,
-    OverflowError,
-    AttributeError,
-    RecursionError,
-)
+_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
 )

@@ -64,11 +64,7 @@ class WriteJob:
         """How the schema may change the stream's."""
         asked = self.request
         return SchemaChange(
-            self.schema,
-            asked.spark_schema,
-            asked.merge_schema,
-            asked.replace_schema,
-            self.names,
+            self.schema, asked.spark_schema, asked.merge_schema, asked.replace_schema, self.names
         )
 
     @property

@@ -127,10 +127,7 @@ class SegmentWriter:
         """Parse the index as readers will: a segment they would refuse must not be committed."""
         try:
             find_format(staged.format, where=self.where).parse_index(
-                end,
-                object_bytes=staged.bytes,
-                where=self.where,
-                footer_crc=staged.footer_crc,
+                end, object_bytes=staged.bytes, where=self.where, footer_crc=staged.footer_crc
             )
         except FormatError as error:
             raise InvalidInputError(

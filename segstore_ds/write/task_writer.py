@@ -44,10 +44,7 @@ from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.layout import size_of
 from segstore_ds.write.request import Target
 from segstore_ds.write.segment_writer import SegmentWriter, WrittenFrame, decode_inline, open_pool
-from segstore_ds.write.staged import (
-    StagedTask,
-    delete_staged,
-)
+from segstore_ds.write.staged import StagedTask, delete_staged
 
 _LOG = logging.getLogger(__name__)
 

@@ -102,8 +102,7 @@ def _check_options(options: Mapping[str, Any], *, overwrite: bool) -> str | None
         )
     if mode == CLONE:
         raise InvalidInputError(
-            "a clone takes no rows",
-            remedy='call Stream.copy_to(url, copy_id=..., mode="clone")',
+            "a clone takes no rows", remedy='call Stream.copy_to(url, copy_id=..., mode="clone")'
         )
     if copies and mode == EVENTS:
         raise InvalidInputError(

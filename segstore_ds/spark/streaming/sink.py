@@ -122,11 +122,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     def _request(self, query_id: str = "", batch_id: int | None = None) -> WriteRequest:
         query = None if batch_id is None else (query_id, batch_id, self._claim)
         return build_request(
-            self._options,
-            self._schema,
-            client=self._client,
-            overwrite=self._overwrite,
-            query=query,
+            self._options, self._schema, client=self._client, overwrite=self._overwrite, query=query
         )
 
 
