@@ -10,7 +10,12 @@ import pytest
 from stream_kit import SCHEMA, STAGED, make_stream, numbers
 
 import segstore_ds as segstore
-from segstore_ds.errors import ConflictError, InvalidInputError, UnsupportedVersionError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    UnsupportedVersionError,
+    WriterConflictError,
+)
 from segstore_ds.format import root as roots
 from segstore_ds.stream.opening import open as open_on
 from segstore_ds.write.layout import Layout
@@ -164,6 +169,14 @@ def test_repeated_batch_changes_nothing_whatever_the_rules_are_now():
     stream.settings.update(rules=RULES)
     assert stream.append(BAD, writer_id="w", batch_id=1).repeated
     assert stream.refresh().tail == 4
+
+
+def test_other_events_under_a_batch_id_are_refused_beside_rules():
+    stream = make_stream(0)[0]
+    stream.settings.update(rules=RULES)
+    stream.append(GOOD, writer_id="w", batch_id=1)
+    with pytest.raises(WriterConflictError, match="other events"):
+        stream.append(numbers(5, 9), writer_id="w", batch_id=1)
 
 
 def test_rules_hold_for_what_is_appended_from_then_on():
