@@ -43,6 +43,12 @@ class BoundRules:
     dead_letters: str | None = None
     keyed: bool = False  # rows that break a rule go there, since their write has a batch id
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the rules name, each once."""
+        found = [name for _, filters in self.checks for name in filters.columns]
+        return tuple(dict.fromkeys([*self.not_null, *found]))
+
     def broken(self, batch: pa.RecordBatch) -> list[_Broken]:
         """Return the rules that some of the rows break."""
         found: list[_Broken] = [

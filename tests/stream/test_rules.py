@@ -141,6 +141,19 @@ def test_appender_refuses_one_call_and_goes_on():
     assert stream.refresh().read().read_all() == numbers(0, 3)
 
 
+def test_appender_checks_events_by_types_that_others_have_widened():
+    stream = segstore.create(
+        "memory://rules-wide", pa.schema([("n", pa.int32()), ("s", pa.string())])
+    )
+    with stream.appender(merge_schema=True) as appender:
+        stream.append(pa.table({"n": [0.5], "s": ["a"]}), merge_schema=True)
+        stream.settings.update(rules={"checks": {"low": "n < 1.5"}})
+        appender.append({"n": 1, "s": "b"})
+        with pytest.raises(InvalidInputError, match=r"row=0, column='n', .*value=2.0"):
+            appender.append({"n": 2})
+    assert stream.refresh().read().read_all()["n"].to_pylist() == [0.5, 1.0]
+
+
 def test_write_that_was_planned_before_a_rule_is_refused():
     stream = make_stream(0)[0]
     job = stream.plan_write(SCHEMA)
