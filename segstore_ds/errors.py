@@ -33,6 +33,7 @@ values as ``name=value``, then the remedy. Every error pickles with its fields. 
 of Python arguments (``merge_schema=True``); `spark.boundary` respells them as options.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -58,9 +59,15 @@ class SegstoreError(Exception):
         fields: The values of the fact, shown as ``name=value`` in the given order.
     """
 
-    code: ClassVar[str] = "SEGSTORE"
+    code: ClassVar[str] = "SEGSTORE"  # of a class of this file: SEG_ and the words of its name
     retryable: bool = False
     default_remedy: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            words = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error"))
+            cls.code = f"SEG_{words.upper()}"
 
     def __init__(self, fact: str, *, remedy: str = "", **fields: Any) -> None:
         self.fact = fact
@@ -107,31 +114,22 @@ def _rebuild(
 class InvalidInputError(SegstoreError, ValueError):
     """An argument, an option or a location has to be changed."""
 
-    code = "SEG_INVALID_INPUT"
-
 
 class SchemaMismatchError(InvalidInputError):
     """The columns of the data do not fit those of the stream."""
-
-    code = "SEG_SCHEMA_MISMATCH"
 
 
 class NotFoundError(SegstoreError, LookupError):
     """There is no such stream, version, tag or reader."""
 
-    code = "SEG_NOT_FOUND"
-
 
 class AlreadyExistsError(SegstoreError):
     """The name is taken."""
-
-    code = "SEG_ALREADY_EXISTS"
 
 
 class ConflictError(SegstoreError):
     """Another change came first."""
 
-    code = "SEG_CONFLICT"
     retryable = True
     default_remedy = "read the stream again and repeat"
 
@@ -139,21 +137,18 @@ class ConflictError(SegstoreError):
 class WriterConflictError(ConflictError):
     """The writer id has another owner; or its batch is an older one, or holds other events."""
 
-    code = "SEG_WRITER_CONFLICT"
     retryable = False
 
 
 class ReaderConflictError(ConflictError):
     """The name of a reader belongs to another owner."""
 
-    code = "SEG_READER_CONFLICT"
     retryable = False
 
 
 class LeaseLostError(ConflictError):
     """A member of a reader was silent for longer than its lease, and others read its events."""
 
-    code = "SEG_LEASE_LOST"
     default_remedy = (
         "undo what was done with the batch, and ask the loop for the next one; if batches take so "
         "long, give a longer lease, or call renew() on the way"
@@ -163,59 +158,45 @@ class LeaseLostError(ConflictError):
 class StagedExpiredError(ConflictError):
     """The staged objects are older than the stream's staging floor, so they may be deleted."""
 
-    code = "SEG_STAGED_EXPIRED"
     default_remedy = "write the data again"
 
 
 class CommitUnknownError(SegstoreError):
     """The commit may or may not have landed."""
 
-    code = "SEG_COMMIT_UNKNOWN"
     default_remedy = "ask stream.outcome(transaction, version) before you repeat the write"
 
 
 class TruncatedError(SegstoreError):
     """The position lies below the head of the stream."""
 
-    code = "SEG_TRUNCATED"
-
 
 class SnapshotExpiredError(SegstoreError):
     """The version that was read is gone."""
 
-    code = "SEG_SNAPSHOT_EXPIRED"
     default_remedy = "load the stream again"
 
 
 class PositionError(SegstoreError):
     """The position is of another stream or generation, or beyond the tail."""
 
-    code = "SEG_POSITION"
-
 
 class SealedError(SegstoreError):
     """The stream has ended: nothing can be appended."""
 
-    code = "SEG_SEALED"
     default_remedy = "write to another stream"
 
 
 class UnderReplicatedError(SegstoreError):
     """The commit is in the log but has not reached a follower."""
 
-    code = "SEG_UNDER_REPLICATED"
-
 
 class FencedError(SegstoreError):
     """The folder is not the primary, or another one was promoted in its place."""
 
-    code = "SEG_FENCED"
-
 
 class ClosedError(SegstoreError):
     """The object was used after it was closed."""
-
-    code = "SEG_CLOSED"
 
 
 class StorageError(SegstoreError):
@@ -230,7 +211,6 @@ class StorageError(SegstoreError):
         denied: True if the filesystem refused this caller; a pickled error forgets this, too.
     """
 
-    code = "SEG_STORAGE"
     retryable = True
     untouched = False
     unsynced = False
@@ -240,52 +220,40 @@ class StorageError(SegstoreError):
 class UnsafeFilesystemError(StorageError):
     """The filesystem cannot create an object exclusively, so commits would not be safe."""
 
-    code = "SEG_UNSAFE_FILESYSTEM"
     retryable = False
 
 
 class FormatError(SegstoreError):
     """Stored bytes are not what FORMAT.md says."""
 
-    code = "SEG_FORMAT"
     default_remedy = "segstore.verify(url) lists all damage, segstore.repair(url) mends what it can"
 
 
 class MissingObjectError(FormatError):
     """An object that the metadata names, or that was asked for, is not there."""
 
-    code = "SEG_MISSING_OBJECT"
-
 
 class EmptyObjectError(FormatError):
     """An object has no bytes."""
-
-    code = "SEG_EMPTY_OBJECT"
 
 
 class TruncatedObjectError(FormatError):
     """An object ends before its content does."""
 
-    code = "SEG_TRUNCATED_OBJECT"
-
 
 class CorruptionError(FormatError):
     """Bytes fail their checksum, or contradict other metadata."""
-
-    code = "SEG_CORRUPTION"
 
 
 class UnsupportedVersionError(FormatError):
     """The bytes were written by a newer version of segstore, or need a feature it lacks."""
 
-    code = "SEG_UNSUPPORTED_VERSION"
     default_remedy = "read it with a newer version of segstore-ds"
 
 
 class InternalError(SegstoreError):
     """A rule that the code itself should keep was broken."""
 
-    code = "SEG_INTERNAL"
     default_remedy = "this is a bug in segstore: please report it with this message"
 
 
