@@ -58,27 +58,20 @@ class FirstError:
 class WriteCacheService:
     """Writes one object through buffers of a pool. Safe to use from several threads.
 
-    As a context manager it closes, which aborts an object that was not committed.
-
-    Args:
-        channel: What the object is written to, by this service alone.
-        pool: Where buffers are taken from, until `close` or `release_buffers`.
-        size: The object's size, if its records are scattered; each lies in one part as large as a
-            buffer. None if they come in order.
-        load: Reads `[start, end)` of the object back, for records that no buffer holds any more.
-        copies: Channels that get every buffer, and the end, while the channel does.
-        counters: Successive objects may share them.
+    As a context manager it closes, which aborts an object that was not committed. `size` is that of
+    an object whose records are scattered: each lies in one part as large as a buffer. `load` reads
+    `[start, end)` of the object back, for records that no buffer holds any more.
     """
 
     def __init__(
         self,
-        channel: Any,
+        channel: Any,  # what the object is written to, by this service alone
         pool: BufferPool,
         *,
         size: int | None = None,
         load: Callable[[int, int], bytes] | None = None,
-        copies: Sequence[CopyChannel] = (),
-        counters: CacheCounters | None = None,
+        copies: Sequence[CopyChannel] = (),  # get every buffer, and the end, too
+        counters: CacheCounters | None = None,  # successive objects may share them
     ) -> None:
         self._channel = channel
         self._pool = pool

@@ -189,10 +189,7 @@ Samples = Callable[[], Iterable[Sample]]
 
 
 def export_samples(samples: Samples, *, registry: Any = None, meter_provider: Any = None) -> None:
-    """Export to a registry of Prometheus and a meter provider of OpenTelemetry.
-
-    Where neither is given, it exports to the default of each package that is installed.
-    """
+    """Export to what is given, else to those of Prometheus and OpenTelemetry that are here."""
     given = {"prometheus": registry, "otel": meter_provider}
     named = {extra: target for extra, target in given.items() if target is not None}
     missing = []

@@ -175,10 +175,7 @@ def bring_up(context: StreamContext, beside: StreamContext, rule: LatestRule) ->
 
 
 def _owner(root: Root, rule: LatestRule) -> str:
-    """Return the owner of the commits that hold a version's newest events.
-
-    Those of another owner have other columns, or were made by another rule.
-    """
+    """Return the owner of commits that hold a version's newest events, by columns and rule."""
     made = [root.stream_id, root.generation, root.epoch.number, rule.key, rule.tombstone]
     return hashlib.blake2b(build_json(made), digest_size=8).hexdigest()
 

@@ -40,10 +40,7 @@ _LAST_ROWS = 65_536  # what is read at once to find the last event before a mome
 
 
 def time_conditions(field: pa.Field, interval: Sequence[Any]) -> tuple[Condition, ...]:
-    """Return the conditions of the events in a half-open interval. Pure.
-
-    A bound of None is open. Nulls and NaN are in no interval.
-    """
+    """Return the conditions of an interval, open at None; nulls and NaN are in none. Pure."""
     if isinstance(interval, str) or not isinstance(interval, Sequence) or len(interval) != 2:
         raise InvalidInputError(
             "not an interval of event times",

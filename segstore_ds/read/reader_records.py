@@ -163,10 +163,7 @@ def add_record(
     seen: SeenReader,
     make: Callable[[SeenReader | None], ReaderRecord | None],
 ) -> SeenReader:
-    """Write a reader's next record, made from its newest one; a lost race is tried again.
-
-    If `make` returns None, nothing is written.
-    """
+    """Write a reader's next record, made of its newest, after lost races; None writes none."""
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
         began_s = context.clock.boot_s()

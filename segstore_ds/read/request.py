@@ -48,10 +48,7 @@ def plan_reading(
     read_cache_bytes: int = options.default("readCacheBytes"),
     among: Among | None = None,
 ) -> Reading:
-    """Check what is asked against a version, and return the plan that all tasks share.
-
-    `Stream.scan` describes the arguments.
-    """
+    """Check what `Stream.scan` was asked against a version; return the plan that tasks share."""
     first = resolve_cut(context, root, parse_cut(start))
     last = resolve_end(context, root, parse_cut(end), first)
     url = context.storage.url

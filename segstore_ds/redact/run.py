@@ -119,10 +119,7 @@ class Progress:
         return False if self.sweep(root, commit_bytes(self._context)) else self._finish(root)
 
     def sweep(self, root: Root, most_bytes: int, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Redact what matches on a version, in commits of so many bytes; False if nothing does.
-
-        It may stop between two commits.
-        """
+        """Redact what matches on a version, in commits of so many bytes; False if nothing does."""
         job, found = self.plan(root), False
         size = attrgetter("entry.bytes")
         for chosen in in_commits(self.candidates(root, job), size, most_bytes):

@@ -40,10 +40,7 @@ SEED_ATTEMPTS = 10
 
 
 def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
-    """Make a folder a follower: copy the stream, then commit that it follows from now on.
-
-    Safe to repeat: objects that were copied before a failure are not copied again.
-    """
+    """Make a folder a follower: copy the stream, commit that it follows; safe to repeat."""
     storage = context.storage
     target = storage.sibling(url)
     refuse_overlap(target, storage, compare_names(target, storage), "follower")

@@ -73,29 +73,18 @@ def _as_flight() -> Iterator[None]:
 
 
 class StreamServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves streams by name until `shutdown`; each call runs in a thread of its own.
-
-    Args:
-        streams: The streams by their names.
-        location: Where to listen, such as `grpc://127.0.0.1:8815`; port 0 takes a free one.
-        tokens: Who may call; without any, everybody.
-        writable: Whether appends are taken.
-        most_calls: Scans, follows and appends at a time; one more is told to come again.
-        append_bytes: Most bytes of one append, unpacked and before compression, at least eight for
-            each event.
-        certificate: PEM of the certificate and its key, for `grpc+tls`.
-    """
+    """Serves streams by name until `shutdown`; each call runs in a thread of its own."""
 
     def __init__(
         self,
         streams: Mapping[str, Stream],
-        location: str,
+        location: str,  # such as `grpc://127.0.0.1:8815`; port 0 takes a free one
         *,
         tokens: Tokens,
-        writable: bool,
-        most_calls: int,
-        append_bytes: int,
-        certificate: tuple[bytes, bytes] | None = None,
+        writable: bool,  # whether appends are taken
+        most_calls: int,  # scans, follows and appends at a time; one more is told to come again
+        append_bytes: int,  # of one append, before compression, at least eight for each event
+        certificate: tuple[bytes, bytes] | None = None,  # PEM of it and its key, for `grpc+tls`
     ) -> None:
         super().__init__(
             location,

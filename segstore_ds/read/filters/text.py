@@ -50,10 +50,7 @@ class _Column(str):
 
 
 def parse_text(text: str, condition: Callable[[list[Any]], Filters]) -> Filters:
-    """Return the filters that a text says; an InvalidInputError says what is not understood.
-
-    `condition` makes a filter of ``[column, op, literal]``.
-    """
+    """Return the filters of a text; `condition` makes one of ``[column, op, literal]``."""
     return _Parser(text, condition).parse()
 
 
