@@ -33,7 +33,7 @@ _NAMED_BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a member has read: below `done` it is done, below `read` it has been given out.
+    """What a member has read: from `start` to `done` it is done, below `read` it was given out.
 
     A delivery whose mark is in `barred` is not for this member now. Where deliveries are `counted`,
     what is between `done` and `read` is one. By key it is of the buckets in `given`, and `done`
@@ -47,6 +47,7 @@ class Progress:
     counted: bool = False
     turn: frozenset[int] = frozenset()
     given: frozenset[int] = frozenset()
+    start: int = 0
 
 
 def joined(record: ReaderRecord, member: str, lease: Lease) -> ReaderRecord:
@@ -67,7 +68,8 @@ def left(record: ReaderRecord, members: frozenset[str]) -> ReaderRecord:
 def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> ReaderRecord:
     """Commit what a member has done, renew its lease, and take another range if it has none.
 
-    `number` is that of the record that is being made.
+    `number` is that of the record that is being made. A range that begins before what the member
+    has read was taken in a record whose answer it never got: nothing of that is done.
 
     >>> lease = Lease(0, NO_END, "t", 30, 0)
     >>> pair = {"w1": lease, "w2": Lease(0, 0, "u", 9, 1)}
@@ -82,7 +84,7 @@ def advanced(record: ReaderRecord, member: str, at: Progress, number: int) -> Re
         record = advanced_by_key(record, record.by_key or share, member, number, moves=idle)
         return _given(record, member, at) if at.counted and at.given else record
     lease = record.members[member]
-    done = at.done if lease.start <= at.done <= lease.end else lease.start
+    done = at.done if at.start <= lease.start <= at.done <= lease.end else lease.start
     record = add_done(record, Span(lease.start, done))
     lease = replace(lease, start=done, renewed=number)
     if (len(record.members) > 1 and lease.end - done > RANGE_ROWS) or waiting(record, at.barred):

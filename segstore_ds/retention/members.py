@@ -141,12 +141,13 @@ class MemberReader(NamedReader):
         """
         self._step(Progress(offset, offset, self._context.log.root.tail))
 
-    def give_out(self, done: int, read: int) -> None:
+    def give_out(self, done: int, read: int) -> bool:
         """Commit this member's range up to `done`, and name what it is given up to `read`.
 
+        False if that is not in its range any more, which a renewal may have shortened.
         Raises as `publish`.
         """
-        self._step(Progress(done, read, self._context.log.root.tail, counted=True))
+        return self._step(Progress(done, read, self._context.log.root.tail, counted=True))
 
     def give_back(
         self, end: int, *, delay_s: int = 0, reason: str | None = None, rows: Sequence[int] = ()
@@ -159,6 +160,8 @@ class MemberReader(NamedReader):
 
         def make(seen: SeenReader | None) -> ReaderRecord:
             record = self._own_record(seen, Progress(self.offset, end, end))
+            if record.by_key is None and record.members[self.member].start != self.offset:
+                raise self._lost(record, end)  # a call before did so, and its answer was lost
             number = record.number + 1
             buckets = sorted(self._given or self.turn.buckets)
             back = Delivery(self.offset, end, 1, self.member, since=number, buckets=buckets)
@@ -227,19 +230,33 @@ class MemberReader(NamedReader):
         self._write(make)
         self._give_up(self.offset)
 
-    def _step(self, at: Progress, *, idle: bool = False) -> None:
-        """Write what was done and what is leased now; an idle member only to lease something."""
+    def _step(self, at: Progress, *, idle: bool = False) -> bool:
+        """Write what was done and what is leased now; an idle member only to lease something.
+
+        Returns whether what was read was in its range.
+        """
+        fits = False
 
         def make(seen: SeenReader | None) -> ReaderRecord | None:
+            nonlocal fits
             record = self._own_record(seen, at)
-            barred = self._barred(record)
-            now = replace(at, barred=barred, turn=self.turn.buckets, given=self._given)
+            lease = record.members[self.member]
+            fits = record.by_key is not None or lease.start <= at.done <= at.read <= lease.end
+            now = replace(
+                at,
+                barred=self._barred(record),
+                counted=at.counted and fits,
+                turn=self.turn.buckets,
+                given=self._given,
+                start=self.offset,
+            )
             record = advanced(record, self.member, now, record.number + 1)
             mine = record.members[self.member]
             return None if idle and mine.start == mine.end else record
 
         self._write(make)
         self._settle(at)
+        return fits
 
     def _settle(self, at: Progress) -> None:
         """Go on with what the newest record gives this member; by key it is given a turn of that.
@@ -285,18 +302,22 @@ class MemberReader(NamedReader):
                 member=self.member,
             )
         if at.read > self.offset or not (record.members or self.left):
-            start, others = self.offset, record.members.items()
-            self._give_up(at.read)
-            raise LeaseLostError(
-                "member was silent for longer than its lease, so its events go to others",
-                reader=self.name,
-                member=self.member,
-                lease_s=self._lease.lease_s,
-                events=f"[{start}, {at.read})",
-                now=[name for name, each in others if each.start <= start < each.end],
-            )
+            raise self._lost(record, at.read)
         lease = replace(self._lease, start=at.done, end=at.done, renewed=record.number)
         return joined(record, self.member, lease)
+
+    def _lost(self, record: ReaderRecord, end: int) -> LeaseLostError:
+        """Give up this member's range up to an offset; return the error that says so."""
+        start, others = self.offset, record.members.items()
+        self._give_up(end)
+        return LeaseLostError(
+            "member was silent for longer than its lease, so its events go to others",
+            reader=self.name,
+            member=self.member,
+            lease_s=self._lease.lease_s,
+            events=f"[{start}, {end})",
+            now=[name for name, each in others if each.start <= start < each.end],
+        )
 
     def _given_up(self, record: ReaderRecord) -> frozenset[str]:
         """Return the members whose leases this one has seen unchanged for their time."""

@@ -169,15 +169,15 @@ class Follow(Iterator[pa.RecordBatch]):
         quiet = self._key and not self._handed  # nothing to say but which events were passed
         if quiet and own is not None and not own.lapses and not (passed and own.may_tell):
             return
-        self.offset, self._handed = self._next, False
-        if self.reader is None or not (self.reader.offset < self.offset or self.reader.lapses):
-            return
-        try:
-            _retry(partial(self.reader.publish, self.offset))
-        except LeaseLostError:
-            self._batches = None
-            raise
-        self._go_on()
+        self.offset = self._next
+        if self.reader is not None and (self.reader.offset < self.offset or self.reader.lapses):
+            try:
+                _retry(partial(self.reader.publish, self.offset))
+            except LeaseLostError:
+                self._batches, self._handed = None, False
+                raise
+            self._go_on()
+        self._handed = False
 
     def renew(self) -> None:
         """Keep a member's lease while the batch that was returned last takes longer than that."""
@@ -227,12 +227,13 @@ class Follow(Iterator[pa.RecordBatch]):
 
     def _given(self) -> MemberReader:
         """Return the member, if it has a batch that is not done."""
-        if self._member is None or not self._handed or self._next == self.offset:
+        own = self._member
+        if own is None or own.left or not self._handed or self._next == self.offset:
             raise InvalidInputError(
                 "there is no batch to give back",
                 remedy="follow as a member, and give back what came last",
             )
-        return self._member
+        return own
 
     def _turn_down(self, give_back: Callable[[], None]) -> None:
         _retry(give_back)
@@ -328,13 +329,18 @@ class Follow(Iterator[pa.RecordBatch]):
                     continue
             if batch is not None:
                 self._wait_s, self._heard_s = FIRST_WAIT_S, self._context.clock.boot_s()
-                return self._give_out(batch)
+                if (given := self._give_out(batch)) is not None:
+                    return given
+                continue
             self._batches, self._next = None, self._upto
             self.publish()
         return None
 
-    def _give_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch as the caller gets it; where deliveries are counted, name it before."""
+    def _give_out(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return a batch as the caller gets it; where deliveries are counted, name it before.
+
+        None if it is not in the member's range any more.
+        """
         start = self._next
         batch = self._without_offsets(batch)
         own, self._handed = self._member, True
@@ -344,7 +350,7 @@ class Follow(Iterator[pa.RecordBatch]):
             return batch
         self.offset = start
         try:
-            _retry(partial(own.give_out, start, self._next))
+            is_given = _retry(partial(own.give_out, start, self._next))
         except SegstoreError as error:
             self._batches, self._next = None, start
             if isinstance(error, LeaseLostError):
@@ -352,6 +358,10 @@ class Follow(Iterator[pa.RecordBatch]):
             raise
         if own.end < self._upto:
             self._batches = None  # others have joined, or something waits
+        if not is_given:
+            self._batches, self._next, self._handed = None, start, False
+            self._go_on()
+            return None
         return batch
 
     def _look(self) -> Iterator[pa.RecordBatch] | None:

@@ -1,10 +1,12 @@
 """Members give back batches, reject them, or die of them: what goes to the dead letters, once."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count, pairwise
 
 import pytest
+from faults import Fault, FaultStorage
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, numbers, wait
 from virtual_time import TimedStorage
@@ -12,6 +14,7 @@ from virtual_time import TimedStorage
 from segstore_ds.errors import (
     ClosedError,
     InvalidInputError,
+    LeaseLostError,
     SegstoreError,
 )
 from segstore_ds.format.reader_record import (
@@ -428,3 +431,61 @@ def test_dead_letters_that_fail_stop_the_member():
     rest(follow)
     assert pool.numbers() == [0, 1, 2, 3, 4]
     assert pool.record.offset == 20
+
+
+def test_renewing_shortens_what_is_read_ahead():
+    """A renewal frees all but the batch in hand; what was read of that is not given out."""
+    pool = Pool(max_rows=5, lease=9)
+    follow = pool.join("a")
+    assert poll(follow) == [0, 1, 2, 3, 4]
+    follow.give_back(delay=5)
+    assert poll(follow) == [5, 6, 7, 8, 9]
+    wait(pool.storage, 6)
+    follow.renew()
+    got = rest(follow)
+    assert sorted(got) == [*range(5), *range(10, 20)]
+    assert pool.dead() == []
+    assert pool.record.offset == 20
+
+
+def test_what_others_have_got_is_not_rejected():
+    """Who slept has no batch to reject any more, also when it asks twice."""
+    pool = Pool(max_rows=5)
+    first, second = pool.join("a"), pool.join("b")
+    assert poll(first) == [0, 1, 2, 3, 4]
+    found = rest(second)
+    wait(pool.storage, LEASE_S + 1)
+    assert sorted(found + rest(second)) == list(range(20))
+    with pytest.raises(LeaseLostError):
+        first.reject("too late")
+    with pytest.raises(InvalidInputError, match="no batch to give back"):
+        first.reject("too late")
+    assert rest(first) == []
+    assert pool.record.deliveries == []
+
+
+def test_no_lost_answer_costs_an_event():
+    """What a member took in a record that it never heard of is not done."""
+    records, number = [1000], 0
+    while number < len(records[:6]):
+        pool = Pool(max_rows=5, commits=1, max_deliveries=1)
+        storage = FaultStorage(pool.storage)
+        stream = open_on(storage, clock=pool.storage.time.clock)
+        dead = pool.join("a")
+        assert poll(dead) == [0, 1, 2, 3, 4]
+        wait(pool.storage, LEASE_S + 1)
+        follow, done = stream.follow("billing", member="b", **pool.how), []
+        wait(pool.storage, LEASE_S + 1)
+        before = len(storage.calls)
+        storage.fault = Fault(before + records[number], when="after", calls=12)
+        for _ in range(6):
+            with suppress(SegstoreError):
+                done += poll(follow) or []
+            wait(pool.storage, 11)
+        if not number:  # nothing failed
+            calls = storage.calls[before:]
+            records += [at for at, call in enumerate(calls, 1) if call.startswith("create readers")]
+        assert sorted(done + pool.numbers()) == list(range(10)), records[number]
+        assert pool.record.offset == 10
+        number += 1
+    assert number == 6

@@ -6,12 +6,19 @@ from itertools import chain
 
 import pyarrow as pa
 import pytest
+from faults import Fault, FaultStorage
 from member_kit import LEASE_S, drain, poll, record
 from stream_kit import make_stream, wait
 
-from segstore_ds.errors import InvalidInputError, LeaseLostError, ReaderConflictError
+from segstore_ds.errors import (
+    InvalidInputError,
+    LeaseLostError,
+    ReaderConflictError,
+    SegstoreError,
+)
 from segstore_ds.format.reader_record import decode_record, encode_record
 from segstore_ds.retention.key_share import BUCKETS, bucket_of
+from segstore_ds.stream.opening import open as open_on
 
 KEYS = 20
 
@@ -228,3 +235,18 @@ def test_buckets_go_by_values():
         spread = Counter(bucket_of(many, key, BUCKETS).tolist())
         assert len(spread) == BUCKETS
         assert max(spread.values()) < 1.5 * 10_000 / BUCKETS
+
+
+def test_an_error_while_publishing_is_made_up_for():
+    """What was done before it counts with the next call that succeeds."""
+    stream, storage = make()
+    faulty = FaultStorage(storage)
+    follow = join(open_on(faulty, clock=storage.time.clock), "a", max_rows=50)
+    assert poll(follow) == list(range(50))
+    faulty.fault = Fault(len(faulty.calls) + 1, calls=12)
+    with pytest.raises(SegstoreError):
+        poll(follow)
+    faulty.fault = None
+    assert poll(follow) == list(range(50, 100))
+    follow.close()
+    assert record(stream).offset == 50
