@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import actors_damage
+import actors_desk
 import actors_lapse
 import actors_promote
 import actors_shape
@@ -80,9 +81,10 @@ CAST: Mapping[str, type[Actor]] = {
     **actors_lapse.CAST,
     "curate": Curator,
     "stranger": Stranger,
+    **actors_desk.CAST,
 }
 # The chance that those who share another stream are in a life.
-TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25, "lapse": 0.25}
+TROUPES = {"": 1.0, "pair": 0.3, "hurt": 0.1, "shape": 0.25, "lapse": 0.25, "desk": 0.25}
 
 
 @dataclass
