@@ -102,12 +102,8 @@ class NamedReader:
             NotFoundError: The stream was dropped.
             PositionError: The offset lies beyond the tail, or the reader's position is of another
                 generation: it holds back everything until it is registered with a new start.
-            InvalidInputError: The offset is not an int from 0.
             TruncatedError: The reader had lapsed, and the head has passed its position.
-            ConflictError: Every race was lost.
-            CommitUnknownError: The storage never said whether the record was written.
-            FormatError: A record can't be read.
-            StorageError: The storage failed.
+            SegstoreError: As methods of `Stream` that commit.
 
         Examples:
             >>> reader = stream.readers.register("warehouse")

@@ -273,7 +273,6 @@ class Followers(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
                 one that can't be opened.
             FencedError: This folder is a follower itself, or one of its followers was promoted.
             StorageError: Also if another follower can't be brought up to date.
-            FormatError: An object that must be copied is damaged.
 
         Examples:
             >>> stream.followers.add("second")

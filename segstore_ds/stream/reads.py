@@ -202,9 +202,6 @@ class Reads:
                 counts by its share of the events.
             max_rows: Most events.
 
-        Raises:
-            TruncatedError: The cut is below the head.
-
         Examples:
             >>> stream.cut_after("head", max_bytes="1m"), stream.cut_after(0, max_rows=2)
             (3, 2)
@@ -283,9 +280,6 @@ class Reads:
                 the log.
             read_cache_bytes: Encoded, verified bytes of streams that this process may hold for
                 later reads; the least recently used leave first. 0 reads without the cache.
-
-        Raises:
-            NotFoundError: There is no such version.
 
         Examples:
             >>> stream.scan(1, "tail", columns=["n"], offset_column="at").to_arrow().to_pylist()
@@ -612,7 +606,6 @@ class Reads:
 
         Raises:
             NotFoundError: The stream is gone.
-            StorageError: The storage failed, so nothing can be said about the stream.
 
         Examples:
             >>> stream.verify().ok

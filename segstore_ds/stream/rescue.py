@@ -61,8 +61,6 @@ def repair(
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
         FencedError: Another folder was promoted in place of this one; or this one is a replica
             whose commits can't be read, and the other one goes on.
-        ConflictError: Another writer committed first.
-        CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: A redaction may be lost, and that is not allowed; or `replica` does not
             replicate this folder.
         StorageError: Also if another folder can't be asked whether it was promoted.
@@ -149,7 +147,6 @@ def salvage(
         NotFoundError: There is no stream, or none of its commits can be read.
         AlreadyExistsError: There is a stream at the new location.
         CorruptionError: Something can't be read, and must not be skipped.
-        FormatError: The newest schema can't be read.
 
     Examples:
         >>> segstore.salvage("hello", "rescued", skip_damaged=True).lost

@@ -354,9 +354,6 @@ class Stream(Writes):
         Returns:
             What was done; `commits` is 0 if there was nothing to do.
 
-        Raises:
-            SnapshotExpiredError: A segment was deleted while it was read.
-
         Examples:
             >>> _ = stream.append({"user": "ada", "n": 4})
             >>> done = stream.compact()
@@ -407,9 +404,6 @@ class Stream(Writes):
 
         Returns:
             What was redacted, the id and the bound tail; `forgotten` is the report of `forget`.
-
-        Raises:
-            SnapshotExpiredError: A segment was deleted while it was read.
 
         Examples:
             >>> stream.redact("user == 'ada'", columns=["user"], reason="request 17").rows
@@ -531,7 +525,6 @@ class Stream(Writes):
                 this is a clone.
             ConflictError: Versions were forgotten during the call: call it again.
             MissingObjectError: An object is gone, or was deleted during the call: call it again.
-            CorruptionError: An object is damaged.
 
         Examples:
             >>> stream.back_up("backup").tail

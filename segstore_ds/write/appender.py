@@ -382,8 +382,6 @@ class LiveAppender:
 
         Raises:
             InvalidInputError: The range is not within the places assigned so far.
-            FormatError: Stored bytes are damaged or missing.
-            StorageError: The storage failed.
             ClosedError: The appender was closed.
 
         Examples:
