@@ -35,6 +35,7 @@ of Python arguments (``merge_schema=True``); `spark.boundary` respells them as o
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 # The remedy where commits are gone from the log.
@@ -102,13 +103,7 @@ class SegstoreError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = {"retryable": False} if "retryable" in vars(self) else None
-        return _rebuild, (type(self), self.fact, self.remedy, self.fields), own
-
-
-def _rebuild(
-    cls: type[SegstoreError], fact: str, remedy: str, fields: dict[str, Any]
-) -> SegstoreError:
-    return cls(fact, remedy=remedy, **fields)
+        return partial(type(self), self.fact, remedy=self.remedy, **self.fields), (), own
 
 
 class InvalidInputError(SegstoreError, ValueError):
