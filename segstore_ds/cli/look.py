@@ -30,7 +30,7 @@ _SHOWN = (int, float, str, type(None))  # of defaults
 _LISTED = ("path", "events", "head", "tail", "version", "time", "sealed")
 _COMMIT = (
     *("version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"),
-    *("client", "application", "reason", "merged"),
+    *("client", "application", "changed", "reason", "merged"),
 )
 _SEGMENT = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
 _PAGES = (
@@ -138,15 +138,23 @@ def history(
     every: Annotated[
         bool, typer.Option("--all", "-a", help="Also those that only name a reader.")
     ] = False,
+    since: Annotated[str | None, typer.Option(help="From this time on, with a zone.")] = None,
+    until: Annotated[str | None, typer.Option(help="Before this time, with a zone.")] = None,
+    operation: Annotated[
+        list[str] | None, typer.Option(help="Of this operation; repeat it for several.")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="Whose client has this text.")] = None,
 ) -> None:
-    """List the newest commits, oldest first."""
+    """List the newest commits, oldest first: who did what, and when."""
     import pyarrow.compute as pc
 
     stream = run.read(url)
 
     def kept(start: int) -> Iterator[Any]:
-        for batch in stream.history(start):
-            yield batch if every else batch.filter(pc.not_equal(batch["operation"], "reader"))
+        how: dict[str, Any] = {"since": since, "until": until, "client": client}
+        for batch in stream.history(start, operation=operation, **how):
+            shown = every or operation
+            yield batch if shown else batch.filter(pc.not_equal(batch["operation"], "reader"))
 
     if not rows:
         run.table(kept(0), _COMMIT)

@@ -256,7 +256,8 @@ class HistoryRow(Row):
     requests: int = 0
     request_bytes: int = 0
     transaction: _Text = ""  # "" where it is not known
-    merged: _Text | None = None  # JSON: [start, end, segments before, segments after] of each run
+    # JSON: [start, end, segments before, segments after] of each run, or an object of what changed
+    merged: _Text | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ def log_commit(url: str, row: HistoryRow, fact: str = "commit") -> None:
     """Log a commit at DEBUG as `name=value`, and the same as the record's field `segstore`."""
     if _LOG.isEnabledFor(logging.DEBUG):
         fields = {"url": url, **asdict(row)}
+        if (row.merged or "").startswith("{"):
+            fields["changed"] = fields.pop("merged")
         known = {name: value for name, value in fields.items() if value not in (None, "")}
         text = " ".join(f"{name}={json.dumps(value)}" for name, value in known.items())
         _LOG.debug("%s %s", fact, text, extra={"segstore": known})

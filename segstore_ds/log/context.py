@@ -20,7 +20,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.commit import Change, Committed
 from segstore_ds.log.stream_log import StreamLog
-from segstore_ds.status.history import APPLICATION
+from segstore_ds.status.history import APPLICATION, Note
 from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -78,15 +78,20 @@ class StreamContext:
         log.follow_from(self.log)
         return type(self).of(log, client=self.client)
 
-    def commit(self, next_root: Callable[[Root, Slot], Root | None]) -> Committed[None]:
-        """Commit in this client's name what `next_root` makes of the newest root, if not None."""
+    def commit(
+        self, next_root: Callable[[Root, Slot], Root | None], **changed: Any
+    ) -> Committed[None]:
+        """Commit in this client's name what `next_root` makes of the newest root, if not None.
+
+        The history says what `changed`.
+        """
 
         def build(root: Root, slot: Slot) -> Change[None]:
             planned = next_root(root, slot)
             if planned is None:
                 return Change(None)
             planned = replace(planned, client=self.client or planned.client)
-            return Change(self.status.tidy(planned, slot))
+            return Change(self.status.tidy(planned, slot), None, Note(changed=changed))
 
         return self.log.commit(build)
 

@@ -18,11 +18,11 @@ from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.indexed_columns import find_time_field
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
 from segstore_ds.format.parts.rows import Ints, column_values
 from segstore_ds.format.root import Root
 from segstore_ds.format.statistics import Flags, absent_in, limits_of
 from segstore_ds.log.context import StreamContext
+from segstore_ds.read.history_rows import HISTORY, history_rows
 from segstore_ds.read.metadata_rows import (
     BATCH_ROWS,
     ROW_TABLES,
@@ -283,10 +283,6 @@ def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist(rows, _FRAMES)
 
 
-def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    return context.log.history.batches(root)
-
-
 def _table_of_rows(
     schema: pa.Schema, rows: Callable[[StreamContext, Root], RowDicts]
 ) -> MetadataTable:
@@ -298,6 +294,6 @@ def _table_of_rows(
 METADATA_TABLES: Mapping[str, MetadataTable] = {
     "segments": MetadataTable(_SEGMENTS, _segments, by_range=True),
     "frames": MetadataTable(_FRAMES, _frames, by_range=True),
-    "history": MetadataTable(HISTORY_SCHEMA, _history),
+    "history": MetadataTable(HISTORY, lambda context, root, _: history_rows(context, root)),
     **{name: _table_of_rows(*table) for name, table in ROW_TABLES.items()},
 }

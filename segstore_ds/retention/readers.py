@@ -413,7 +413,9 @@ def _announce(context: StreamContext, seen: SeenReader) -> bool:
     Returns False if the head has passed this record but not the newest one of the reader: other
     members have done the events between them.
     """
-    root = context.commit(lambda root, _: replace(root, operation=Operation.READER)).root
+    root = context.commit(
+        lambda root, _: replace(root, operation=Operation.READER), reader=seen.name
+    ).root
     _check_generation(root, seen.record)
     if seen.record.offset >= root.head:
         return True

@@ -39,6 +39,7 @@ from segstore_ds.read.reader_records import SeenReader, live_readers
 from segstore_ds.retention.report import Blocker, Retained
 from segstore_ds.retention.truncate import plan_truncate, trim_part
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import Note
 from segstore_ds.status.table import Slot
 from segstore_ds.status.table_status import Run
 
@@ -150,7 +151,8 @@ def apply_policy(
         if planned is not None:
             planned = trim_part(context.status, replace(planned, client=context.client), slot)
             planned = context.status.tidy(planned, slot)
-        return Change(planned, Attempt(root, plan, young, readers, tags))
+        note = Note(changed={"retention": True})
+        return Change(planned, Attempt(root, plan, young, readers, tags), note)
 
     done = context.log.commit(build)
     for seen in done.result.readers:

@@ -175,6 +175,6 @@ def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = 
         # The events of inline segments get an object: they are no longer the newest small commits.
         return context.status.outline(planned)
 
-    done = context.commit(next_root)
+    done = context.commit(next_root, restored=version)
     root = done.root
     return Commit(root.version, root.transaction, root.head, root.tail, attempts=done.attempts)

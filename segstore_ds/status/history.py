@@ -7,8 +7,8 @@ same answer for as long as the stream exists.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,7 @@ from segstore_ds.format import compute as pc
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.kinds import HISTORY, to_batch
 from segstore_ds.format.parts.rows import Ints, column_values
+from segstore_ds.format.record import build_json
 from segstore_ds.format.root import HistoryRow, PartRef, Root
 from segstore_ds.status.store import ObjectStore
 from segstore_ds.status.table import HISTORY as LIMITS
@@ -39,6 +40,7 @@ class Note:
     batch_id: int | None = None
     bytes: int | None = None  # encoded, of the segments it adds; None: sum of those listed inline
     merged: str | None = None
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
 
 NO_NOTE = Note()
@@ -238,9 +240,39 @@ def describe_commit(old: Root | None, new: Root, note: Note, **known: Any) -> Hi
         batch_id=note.batch_id,
         client=client,
         application=application,
-        merged=note.merged,
+        merged=note.merged or _changes(old, new, note.changed),
         **{**place, **known},
     )
+
+
+_NAMED = ("properties", "tags", "pins", "origins")
+_CHANGES = 400  # characters of what a row says that changed
+
+
+def _changes(old: Root | None, new: Root, known: Mapping[str, Any]) -> str | None:
+    """Return as JSON what a commit changed beside events, by name; None if nothing.
+
+    Of too many names it has the number. Values stay out: a filter or a location may be secret.
+    """
+    found: dict[str, Any] = {**known}
+    for name in _NAMED if old is not None else ():
+        before, after = getattr(old, name), getattr(new, name)
+        if before is not after and before != after:
+            either = sorted(before.keys() | after.keys())
+            found[name] = [each for each in either if before.get(each) != after.get(each)]
+    if old is not None and len(old.epochs) < len(new.epochs):
+        was, now = old.epoch.names, new.epoch.names
+        named = {each: (was.get(each, each), now.get(each, each)) for each in {**was, **now}}
+        found["epoch"] = new.epoch.number
+        found["columns"] = {
+            one or stored: other for stored, (one, other) in named.items() if one != other
+        }
+    found = {name: value for name, value in found.items() if value not in ([], {})}
+    text = build_json(found).decode()
+    if len(text) > _CHANGES:
+        counted = {name: len(value) for name, value in found.items() if isinstance(value, Sized)}
+        text = build_json(counted).decode()
+    return text if found else None
 
 
 @lru_cache(maxsize=16)

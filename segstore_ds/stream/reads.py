@@ -1,7 +1,8 @@
 """What a handle on a stream has seen, and how it reads; nothing here changes the stream."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.parts.kinds import HISTORY_SCHEMA
-from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.context import StreamContext, new_context
 from segstore_ds.log.lookup import Outcome, find_outcome
@@ -34,12 +33,14 @@ from segstore_ds.read.cuts import (
     CutLike,
     Position,
     parse_cut,
+    parse_moment,
     resolve_cut,
     resolve_range,
     root_as_of,
 )
 from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters.given import FilterLike
+from segstore_ds.read.history_rows import HISTORY, history_rows, pick_commits
 from segstore_ds.read.latest import check_key, newest_by_key
 from segstore_ds.read.metadata_tables import find_table, open_table
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
@@ -99,9 +100,6 @@ def _awaited_follow(
     afollow.__signature__ = named  # type: ignore[attr-defined]
     afollow.__qualname__ = "Reads.afollow"
     return afollow
-
-
-HISTORY = HISTORY_SCHEMA.append(pa.field("reason", pa.string()))  # of redactions
 
 
 class Reads:
@@ -548,16 +546,31 @@ class Reads:
         """
         return self.metadata("segments")
 
-    def history(self, start: int = 0, end: int | None = None) -> Rows:
-        """Read what every commit did, oldest first; streams through any number of commits.
+    def history(
+        self,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        operation: str | Collection[str] | None = None,
+        client: str | None = None,
+    ) -> Rows:
+        """Read who did what to the stream and when, oldest first, through any number of commits.
 
-        Rows outlive their versions. A row holds version, time, operation, head and tail after the
-        commit, counts of what was added, writer and batch, client and application, attempts, races
-        lost, requests and bytes, what was merged, and a redaction's reason.
+        There is a row for each commit since the stream was made; rows outlive their versions. The
+        metadata table `history` describes the columns.
 
         Args:
             start: First version.
             end: The version after the last; None for all.
+            since: Only commits at or after this time: a datetime or ISO 8601 text, with a zone.
+            until: Only commits before this time.
+            operation: Only commits of this operation, or of these.
+            client: Only commits whose client has this text, such as a user's name.
+
+        Raises:
+            InvalidInputError: There is no such operation, or it is not a time.
 
         Examples:
             >>> [batch["operation"].to_pylist() for batch in stream.history()]
@@ -565,15 +578,18 @@ class Reads:
         """
         start = check_whole("start", start)
         end = check_whole("end", end, optional=True)
-        root = self._log.refresh()
+        pick, root = pick_commits(operation, client), self._log.refresh()
         last = root.version + 1 if end is None else end
-        reasons = {f"redact:{each.redact_id}": each.reason for each in redactions_of(root).values()}
+
+        def first_at(time: str | datetime) -> int:
+            before = self._log.history.latest(root, parse_moment(time) - 1)
+            return 0 if before is None else before.version + 1
+
+        first = start if since is None else max(start, first_at(since))
+        last = last if until is None else min(last, first_at(until))
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for batch in self._log.history.batches(root, start, last):
-                found = [reasons.get(writer) or None for writer in batch["writer_id"].to_pylist()]
-                columns = [*batch.columns, pa.array(found, pa.string())]
-                yield pa.RecordBatch.from_arrays(columns, schema=HISTORY)
+            return map(pick, history_rows(self._context, root, first, last))
 
         return Rows(HISTORY, lambda: pa.RecordBatchReader.from_batches(HISTORY, batches()))
 

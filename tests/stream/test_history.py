@@ -58,7 +58,8 @@ def test_history_row_holds_operation_counts_and_attempts(stream):
     stream.truncate(3)
     stream.tags.set("eod", "tail")
     found = rows(stream)
-    assert stream.history().schema.names == [*HISTORY_SCHEMA.names, "reason"]
+    added = ["start", "end", "changed", "reason"]
+    assert stream.history().schema.names == [*HISTORY_SCHEMA.names, *added]
     assert [row["operation"] for row in found][:3] == ["create", "append", "overwrite"]
     assert [row["version"] for row in found] == list(range(stream.version + 1))
     appended = found[1]

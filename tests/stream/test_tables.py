@@ -18,7 +18,7 @@ def stream():
 
 def test_rows_are_read_in_order(stream):
     rows = stream.history()
-    assert rows.schema.names == [*HISTORY_SCHEMA.names, "reason"]
+    assert rows.schema.names == [*HISTORY_SCHEMA.names, "start", "end", "changed", "reason"]
     assert [batch.num_rows for batch in rows] == [4]
     assert rows.read_all().num_rows == 4
     assert stream.segments().read_pandas()["rows"].tolist() == [10, 10, 10]

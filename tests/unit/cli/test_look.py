@@ -82,6 +82,23 @@ def test_history_leaves_out_what_only_names_a_reader(stream, capsys):
         assert [row["version"] for row in lines(capsys)] == versions
 
 
+def test_history_is_asked_by_time_operation_and_client(stream, capsys):
+    stream.append(EVENTS)
+    stream.tags.set("eod", "tail")
+    stream.readers.register("a", owner="a")
+    last = stream.history().read_all()["time"][3].as_py().isoformat()
+    for options, versions in (
+        (["--operation", "tag", "--operation", "reader"], [3, 4]),
+        (["--until", last], [0, 1, 2]),
+        (["--since", last, "--client", "segstore/"], [3]),
+        (["--client", "nobody", "-n", "0"], []),
+    ):
+        assert main(["history", stream.url, "--json", *options]) == 0
+        assert [row["version"] for row in lines(capsys)] == versions
+    assert main(["history", stream.url, "--since", "yesterday"]) == 2
+    assert "not a time" in capsys.readouterr().err
+
+
 def test_members_of_a_reader_are_shown_with_their_lag(stream, capsys):
     follow = stream.follow("billing", member="w1", lease="9s")
     next(follow)

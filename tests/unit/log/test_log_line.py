@@ -22,6 +22,7 @@ def test_each_commit_logs_one_line_that_parses(tmp_path, caplog):
     fields = {name: json.loads(value) for name, value in pairs}
     assert fields == record.segstore
     (row,) = stream.history(1).read_all().to_pylist()
+    assert (row.pop("start"), row.pop("end")) == (0, 2)
     row["time_us"] = int(row.pop("time").timestamp() * 1e6)
     shown = {name: value for name, value in row.items() if value not in (None, "")}
     assert fields == {"url": stream.url, **shown}
