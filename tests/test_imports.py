@@ -63,7 +63,7 @@ DOORS = {
     ("write", "read"): "segstore_ds.read.filters",  # of the rules for what is appended
     ("spark", "stream"): "segstore_ds.stream.connector",
 }
-DOOR_NAMES = 42  # of the connector, at most: a step is one function, not its parts
+DOOR_NAMES = 43  # of the connector, at most: a step is one function, not its parts
 # Third parties: who may import them.
 OWNERS = {
     "zlib_ng": {"checksum"},

@@ -187,6 +187,17 @@ def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
     assert {*re.findall(r"`(\w+)`", sentence)} == without
 
 
+def test_sentence_about_many_streams_leaves_out_what_they_do_not_take():
+    (sentence,) = re.findall(r"A read of many streams takes .* but (.*)", TEXTS["options"])
+    reads = {options.READ, options.STREAM_READ}
+    without = {
+        option.name
+        for option in options.TABLE
+        if reads & {*option.scopes} and options.MANY not in option.scopes
+    }
+    assert {*re.findall(r"`(\w+)`", sentence)} == without
+
+
 def test_metadata_tables_are_the_programs():
     rows = TEXTS["operate"].split("\n| table | columns |\n")[1].split("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))

@@ -17,6 +17,7 @@ READ, WRITE = "read", "write"
 NOTES = "__segstore"  # internal: what a helper tells the source beside the user's options
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 HYBRID = "hybrid scan"  # what Spark reads itself does what the option asks for, too
+MANY = "read of many streams"  # of a folder: those of a read that have a meaning there
 PYTHON = "call from Python"  # an argument alone: what Spark's jobs do needs no other value
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
@@ -43,7 +44,8 @@ LINGER_SECONDS = 0.005
 
 _BATCH, _READS = (READ, HYBRID), (READ, HYBRID, STREAM_READ)
 _WRITES = (WRITE, STREAM_WRITE)
-_ALL = (*_READS, *_WRITES)
+_MANY = (*_READS, MANY)
+_ALL = (*_MANY, *_WRITES)
 # The call of a `Snapshot` that an option of a read is an argument of, by its name in Python.
 OPEN, PLAN, SPLIT = "open", "plan", "split"
 
@@ -70,24 +72,25 @@ class Option:
 TABLE: tuple[Option, ...] = (
     Option("path", "text", _ALL),
     Option("storageOptions", "json", _ALL),
-    Option("startCut", "text", _READS, default="head", call=PLAN),
-    Option("endCut", "text", _READS, default="tail", call=PLAN),
+    Option("startCut", "text", _MANY, default="head", call=PLAN),
+    Option("endCut", "text", _MANY, default="tail", call=PLAN),
     Option("versionAsOf", "version", _BATCH, call=OPEN),
     Option("timestampAsOf", "text", _BATCH, call=OPEN),
-    Option("replicatedOnly", "bool", _READS, default=False, call=OPEN),
-    Option("columns", "list", _READS, call=PLAN),
-    Option("filters", "text", _READS, call=PLAN),
-    Option("startEventTime", "text", _READS, call=PLAN),
-    Option("endEventTime", "text", _READS, call=PLAN),
-    Option("offsetColumn", "text", _READS, call=PLAN),
-    Option("commitTimeColumn", "text", _READS, call=PLAN),
-    Option("partitionBytes", "bytes", _READS, default=128 << 20, least=1, call=SPLIT),
+    Option("replicatedOnly", "bool", _MANY, default=False, call=OPEN),
+    Option("columns", "list", _MANY, call=PLAN),
+    Option("filters", "text", _MANY, call=PLAN),
+    Option("startEventTime", "text", _MANY, call=PLAN),
+    Option("endEventTime", "text", _MANY, call=PLAN),
+    Option("offsetColumn", "text", _MANY, call=PLAN),
+    Option("commitTimeColumn", "text", _MANY, call=PLAN),
+    Option("streamColumn", "text", (READ, STREAM_READ, MANY)),
+    Option("partitionBytes", "bytes", _MANY, default=128 << 20, least=1, call=SPLIT),
     Option("partitionRows", "int", (PYTHON,), least=1),
-    Option("minPartitions", "int", _READS, least=1, call=SPLIT),
-    Option("failOnDataLoss", "bool", _READS, default=True, call=PLAN),
-    Option("readCacheBytes", "bytes", _READS, default=128 << 20, call=PLAN),
-    Option("maxRowsPerTrigger", "int", (STREAM_READ,), least=1),
-    Option("maxBytesPerTrigger", "bytes", (STREAM_READ,), least=1),
+    Option("minPartitions", "int", _MANY, least=1, call=SPLIT),
+    Option("failOnDataLoss", "bool", _MANY, default=True, call=PLAN),
+    Option("readCacheBytes", "bytes", _MANY, default=128 << 20, call=PLAN),
+    Option("maxRowsPerTrigger", "int", (STREAM_READ, MANY), least=1),
+    Option("maxBytesPerTrigger", "bytes", (STREAM_READ, MANY), least=1),
     Option("minRowsPerTrigger", "int", (STREAM_READ,), least=1),
     Option("maxTriggerDelay", "age", (STREAM_READ,), default=900),
     Option("readerName", "text", (STREAM_READ,)),
@@ -209,6 +212,13 @@ def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[st
         if value is not None:
             parsed[option.name] = parse_value(option, value)
     return parsed
+
+
+def refuse_others(given: Mapping[str, Any], scope: str, fact: str, remedy: str) -> None:
+    """Raise InvalidInputError if known options are given that are not allowed in a scope."""
+    known = [BY_NAME.get(name.lower()) for name in given]
+    if others := [one.name for one in known if one and scope not in one.scopes]:
+        raise InvalidInputError(fact, remedy=remedy, options=others)
 
 
 def parse_value(option: Option, value: Any) -> Any:

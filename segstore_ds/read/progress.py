@@ -135,13 +135,18 @@ class FolderBatches:
             found[name] = Reached(Position.of(root, offset), offset)
         return Progress(found)
 
-    def known(self, before: Progress) -> dict[str, tuple[StreamContext, Root]]:
-        """Return the streams that were read so far, without those that are gone.
+    def events(
+        self, before: Progress | None, end: Progress
+    ) -> tuple[dict[str, tuple[StreamContext, Root]], dict[str, tuple[int, int]]]:
+        """Return the streams at an end, and the events between; raises as `next`."""
+        known = self._known(end)
+        spans = {name: span for name, span in end.spans(before).items() if name in known}
+        for name in spans:
+            self._check_held(known[name][0], end.streams[name].position)
+        return known, spans
 
-        Raises:
-            NotFoundError: A stream is gone, and that is an error; names them all.
-            PositionError: A stream has another generation.
-        """
+    def _known(self, before: Progress) -> dict[str, tuple[StreamContext, Root]]:
+        """Return the streams that were read so far, without those that are gone."""
         streams = self.folder.streams
         found, gone = {}, []
         for name, each in before.streams.items():
@@ -169,12 +174,12 @@ class FolderBatches:
         more streams than shares, those come first that have waited for longest.
 
         Raises:
-            NotFoundError: As `known`.
-            PositionError: As `known`, or commits that were seen are gone.
+            NotFoundError: A stream is gone, and that is an error; names them all.
+            PositionError: A stream has another generation, or commits that were seen are gone.
             TruncatedError: Events that are due are below the head.
         """
         begun = self.begin() if before is None else before
-        known = self.known(begun)
+        known = self._known(begun)
         found = {name: begun.streams[name] for name in known}
         for name, (_, root) in self._joining.items():
             if name not in found:
@@ -192,13 +197,17 @@ class FolderBatches:
                 fail_on_data_loss=self._strict,
                 url=context.storage.url,
             )
-            if root.stream_id not in self._held:
-                check_held(context, found[name].position)
-                self._held.add(root.stream_id)
+            self._check_held(context, found[name].position)
         for name, end in self._ends(known, waiting, limited=limited).items():
             position = Position.of(known[name][1], end)
             found[name] = Reached(position, found[name].origin)
         return Progress(found)
+
+    def _check_held(self, context: StreamContext, position: Position) -> None:
+        """Check once, for each stream, that its log holds what a checkpoint has seen."""
+        if position.stream_id not in self._held:
+            check_held(context, position)
+            self._held.add(position.stream_id)
 
     @property
     def _joining(self) -> dict[str, tuple[StreamContext, Root]]:

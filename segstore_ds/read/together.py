@@ -27,7 +27,7 @@ from segstore_ds.log.stream_log import StreamLog
 from segstore_ds.read.cuts import Cut, CutLike, parse_cut
 from segstore_ds.read.plan import Reading
 from segstore_ds.read.request import Among, plan_reading
-from segstore_ds.status.epochs import stream_schema
+from segstore_ds.status.epochs import merge_spark_json, stream_schema
 from segstore_ds.storage import Storage, find_inner, open_storage, split_pattern
 
 LATE_S = 30.0  # an event, or a stream, is seen so late at most
@@ -128,6 +128,10 @@ class StreamFolder:
         storage = open_storage(found[0], storage_options, single_writer=single_writer)
         return cls(storage, found[1], clock=clock)
 
+    def inner(self, name: str) -> Storage:
+        """Return the folder of a stream; sends no request."""
+        return self._storage.sibling(find_inner(self._storage.url, name) or "")
+
     def apart(self, *, acknowledged: bool) -> Self:
         """Return the same folder as nobody has looked at it."""
         return type(self)(self._storage, self._pattern, acknowledged=acknowledged, clock=self.clock)
@@ -140,9 +144,8 @@ class StreamFolder:
             self._pace.looked(now_s, news=names != self._listed)
             self._listed = names
             for name in names - self._members.keys():
-                url = find_inner(self._storage.url, name)
-                if url is not None:
-                    self._members[name] = _Member(self._storage.sibling(url), self.clock)
+                if find_inner(self._storage.url, name) is not None:
+                    self._members[name] = _Member(self.inner(name), self.clock)
         due = [one for one in self._members.values() if whole or one.pace.due_s <= now_s]
 
         def ask(member: _Member) -> None:
@@ -178,10 +181,14 @@ class StreamFolder:
 
 @dataclass(frozen=True)
 class Together:
-    """One version of each of some streams; `column` is the one of their names."""
+    """One version of each of some streams; `column` is the one of their names.
+
+    `columns` are some that the streams together have in any case.
+    """
 
     streams: Mapping[str, tuple[StreamContext, Root]]
     column: str = STREAM_COLUMN
+    columns: pa.Schema | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -191,17 +198,37 @@ class Together:
             SchemaMismatchError: Two streams have a column whose types no type holds.
             InvalidInputError: A stream has a column named as that of the names.
         """
-        return _merged(self._own, self.column)
+        merged, owners = self.columns or pa.schema([]), dict[str, str]()
+        for name, (schema, _) in self._own.items():
+            if self.column in schema.names:
+                raise InvalidInputError(
+                    "a stream has a column with the name of the column of streams' names",
+                    remedy="choose another name as stream_column",
+                    column=self.column,
+                    stream=name,
+                )
+            try:
+                merged = plan_schema(merged, schema, merge=True)
+            except SchemaMismatchError as error:
+                raise _clash(error, name, owners) from error
+            for one in schema.names:
+                owners.setdefault(one, name)
+        return merged
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of those columns that have the type of some stream."""
+        return merge_spark_json(self.schema, [*self._own.values()])
 
     @cached_property
-    def _own(self) -> dict[str, pa.Schema]:
+    def _own(self) -> dict[str, tuple[pa.Schema, str | None]]:
         """The columns of the streams; of those that have the same only the first."""
         seen, found = set(), {}
         for name, (context, root) in self.streams.items():
-            key = (context.status.schema_texts(root.epoch)[0], *root.epoch.names.items())
-            if key not in seen:
+            texts = context.status.schema_texts(root.epoch)
+            if (key := (*texts, *root.epoch.names.items())) not in seen:
                 seen.add(key)
-                found[name] = stream_schema(context.status, root)
+                found[name] = (stream_schema(context.status, root), texts[1])
         return found
 
     def plan(
@@ -227,28 +254,14 @@ class Together:
         return found
 
 
-def _merged(schemas: Mapping[str, pa.Schema], column: str) -> pa.Schema:
-    merged, owners = pa.schema([]), dict[str, str]()
-    for name, schema in schemas.items():
-        if column in schema.names:
-            raise InvalidInputError(
-                "a stream has a column with the name of the column of streams' names",
-                remedy="choose another name as stream_column",
-                column=column,
-                stream=name,
-            )
-        try:
-            merged = plan_schema(merged, schema, merge=True)
-        except SchemaMismatchError as error:
-            place = str(error.fields.get("stream_column", error.fields["column"]))
-            others = [own for one, own in owners.items() if f"{place}.".startswith(f"{one}.")]
-            raise SchemaMismatchError(
-                f"two streams do not go together: {error.fact}",
-                remedy="rename or replace the column in one of them, or read them one by one",
-                **error.fields,
-                stream=name,
-                other_stream=others[0],
-            ) from error
-        for one in schema.names:
-            owners.setdefault(one, name)
-    return merged
+def _clash(error: SchemaMismatchError, name: str, owners: Mapping[str, str]) -> SchemaMismatchError:
+    """Return the error that also names the stream that had the column first."""
+    place = str(error.fields.get("stream_column", error.fields["column"]))
+    others = [own for one, own in owners.items() if f"{place}.".startswith(f"{one}.")]
+    return SchemaMismatchError(
+        f"two streams do not go together: {error.fact}",
+        remedy="rename or replace the column in one of them, or read them one by one",
+        **error.fields,
+        stream=name,
+        other_stream=others[0] if others else "as read before",
+    )

@@ -34,7 +34,7 @@ class SegstoreDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._pinned: bytes | None = None
+        self._pinned: Any = None
         self._planned: tuple[str, dict[str, Any]] | None = None  # a reader's state, by the schema
         self._handed_on = False
 
@@ -101,12 +101,16 @@ class SegstoreDataSource(DataSource):
         read.
         """
         from segstore_ds.options.table import STREAM_READ, parse_options
-        from segstore_ds.spark.batch.planning import storage_of
+        from segstore_ds.spark.batch.planning import folder_of, storage_of
         from segstore_ds.spark.streaming.source import RefusedReader, SegstoreStreamReader
 
         self._handed_on = True
         try:
             options = parse_options(self.options, STREAM_READ)
+            if (folder := folder_of(self, options)) is not None:
+                from segstore_ds.spark.streaming.folder import FolderStreamReader
+
+                return FolderStreamReader(folder, options, schema)
             return SegstoreStreamReader(storage_of(self, options), options, schema)
         except SegstoreError as error:
             # Spark would stop a reader that it never got, and show the error of that as well.

@@ -6,7 +6,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.context import StreamContext
 from segstore_ds.observe.page import Rows
 from segstore_ds.options.arguments import check_seconds, check_timeout, check_whole
 from segstore_ds.options.quantities import Duration
@@ -195,8 +197,8 @@ class SetFollow(Iterator[pa.RecordBatch]):
             self._done = self._end
             self._batches.folder.look()
             end = self._batches.next(self._done)
-            spans = end.spans(self._done)
-            self._given, self._end = _batches(self._plan(end, spans)), end
+            streams, spans = self._batches.events(self._done, end)
+            self._given, self._end = _batches(self._plan(streams, spans)), end
             if spans:
                 continue
             silent_s = self._clock.boot_s() - self._heard_s
@@ -214,15 +216,18 @@ class SetFollow(Iterator[pa.RecordBatch]):
             self._given, self._end = iter(()), self._done  # the next call reads these events again
             raise
 
-    def _plan(self, end: Progress, spans: Mapping[str, tuple[int, int]]) -> Sequence[Plan]:
+    def _plan(
+        self,
+        streams: Mapping[str, tuple[StreamContext, Root]],
+        spans: Mapping[str, tuple[int, int]],
+    ) -> Sequence[Plan]:
         if not spans:
             return ()
-        together = Together(self._batches.known(end), self._column)
-        plans = together.plan(spans=spans, **self._how)
-        for name, (_, _, reading) in zip(spans, plans, strict=True):
-            if name in self._readings:
-                self._readings[name].check_goes_on(reading, remedy=_AGAIN)
-            self._readings[name] = reading
+        plans = Together(streams, self._column).plan(spans=spans, **self._how)
+        for _, _, reading in plans:
+            before = self._readings.get(reading.stream_id, reading)
+            before.check_goes_on(reading, remedy=_AGAIN)
+            self._readings[reading.stream_id] = reading
         return plans
 
 

@@ -81,11 +81,9 @@ class Model:
         for each in end.streams.values():
             first = self.origins.setdefault(each.position.stream_id, each.origin)
             assert first == each.origin
-        spans = end.spans(before)
+        streams, spans = self.batches.events(before, end)
         found = 0
-        for name, plan in zip(
-            spans, Together(self.batches.known(end)).plan(spans=spans), strict=True
-        ):
+        for name, plan in zip(spans, Together(streams).plan(spans=spans), strict=True):
             assert spans[name][0] < spans[name][1]
             events = pa.Table.from_batches(_batches([plan]), plan[2].result_schema)
             assert {*events["stream"].to_pylist()} == {name}

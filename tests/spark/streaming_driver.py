@@ -2,8 +2,8 @@
 
 `python streaming_driver.py <available|forever> <rows per trigger> <ready file>
 <source> <sink> <checkpoint> ...`
-runs one query per triple; each source publishes its position as the reader `hop-N`. It makes the
-ready file when the first query has begun.
+runs one query per triple; each source but a folder of streams publishes its position as the reader
+`hop-N`. It makes the ready file when the first query has begun.
 """
 
 import sys
@@ -24,7 +24,8 @@ def main(trigger: str, rows: str, ready: str, *hops: str) -> None:
     triples = zip(hops[::3], hops[1::3], hops[2::3], strict=True)
     for number, (source, sink, checkpoint) in enumerate(triples):
         events = spark.readStream.format("segstore").option("maxRowsPerTrigger", rows)
-        events = events.option("readerName", f"hop-{number}")
+        if "*" not in source:
+            events = events.option("readerName", f"hop-{number}")
         writer = events.load(source).where("n >= 0").writeStream.format("segstore")
         writer = writer.option("checkpointLocation", checkpoint).option("path", sink)
         if trigger == "available":

@@ -170,6 +170,43 @@ def test_driver_killed_thirty_times(tmp_path: Path, worker_python: str, forget: 
     )
 
 
+class Folder(Chain):
+    """Streams of numbers in a folder, which get more, and one sink behind all."""
+
+    def __init__(self, folder: Path, python: str, *, rows: int) -> None:
+        self.folder, self.python, self.rows = folder, python, rows
+        self.streams = [f"file://{folder}/sources/*", f"file://{folder}/sink"]
+        self.checkpoints = [folder / "checkpoint"]
+        self.sources: list[segstore.Stream] = []
+
+    def extend(self, count: int) -> None:
+        """Append the next numbers to one stream after the other, and sometimes begin a new one."""
+        if len(self.sources) < 3 or count % 7 == 0:
+            name = f"{len(self.sources):03}"
+            self.sources.append(segstore.create(f"file://{self.folder}/sources/{name}", SCHEMA))
+        source = self.sources[count % len(self.sources)]
+        tail = source.refresh().tail
+        source.append(pa.table({"n": list(range(tail, tail + count))}, SCHEMA))
+
+    def check(self) -> None:
+        """Every number of every stream once, in order."""
+        found = pa.table(segstore.open(self.streams[1]).scan())
+        names = found["stream"].to_numpy(zero_copy_only=False)
+        for number, source in enumerate(self.sources):
+            mine = found.filter(pa.array(names == f"{number:03}"))
+            assert mine["n"].to_pylist() == list(range(source.refresh().tail)), source.url
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(7200)
+def test_driver_of_a_query_over_a_folder_is_killed(tmp_path: Path, worker_python: str) -> None:
+    """Streams join meanwhile; each event of each arrives once."""
+    folder = Folder(tmp_path, worker_python, rows=20)
+    seed = int(os.environ.get("SEED", "1"))
+    run_killed(folder, 3, forget=False, seed=seed)
+    run_rounds(folder, 3, forget=True, seed=seed + 1)
+
+
 def keep_in_order(
     urls: list[str], stop: multiprocessing.Event, done: multiprocessing.Queue
 ) -> None:

@@ -452,6 +452,6 @@ def test_tasks_are_packed_as_in_batch(
     split = query(minPartitions=8)
     parts = split.partitions(*next(follow(split)))
     assert len(parts) > 4
-    starts = [part.value[1].slices[0].start for part in parts]
+    starts = [part.value[0][1].slices[0].start for part in parts]
     assert starts == sorted(starts)
     assert all(a <= b for a, b in itertools.pairwise(starts))

@@ -5,17 +5,26 @@ is loaded, and the process that Spark starts for the plan hands it on without lo
 small stream the rows are read as well, so that the process of a task does the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SegstoreError
 from segstore_ds.options.arguments import arguments_of
-from segstore_ds.options.table import OPEN, PLAN, READ, SPLIT, STREAM_READ, parse_options
+from segstore_ds.options.table import (
+    MANY,
+    OPEN,
+    PLAN,
+    READ,
+    SPLIT,
+    STREAM_READ,
+    parse_options,
+    refuse_others,
+)
 from segstore_ds.spark.batch.parts import PartsReader, iterate_rows, pack, read_packed
 from segstore_ds.spark.batch.slices import read_small, slice_batches
 from segstore_ds.spark.option_texts import HelperNotes
@@ -27,7 +36,9 @@ from segstore_ds.stream.connector.reads import (
     open_storage,
     parse_cut,
 )
-from segstore_ds.stream.connector.tasks import Reading, ReadTask
+
+if TYPE_CHECKING:
+    from segstore_ds.stream.connector.folders import Folder
 
 NO_PATH = (
     "give the stream's location: load(path), save(path) or the option path. Spark forgets a "
@@ -42,6 +53,9 @@ _ASKED = (
 _FIXED = ("head", "tail", "offset")
 
 
+Pinned = Any  # the bytes of a version; of the streams of a folder by their names
+
+
 class Source(Protocol):
     """The format as Spark made it."""
 
@@ -49,13 +63,17 @@ class Source(Protocol):
     bound_storage_options: ClassVar[Any]
 
 
-def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
+def load(source: Source) -> tuple[StructType, Pinned | None, PartsReader | None]:
     """Return the columns of a load, the version that it is pinned to, and its plan if it is cheap.
 
     Spark asks for both batch and streaming reads. Cuts are parsed but not bound: a query that
     restarts must not fail because the version it once began at is gone.
     """
     options = parse_options(source.options, READ, STREAM_READ)
+    if (folder := folder_of(source, options)) is not None:
+        found = folder.snapshot()
+        parts = plan_reading(found, {**options, "startCut": "head", "endCut": "tail"})
+        return from_stored(parts[0][2].result_schema, found.spark_schema), found.pinned, None
     cuts = [parse_cut(options[name]) for name in ("startCut", "endCut")]
     if options["metadata"] is not None:
         return *_load_table(source, options), None
@@ -79,9 +97,11 @@ def load(source: Source) -> tuple[StructType, bytes | None, PartsReader | None]:
     return schema, snapshot.pinned, planned
 
 
-def plan(source: Source, schema: StructType, pinned: bytes | None) -> PartsReader:
+def plan(source: Source, schema: StructType, pinned: Pinned | None) -> PartsReader:
     """Plan a read of the pinned version, or of the one that the options name."""
     options = parse_options(source.options, READ)
+    if (folder := folder_of(source, options)) is not None:
+        return _plan_folder(folder, options, schema, pinned)
     if options["metadata"] is not None:
         return _plan_table(source, options, schema, pinned)
     return _plan_events(source, _pinned(source, options, pinned), schema)
@@ -131,6 +151,52 @@ def _plan_events(
     return PartsReader(run, [pack(task) for task in tasks])
 
 
+def _plan_folder(
+    folder: "Folder", options: Mapping[str, Any], schema: StructType, pinned: Pinned | None
+) -> PartsReader:
+    found = folder.snapshot(pinned)
+    options = {**options, "columns": project(found, options, schema)}
+    parts = plan_tasks(found, options, plan_reading(found, options))
+    run = partial(read_packed, pack(partial(_part_batches, schema)))
+    return PartsReader(run, [pack(part) for part in parts])
+
+
+def _part_batches(schema: StructType, part: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some streams that one task reads."""
+    for reading, task, _ in part:
+        yield from slice_batches(reading, schema, task)
+
+
+def names_many(path: str | None) -> bool:
+    """Tell whether a location names the streams of a folder."""
+    if path is None or "*" not in path:
+        return False  # and nothing is loaded for it
+    from segstore_ds.stream.connector.folders import Folder
+
+    return Folder.is_named(path)
+
+
+def folder_of(source: Source, options: Mapping[str, Any]) -> "Folder | None":
+    """Return the folder that parsed options name with a pattern; None if they name a stream."""
+    if not names_many(options["path"]):
+        return None
+    from segstore_ds.stream.connector.folders import Folder
+
+    refuse_others(
+        source.options,
+        MANY,
+        "a read of many streams does not know this option",
+        "remove it, or read a stream by its own location",
+    )
+    return Folder.named(
+        options["path"],
+        options["storageOptions"] or source.bound_storage_options,
+        single_writer=options["singleWriter"],
+        replicated_only=options["replicatedOnly"],
+        stream_column=options["streamColumn"],
+    )
+
+
 def snapshot_of(source: Source, options: Mapping[str, Any]) -> Snapshot:
     """Open the stream at the version that parsed options name, or at the newest one."""
     return open_snapshot(storage_of(source, options), **arguments_of(options, OPEN))
@@ -142,9 +208,19 @@ def storage_of(source: Source, options: Mapping[str, Any]) -> Storage:
     if path is None:
         if "paths" in source.options:
             raise InvalidInputError(
-                "more than one path was given", remedy="load one stream at a time"
+                "more than one path was given",
+                remedy="load one stream at a time, or those of a folder by folder/*",
             )
         raise InvalidInputError("no path was given", remedy=NO_PATH)
+    if names_many(path):
+        raise InvalidInputError(
+            "location names many streams", remedy="name one to write to", path=path
+        )
+    if options.get("streamColumn") is not None:
+        raise InvalidInputError(
+            "streamColumn is for reads of many streams",
+            remedy="remove it, or end the location with a pattern, such as /*",
+        )
     return open_storage(
         path,
         options["storageOptions"] or source.bound_storage_options,
@@ -152,24 +228,29 @@ def storage_of(source: Source, options: Mapping[str, Any]) -> Storage:
     )
 
 
-def plan_reading(snapshot: Snapshot, options: Mapping[str, Any]) -> Reading:
-    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`."""
+def plan_reading(snapshot: Any, options: Mapping[str, Any]) -> Any:
+    """Bind a read to offsets and columns by Spark's options, of a snapshot of whichever kind."""
     return snapshot.plan(**arguments_of(options, PLAN))
 
 
-def plan_tasks(snapshot: Snapshot, options: Mapping[str, Any], reading: Reading) -> list[ReadTask]:
+def plan_tasks(snapshot: Any, options: Mapping[str, Any], reading: Any) -> list[Any]:
     """Split a bound read into tasks by Spark's options; raises as `Scan.tasks`."""
-    return snapshot.tasks(reading, **arguments_of(options, SPLIT))
+    tasks: list[Any] = snapshot.tasks(reading, **arguments_of(options, SPLIT))
+    return tasks
 
 
-def project(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
+def project(snapshot: Any, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the stream's columns that a schema asks for, in the schema's order."""
-    offset, time = options["offsetColumn"], options["commitTimeColumn"]
+    extra = {
+        options["offsetColumn"]: LongType(),
+        options["commitTimeColumn"]: TimestampType(),
+        getattr(snapshot, "column", None): StringType(),
+    }
     wanted = {*schema.names}
     asked = [field for field in snapshot.schema if field.name in wanted]
     stored = from_stored(pa.schema(asked), snapshot.spark_schema)
     known = {field.name: field.dataType for field in stored}
-    known |= {offset: LongType(), time: TimestampType()}
+    known |= extra
     if not schema.fields:
         raise SchemaMismatchError("the requested schema has no columns", remedy=_ASKED)
     for field in schema:
@@ -188,7 +269,7 @@ def project(snapshot: Snapshot, options: Mapping[str, Any], schema: StructType) 
                 remedy="declare it nullable: all columns of a stream are",
                 column=field.name,
             )
-    columns = tuple(field.name for field in schema if field.name not in (offset, time))
+    columns = tuple(field.name for field in schema if field.name not in extra)
     if options["columns"] is not None and set(columns) != set(options["columns"]):
         raise InvalidInputError(
             "the option columns and the schema name different columns",

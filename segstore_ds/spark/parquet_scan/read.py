@@ -25,9 +25,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options.table import BY_NAME, HYBRID, READ, parse_options
+from segstore_ds.options.table import HYBRID, READ, parse_options, refuse_others
 from segstore_ds.spark.batch.metadata_reader import STREAMS
-from segstore_ds.spark.batch.planning import plan_reading, snapshot_of
+from segstore_ds.spark.batch.planning import names_many, plan_reading, snapshot_of
 from segstore_ds.spark.batch.slices import slice_batches
 from segstore_ds.spark.boundary import translate_errors
 from segstore_ds.spark.option_texts import NO_NOTES, HelperNotes, as_location, as_texts
@@ -161,16 +161,17 @@ def _split(
 ) -> tuple[_Scan, list[ParquetFile], bool, tuple[int, ...]] | None:
     """Return the segments that Spark reads itself, if they are all, and their epochs.
 
-    None for a table of metadata.
+    None for a table of metadata, and for the streams of a folder.
     """
     parsed = parse_options({**given, "path": url}, READ)
-    known = {name: BY_NAME.get(name.lower()) for name in given}
-    if unknown := [name for name, one in known.items() if one and HYBRID not in one.scopes]:
-        raise InvalidInputError(
-            "Spark's own reader of Parquet segments does not know this option",
-            remedy='remove it, or read through spark.read.format("segstore")',
-            options=unknown,
-        )
+    if names_many(url):
+        return None
+    refuse_others(
+        given,
+        HYBRID,
+        "Spark's own reader of Parquet segments does not know this option",
+        'remove it, or read through spark.read.format("segstore")',
+    )
     source = bound_source(spark)({**given, "path": url})
     snapshot = None if parsed["metadata"] == STREAMS else snapshot_of(source, parsed)
     if snapshot is None or parsed["metadata"] is not None:

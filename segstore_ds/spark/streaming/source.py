@@ -46,7 +46,7 @@ from segstore_ds.stream.connector.reads import Snapshot, Storage, parse_cut
 from segstore_ds.stream.connector.tasks import Reading
 
 _LOG = logging.getLogger(__name__)
-_AGAIN = "load it again and restart the query: it goes on with this batch, in the new columns"
+AGAIN = "load it again and restart the query: it goes on with this batch, in the new columns"
 _ENDS_EARLY = (
     "the first batch goes from %d to %d of %d: this Spark passes no limits, so the source keeps "
     "those of its options; with the triggers AvailableNow and Once the query ends after this batch"
@@ -250,7 +250,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._batches.snapshot
         reading = self._plan(snapshot, {"startCut": first, "endCut": last})
         tasks = plan_tasks(snapshot, self._options, reading)
-        return [InputPartition((reading, task, snapshot.owners)) for task in tasks]
+        return [InputPartition([(reading, task, snapshot.owners)]) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position, if the query has a `readerName`."""
@@ -272,40 +272,50 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if partition is None or partition.value is None:
             return
-        reading, task, owners = partition.value
         context = TaskContext.get()
-        written = owners.get(context.getLocalProperty(QUERY_ID)) if context else None
-        if written is not None:
-            raise InvalidInputError(
-                "the query writes to the stream that it reads",
-                remedy="write to another stream; its batch stays here, at these offsets",
-                stream=reading.stream_id,
-                written=written,
-            )
-        yield from slice_batches(reading, self._schema, task)
+        query = context.getLocalProperty(QUERY_ID) if context else None
+        for reading, task, owners in partition.value:
+            if query in owners:
+                raise InvalidInputError(
+                    "the query writes to the stream that it reads",
+                    remedy="write to another stream; its batch stays here, at these offsets",
+                    stream=reading.stream_id,
+                    written=owners[query],
+                )
+            yield from slice_batches(reading, self._schema, task)
 
     # --- inside ------------------------------------------------------------------------------
 
     def _plan(self, snapshot: Snapshot, cuts: Mapping[str, int]) -> Reading:
         """Plan a batch in the columns that the query began with."""
+        columns = self._check_columns(snapshot, self._reading is not None)
+        reading: Reading = plan_reading(snapshot, {**self._options, **cuts, "columns": columns})
+        if self._reading is not None:
+            self._reading.check_goes_on(reading, remedy=AGAIN)
+        self._reading = reading
+        return reading
+
+    def _check_columns(self, snapshot: Any, begun: bool) -> tuple[str, ...]:
+        """Return the columns of the stream that the query reads.
+
+        Raises:
+            SchemaMismatchError: They were changed since, or there are new ones and the user has not
+                said which to read; nothing of the batch is read.
+        """
         try:
             columns = project(snapshot, self._options, self._schema)
         except SchemaMismatchError as error:
-            if self._reading is None:
+            if not begun:
                 raise
-            raise SchemaMismatchError(error.fact, remedy=_AGAIN, **error.fields) from error
+            raise SchemaMismatchError(error.fact, remedy=AGAIN, **error.fields) from error
         new = sorted({*snapshot.schema.names}.difference(columns))
         if new and self._options["columns"] is None:
             raise SchemaMismatchError(
                 "the stream has columns that the query does not read",
-                remedy=f"{_AGAIN}; or name those to read in the option columns",
+                remedy=f"{AGAIN}; or name those to read in the option columns",
                 new_columns=new,
             )
-        reading = plan_reading(snapshot, {**self._options, **cuts, "columns": columns})
-        if self._reading is not None:
-            self._reading.check_goes_on(reading, remedy=_AGAIN)
-        self._reading = reading
-        return reading
+        return columns
 
     def _is_limited(self, limit: ReadLimit | None) -> bool:
         """Tell whether limits hold; without Spark's word, those that the user has given."""
